@@ -37,7 +37,7 @@ demo-text: $(VENV)/.has-examples ## trains a language model
 	@$(BIN)/python examples/text.py
 
 demo-in-step: $(VENV)/.has-demo ## trains the digits in two processes in step
-	@$(BIN)/hookline launch --in-step --processes 2 examples/loop.py --logdir runs/in-step
+	@$(BIN)/hookline launch --spmd --processes 2 examples/loop.py --logdir runs/in-step
 
 demo-workers: $(VENV)/.has-demo,ray ## trains the digits with four workers and two parameter servers
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
@@ -85,11 +85,11 @@ test-distributed: $(READY) ## jobs of many processes, with parameter servers and
 	@$(PYTEST) tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
 
 test-in-step: $(READY) ## 100,000 simulated schedules of processes in step, 1,000 real ones
-	@HOOKLINE_SCHEDULES=100000 HOOKLINE_REAL_SCHEDULES=1000 $(PYTEST) tests/coordination tests/monitored/test_in_step.py \
-		tests/monitored/test_schedules_in_step.py
+	@HOOKLINE_SCHEDULES=100000 HOOKLINE_REAL_SCHEDULES=1000 $(PYTEST) tests/coordination tests/monitored/test_spmd.py \
+		tests/monitored/test_schedules_spmd.py
 
 test-in-step-all: $(READY) ## twenty jobs in step that are killed, stopped or ended ten times each
-	@HOOKLINE_KILLED_JOBS=20 HOOKLINE_KILLS=10 $(PYTEST) -s tests/distributed/test_in_step_kills.py -m campaign
+	@HOOKLINE_KILLED_JOBS=20 HOOKLINE_KILLS=10 $(PYTEST) -s tests/distributed/test_spmd_kills.py -m campaign
 
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(VENV)/.has-dev,browser ## TensorBoard's pages in headless Chromium

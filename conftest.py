@@ -90,7 +90,7 @@ def fresh_default_graph() -> Iterator[None]:
     if "hookline.session" in sys.modules:
         from hookline.session.program import shared_jit
 
-        shared_jit.forget_all()
+        shared_jit.clear_cache()
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def init(hidden: int) -> dict[str, jax.Array]:
     }
 
 
-def loss_of(p: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+def loss_fn(p: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.mean((jnp.tanh(x @ p["w1"]) @ p["w2"] - y) ** 2)
 
 
@@ -49,10 +49,10 @@ def by_hand(hidden: int) -> Callable[[], object]:
     transformation = optax.sgd(1e-2)
 
     def step(state, batch):
-        params, slots, count = state
-        loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
-        changes, slots = transformation.update(gradients, slots, params)
-        return (optax.apply_updates(params, changes), slots, count + 1), loss
+        params, opt_state, count = state
+        loss, gradients = jax.value_and_grad(loss_fn)(params, *batch)
+        changes, opt_state = transformation.update(gradients, opt_state, params)
+        return (optax.apply_updates(params, changes), opt_state, count + 1), loss
 
     compiled = jax.jit(step, donate_argnums=0)
     params = init(hidden)
@@ -79,7 +79,7 @@ def hookline(hidden: int, *, fed: bool) -> Callable[[], object]:
             x, y = hl.placeholder("float32", [BATCH, FEATURES]), hl.placeholder("float32", [BATCH, 1])
         else:
             x, y = hl.data.iterator(batches, last_batch="drop")
-        loss = hl.op(loss_of)(params, x, y)
+        loss = hl.op(loss_fn)(params, x, y)
         train = hl.train.Optimizer(optax.sgd(1e-2)).minimize(loss, hl.train.get_or_create_global_step())
         session = hl.Session()
         session.run(hl.global_variables_initializer())

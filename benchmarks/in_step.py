@@ -1,6 +1,6 @@
 """Processes in step: `train.Loop` with the usual hooks against a loop by hand, in turns in the same processes.
 
-Run it with `hookline launch --in-step --processes 2 benchmarks/in_step.py`. Both loops make the same step, an MLP that
+Run it with `hookline launch --spmd --processes 2 benchmarks/in_step.py`. Both loops make the same step, an MLP that
 takes 5 ms or more, on batches that are split over the processes. Each round times one after the other; what is shown
 is the median of the ratios, with its error. Then it measures the constants of the cost model in docs/in-step.md.
 """
@@ -19,9 +19,9 @@ import numpy as np
 import optax
 
 import hookline as hl
-from hookline.coordination import peers
+from hookline.coordination import process_group
 from hookline.coordination.agreement import Agreement
-from hookline.session.running import launches
+from hookline.session.running import launch_log
 
 WIDTH, BATCH = 384, 128
 
@@ -38,23 +38,23 @@ TRANSFORMATION = optax.adam(1e-4)
 def train_step(state: Any, batch: Any) -> Any:
     """Returns the state after a step, and its metrics."""
 
-    def loss_of(params: Any) -> Any:
+    def loss_fn(params: Any) -> Any:
         hidden = batch[0]
         for weights in params:
             hidden = jnp.tanh(hidden @ weights)
         return jnp.mean((hidden - batch[1]) ** 2)
 
-    params, slots = state
-    loss, slopes = jax.value_and_grad(loss_of)(params)
-    changes, slots = TRANSFORMATION.update(slopes, slots, params)
-    return (optax.apply_updates(params, changes), slots), {"loss": loss}
+    params, opt_state = state
+    loss, grads = jax.value_and_grad(loss_fn)(params)
+    changes, opt_state = TRANSFORMATION.update(grads, opt_state, params)
+    return (optax.apply_updates(params, changes), opt_state), {"loss": loss}
 
 
 def batches() -> Any:
     """Returns the source of both loops."""
     rng = np.random.default_rng(1)
     examples = rng.normal(size=(2, 16 * BATCH, WIDTH)).astype(np.float32)
-    return hl.data.arrays(tuple(examples), BATCH, shuffle_seed=0, epochs=None)
+    return hl.data.from_arrays(tuple(examples), BATCH, shuffle_seed=0, epochs=None)
 
 
 class ByHand:
@@ -91,23 +91,23 @@ def _own_rows(count: int) -> slice:
 
 def constants() -> dict[str, float]:
     """Returns what the parts of keeping in step cost, each in microseconds."""
-    processes, launched = peers.current(), launches.current()
+    processes, launched = process_group.current(), launch_log.current()
     assert processes is not None, "There are several."
     assert launched is not None, "There are several."
-    agreement = Agreement(processes.board, processes.index, processes.count, name="measured")
+    agreement = Agreement(processes.store, processes.index, processes.count, name="measured")
 
     def once(function: Callable[[], Any], times: int) -> float:
-        processes.meet("a measurement")
+        processes.barrier("a measurement")
         begun = time.perf_counter()
         for _ in range(times):
             function()
         return 1e6 * (time.perf_counter() - begun) / times
 
     def decide() -> float:
-        processes.meet("a measurement")
+        processes.barrier("a measurement")
         begun = time.perf_counter()
         if processes.is_chief:
-            agreement.suggest("measured")
+            agreement.propose("measured")
         while agreement.before_run() is None:
             time.sleep(5e-4)  # A step, in which the listener's thread can work.
         return 1e6 * (time.perf_counter() - begun)
@@ -116,8 +116,8 @@ def constants() -> dict[str, float]:
     while agreement.started < 300_000:  # Runs are numbered: all must have made as many.
         agreement.before_run()
     known = {"kind": 1}
-    found["a launch of a known program"] = once(lambda: launched.note(known, "a program", "kind", str), 100_000)
-    found["a gathering of all, as before a new program"] = once(lambda: processes.gather("measured", 1), 200)
+    found["a launch of a known program"] = once(lambda: launched.record(known, "a program", "kind", str), 100_000)
+    found["a gathering of all, as before a new program"] = once(lambda: processes.all_gather("measured", 1), 200)
     name = "an agreement, from the proposal to the run after which all act"
     found[name] = statistics.median([decide() for _ in range(50)])
     agreement.close()
@@ -140,7 +140,7 @@ def main() -> None:
                 assert not session.should_stop()
                 session.run(loop.train_op)
             raw = session.raw_session()
-            jax.block_until_ready(raw.lowlevel.values_with_positions([loop.state], [])[0])
+            jax.block_until_ready(raw.backend.values_with_positions([loop.state], [])[0])
 
         for run in (by_hand.run, ours):
             run(10)

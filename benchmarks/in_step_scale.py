@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from hookline.checkpoint.directory.together import Together
-from hookline.coordination.agreement import Delete, Get, Member, Set, Taken
-from hookline.coordination.peers import Peers
+from hookline.checkpoint.directory.collective import Collective
+from hookline.coordination.agreement import Delete, Get, Member, Set, WaitUntilApplied
+from hookline.coordination.process_group import ProcessGroup
 
 ARRAYS = 200
 
@@ -111,7 +111,7 @@ class Network:
 
 
 class Board:
-    """What a process sees of the service: `hookline.coordination.board.Board`."""
+    """What a process sees of the service: `hookline.coordination.key_value_store.Board`."""
 
     def __init__(self, network: Network, process: int) -> None:
         self._network, self._process = network, process
@@ -134,7 +134,7 @@ def agreement(network: Network, count: int) -> list[Callable[[], None]]:
         board, listener = Board(network, member.index), member.listen()
         member.started = 1000
         request = next(listener)
-        while not isinstance(request, Taken):
+        while not isinstance(request, WaitUntilApplied):
             found = None
             if isinstance(request, Get):
                 found = board.get(request.key, 0)
@@ -148,7 +148,7 @@ def agreement(network: Network, count: int) -> list[Callable[[], None]]:
 
     def propose() -> None:
         member = members[count // 2]
-        request = member.propose("signal", 15, holds=True)
+        request = member.add_proposal("signal", 15, from_main_thread=True)
         if request is not None:
             Board(network, member.index).set(request.key, request.text)
 
@@ -159,7 +159,7 @@ def comparison(network: Network, count: int) -> list[Callable[[], None]]:
     """All show what they have launched."""
 
     def show(index: int) -> None:
-        Peers(Board(network, index), index, count).gather("programs", [1000, "0123456789abcdef" * 2])
+        ProcessGroup(Board(network, index), index, count).all_gather("programs", [1000, "0123456789abcdef" * 2])
 
     return [lambda index=index: show(index) for index in range(count)]
 
@@ -168,16 +168,16 @@ def save(network: Network, count: int) -> list[Callable[[], None]]:
     """All save a state whose arrays are split over all: what `Saver.save` says on the way, without what it writes."""
 
     def write(index: int) -> None:
-        peers = Peers(Board(network, index), index, count)
-        others = Together(peers)
-        others.all(lambda: (True, "/runs/a/model.ckpt-1000", 7))
-        saving = others.apart("save 7")
-        saving.for_chief(lambda: "/runs/a/.hookline-writing-model.ckpt-1000" if index == 0 else "")
-        peers.gather("programs up to save 7", [1000, "0123456789abcdef" * 2])
+        peers = ProcessGroup(Board(network, index), index, count)
+        others = Collective(peers)
+        others.run_on_all(lambda: (True, "/runs/a/model.ckpt-1000", 7))
+        saving = others.with_tag("save 7")
+        saving.gather_to_chief(lambda: "/runs/a/.hookline-writing-model.ckpt-1000" if index == 0 else "")
+        peers.all_gather("programs up to save 7", [1000, "0123456789abcdef" * 2])
         piece = [[index * 8, 0], [index * 8 + 8, 1024], 2**31 + index]
-        saving.for_chief(lambda: {f"layers/{number}/kernel": [piece] for number in range(ARRAYS)})
-        saving.for_chief(lambda: 1.7e9 if index == 0 else 0.0)
-        saving.for_chief(lambda: None)
+        saving.gather_to_chief(lambda: {f"layers/{number}/kernel": [piece] for number in range(ARRAYS)})
+        saving.gather_to_chief(lambda: 1.7e9 if index == 0 else 0.0)
+        saving.gather_to_chief(lambda: None)
 
     return [lambda index=index: write(index) for index in range(count)]
 

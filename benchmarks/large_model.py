@@ -97,17 +97,17 @@ def job(rows: int, options: argparse.Namespace, figures: dict[str, dict[str, Any
 
     import hookline as hl
 
-    initial, loss_of, batch = model(rows, options)
+    initial, loss_fn, batch = model(rows, options)
     optimizer = {"sgd": optax.sgd(1e-3), "adam": optax.adam(1e-3)}[options.optimizer]
     steps = 3 if "step" in options.phase else 0
 
     if options.phase == "plain step":
-        return plain(initial, loss_of, batch, optimizer, steps, figures.get(options.phase))
+        return plain(initial, loss_fn, batch, optimizer, steps, figures.get(options.phase))
     with hl.Graph().as_default(), hl.Session() as sess:
         with measured(figures.get("build")):
             params = hl.Variable(jax.block_until_ready(jax.jit(initial)()) if options.given else initial, name="params")
             x = hl.placeholder(batch.dtype, batch.shape, name="x")
-            loss = hl.op(loss_of)(params, x)
+            loss = hl.op(loss_fn)(params, x)
             step = hl.train.get_or_create_global_step()
             train_op = hl.train.Optimizer(optimizer).minimize(loss, global_step=step)
             init = hl.global_variables_initializer()
@@ -117,7 +117,7 @@ def job(rows: int, options: argparse.Namespace, figures: dict[str, dict[str, Any
             noted["model_bytes"] = sum(leaf.size * leaf.dtype.itemsize for leaf in specs)
 
         def wait() -> None:
-            jax.block_until_ready([sess.lowlevel.store.take([variable]) for variable in hl.global_variables()])
+            jax.block_until_ready([sess.backend.store.read_leaves([variable]) for variable in hl.global_variables()])
 
         if options.phase == "restore":
             with measured(figures.get("restore")):
@@ -137,14 +137,14 @@ def job(rows: int, options: argparse.Namespace, figures: dict[str, dict[str, Any
     return None
 
 
-def plain(initial: Any, loss_of: Any, batch: Any, optimizer: Any, steps: int, figures: dict[str, Any] | None) -> None:
+def plain(initial: Any, loss_fn: Any, batch: Any, optimizer: Any, steps: int, figures: dict[str, Any] | None) -> None:
     """The same step in JAX alone, with what XLA does by itself."""
     import jax
     import optax
 
-    def train(params: Any, slots: Any, batch: Any) -> Any:
-        changes, slots = optimizer.update(jax.grad(loss_of)(params, batch), slots, params)
-        return optax.apply_updates(params, changes), slots
+    def train(params: Any, opt_state: Any, batch: Any) -> Any:
+        changes, opt_state = optimizer.update(jax.grad(loss_fn)(params, batch), opt_state, params)
+        return optax.apply_updates(params, changes), opt_state
 
     state = jax.block_until_ready((params := jax.jit(initial)(), optimizer.init(params)))
     del params

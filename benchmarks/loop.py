@@ -17,7 +17,7 @@ import time
 import jax
 import numpy as np
 import optax
-from tiny_step import init, loss_of
+from tiny_step import init, loss_fn
 
 import hookline as hl
 
@@ -25,10 +25,10 @@ TRANSFORMATION = optax.sgd(1e-2)
 
 
 def train_step(state, batch):
-    params, slots = state
-    loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
-    updates, slots = TRANSFORMATION.update(gradients, slots, params)
-    return (optax.apply_updates(params, updates), slots), {"loss": loss}
+    params, opt_state = state
+    loss, gradients = jax.value_and_grad(loss_fn)(params, *batch)
+    updates, opt_state = TRANSFORMATION.update(gradients, opt_state, params)
+    return (optax.apply_updates(params, updates), opt_state), {"loss": loss}
 
 
 def state():
@@ -68,7 +68,7 @@ def under(session, train_op, variable):
 def graph(logdir):
     with hl.Graph().as_default():
         params = hl.Variable(init, name="params")
-        loss = hl.op(loss_of)(params, *hl.data.iterator(batches))
+        loss = hl.op(loss_fn)(params, *hl.data.iterator(batches))
         hl.summary.scalar("loss", loss)
         train_op = hl.train.Optimizer(TRANSFORMATION).minimize(loss, hl.train.get_or_create_global_step())
         hooks = [hl.train.NanTensorHook(loss), hl.train.LoggingTensorHook({"loss": loss}, every_n_iter=100)]

@@ -31,17 +31,17 @@ HAND, LOOP = "by hand", "train.Loop"
 def init():
     keys = jax.random.split(jax.random.key(0), 4)
     params = [jax.random.normal(key, (WIDTH, WIDTH)) / WIDTH**0.5 for key in keys]
-    return {"params": params, "slots": ADAM.init(params)}
+    return {"params": params, "opt_state": ADAM.init(params)}
 
 
 def train_step(state, batch):
-    def loss_of(params):
+    def loss_fn(params):
         hidden = functools.reduce(lambda x, w: jnp.tanh(x @ w), params, batch)
         return jnp.mean((hidden - batch) ** 2)
 
-    loss, slopes = jax.value_and_grad(loss_of)(state["params"])
-    changes, slots = ADAM.update(slopes, state["slots"])
-    return {"params": optax.apply_updates(state["params"], changes), "slots": slots}, {"loss": loss}
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+    changes, opt_state = ADAM.update(grads, state["opt_state"])
+    return {"params": optax.apply_updates(state["params"], changes), "opt_state": opt_state}, {"loss": loss}
 
 
 def by_hand(shardings, batch):

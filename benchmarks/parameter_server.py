@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from hookline.distributed.calls import Caller
-from hookline.distributed.lines import Address, Listener
+from hookline.distributed.connections import Address, Listener
+from hookline.distributed.rpc import ServerClient
 
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)
@@ -69,17 +69,17 @@ class ByHand:
         self._held = np.ones(numbers, np.float32)
         self._step = 0
 
-    def step(self, slope: np.ndarray) -> Any:
-        self._held = self._held - np.float32(1e-3) * slope
+    def step(self, grad: np.ndarray) -> Any:
+        self._held = self._held - np.float32(1e-3) * grad
         self._step += 1
         return self._held
 
 
-def raw_caller(actor: Any) -> Caller:
+def raw_caller(actor: Any) -> ServerClient:
     import ray
 
     address: Address = ray.get(actor.address.remote())  # type: ignore[assignment]
-    return Caller("The raw actor", address, lambda: address, 60.0)
+    return ServerClient("The raw actor", address, lambda: address, 60.0)
 
 
 def by_hand(actor: Any, numbers: int) -> Callable[[], None]:
@@ -124,10 +124,10 @@ def step_of(target: Any, parameters: int, is_chief: bool, servers: int = 1) -> C
         count = max(2, servers)
         shares = [hl.Variable(np.ones(parameters // count, np.float32), name=f"share_{i}") for i in range(count)]
         loss = hl.op(lambda *shares: sum(jnp.mean(share * share) for share in shares))(*shares)
-        slopes = hl.gradients(loss, shares)
+        grads = hl.gradients(loss, shares)
         updates = [
-            hl.update(share, lambda old, slope: old - 1e-3 * slope, slope)
-            for share, slope in zip(shares, slopes, strict=True)
+            hl.update(share, lambda old, grad: old - 1e-3 * grad, grad)
+            for share, grad in zip(shares, grads, strict=True)
         ]
         train_op = hl.group(*updates, train.get_or_create_global_step().assign_add(1))
         initializer = hl.global_variables_initializer()
@@ -301,9 +301,9 @@ def report(median: dict[str, float]) -> str:
 
 
 def main(rounds: int, secs: float) -> None:
-    from hookline.distributed.cluster.ray_cluster import PrivateRayCluster, ray_environment
+    from hookline.distributed.cluster.local_ray_cluster import LocalRayCluster, ray_environment
 
-    with PrivateRayCluster() as cluster:
+    with LocalRayCluster() as cluster:
         environment = {**ray_environment(cluster.token_path, loopback=True), **cluster.environment()}
         environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
         os.environ.update(environment)

@@ -1,8 +1,8 @@
 """Real batches, one by one and several in a run: `train.Loop` against loops by hand on the same source, in turns.
 
 The step is that of `tiny_step.py`, then one of a medium MLP and one of a transformer. Batches come from
-`hookline.data.arrays`, shuffled. By hand there are the fastest loop on that source, and a compiled loop over a block
-of batches (a scan whose count is given at run time) that is fed from the same bulk read.
+`hookline.data.from_arrays`, shuffled. By hand there are the fastest loop on that source, and a compiled loop over a
+block of batches (a scan whose count is given at run time) that is fed from the same bulk read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Job(NamedTuple):
     """What is trained."""
 
     init: Callable[[], Any]
-    loss_of: Callable[[Any, Any], Any]
+    loss_fn: Callable[[Any, Any], Any]
     batches: Callable[[], Any]
 
 
@@ -44,10 +44,10 @@ def step_of(job: Job, transformation: Any) -> tuple[Callable[[], Any], Callable[
         return params, transformation.init(params)
 
     def train_step(state: Any, batch: Any) -> Any:
-        params, slots = state
-        loss, slopes = jax.value_and_grad(job.loss_of)(params, batch)
-        changes, slots = transformation.update(slopes, slots, params)
-        return (optax.apply_updates(params, changes), slots), {"loss": loss}
+        params, opt_state = state
+        loss, grads = jax.value_and_grad(job.loss_fn)(params, batch)
+        changes, opt_state = transformation.update(grads, opt_state, params)
+        return (optax.apply_updates(params, changes), opt_state), {"loss": loss}
 
     return state, train_step
 
@@ -113,7 +113,7 @@ def loop(job: Job, state: Any, train_step: Any, stack: contextlib.ExitStack, *, 
         quiet = {
             "progress": False,
             "log_steps": None,
-            "watch": None,
+            "nan_check": None,
             "logging": hl.train.LoggingOptions(rate_steps=None),
         }
         session = stack.enter_context(made.session(**quiet))
@@ -133,8 +133,8 @@ def tiny() -> Job:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(32 * 512, 32)).astype("float32")
     y = rng.normal(size=(32 * 512, 1)).astype("float32")
-    source = lambda: hl.data.arrays((x, y), 32, shuffle_seed=0, epochs=None)  # noqa: E731
-    return Job(tiny_step.init, lambda params, batch: tiny_step.loss_of(params, *batch), source)
+    source = lambda: hl.data.from_arrays((x, y), 32, shuffle_seed=0, epochs=None)  # noqa: E731
+    return Job(tiny_step.init, lambda params, batch: tiny_step.loss_fn(params, *batch), source)
 
 
 def medium() -> Job:
@@ -146,10 +146,10 @@ def medium() -> Job:
         keys = jax.random.split(jax.random.key(0), len(sizes))
         return [jax.random.normal(k, (a, b)) / a**0.5 for k, a, b in zip(keys, sizes, sizes[1:], strict=False)]
 
-    def loss_of(params: Any, batch: Any) -> Any:
+    def loss_fn(params: Any, batch: Any) -> Any:
         return jnp.mean((functools.reduce(lambda h, w: jnp.tanh(h @ w), params, batch) - batch) ** 2)
 
-    return Job(init, loss_of, lambda: hl.data.arrays(x, 128, shuffle_seed=0, epochs=None))
+    return Job(init, loss_fn, lambda: hl.data.from_arrays(x, 128, shuffle_seed=0, epochs=None))
 
 
 def transformer() -> Job:
@@ -169,7 +169,7 @@ def transformer() -> Job:
     def normal(x: Any) -> Any:
         return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
 
-    def loss_of(params: Any, batch: Any) -> Any:
+    def loss_fn(params: Any, batch: Any) -> Any:
         seen, wanted = batch[:, :-1], batch[:, 1:]
         x = params["embed"][seen] + params["place"]
         for layer in params["layers"]:
@@ -178,7 +178,7 @@ def transformer() -> Job:
             x = x + jax.nn.gelu(normal(x) @ layer["up"]) @ layer["down"]
         return optax.softmax_cross_entropy_with_integer_labels(x @ params["embed"].T, wanted).mean()
 
-    return Job(init, loss_of, lambda: hl.data.arrays(tokens, 16, shuffle_seed=0, epochs=None))
+    return Job(init, loss_fn, lambda: hl.data.from_arrays(tokens, 16, shuffle_seed=0, epochs=None))
 
 
 def main() -> None:
@@ -215,7 +215,7 @@ def main() -> None:
             references = (HAND, SINGLE, f"{SINGLE}, all hooks") if number else (BARE, HAND, SCAN)
             rows = interleaved.measure(runs, rounds=rounds, steps=steps, references=references)
         found[name] = rows
-        text += f"With batches from `hookline.data.arrays`, {name}:\n\n{interleaved.table(rows, errors=True)}\n\n"
+        text += f"With batches from `hookline.data.from_arrays`, {name}:\n\n{interleaved.table(rows, errors=True)}\n\n"
     print(text)
     if args.results:
         args.results.mkdir(parents=True, exist_ok=True)

@@ -93,11 +93,11 @@ def train_step(state, batch):
 
 
 def eval_step(state, batch):
-    return {"loss": tiny_step.loss_of(state[0], *batch)}
+    return {"loss": tiny_step.loss_fn(state[0], *batch)}
 
 
 def data() -> Any:
-    return hl.data.arrays(tuple(map(np.asarray, tiny_step.batch(512))), batch_size=32)
+    return hl.data.from_arrays(tuple(map(np.asarray, tiny_step.batch(512))), batch_size=32)
 
 
 def loop_session(stack: contextlib.ExitStack, folder: str) -> tuple[int, int]:
@@ -113,7 +113,7 @@ def loop_session(stack: contextlib.ExitStack, folder: str) -> tuple[int, int]:
 def evaluation(stack: contextlib.ExitStack) -> tuple[int, int]:
     loop = train.Loop(train_step, tiny_step.state(), data())
     hook = train.Evaluate(eval_step, data(), every=EVERY)
-    session = stack.enter_context(loop.session(hooks=[hook], progress=False, log_steps=None, watch=None))
+    session = stack.enter_context(loop.session(hooks=[hook], progress=False, log_steps=None, nan_check=None))
     for _ in range(2 * EVERY - 1):
         session.run(loop.train_op)
     return called(lambda: session.run(loop.train_op))

@@ -24,7 +24,7 @@ def init() -> Params:
     }
 
 
-def loss_of(p: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+def loss_fn(p: Params, x: jax.Array, y: jax.Array) -> jax.Array:
     """Of features, or of sequences of them, whose hidden state goes from one to the next."""
     if x.ndim == 2:
         hidden = jnp.tanh(x @ p["w1"] + p["b1"])
@@ -43,11 +43,11 @@ def batch(examples: int = 32, length: int | None = None) -> tuple[jax.Array, jax
 
 
 def step(state, x, y):
-    """One step of (params, slots); returns the new state and the loss."""
-    params, slots = state
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    changes, slots = TRANSFORMATION.update(gradients, slots, params)
-    return (optax.apply_updates(params, changes), slots), loss
+    """One step of (params, opt_state); returns the new state and the loss."""
+    params, opt_state = state
+    loss, gradients = jax.value_and_grad(loss_fn)(params, x, y)
+    changes, opt_state = TRANSFORMATION.update(gradients, opt_state, params)
+    return (optax.apply_updates(params, changes), opt_state), loss
 
 
 def state():
@@ -58,6 +58,6 @@ def state():
 def graph(x, y) -> tuple[hl.Tensor, hl.Operation]:
     """Builds the step in the default graph; returns its loss and its train op."""
     params = hl.Variable(init, name="params")
-    loss = hl.op(loss_of, name="loss")(params, x, y)
+    loss = hl.op(loss_fn, name="loss")(params, x, y)
     hl.summary.scalar("loss", loss)
     return loss, hl.train.Optimizer(TRANSFORMATION).minimize(loss, hl.train.get_or_create_global_step())

@@ -31,7 +31,7 @@ def build():
     hl.train.get_or_create_global_step()
     graphdef, params, state = nnx.split(Network(nnx.Rngs(0)), nnx.Param, ...)
     params, state = hl.Variable(params, name="params"), hl.Variable(state, name="state", trainable=False)
-    batch = hl.data.iterator(hl.data.arrays((images, labels), BATCH), resume=False)
+    batch = hl.data.iterator(hl.data.from_arrays((images, labels), BATCH), resume=False)
     local = [hl.GraphKeys.LOCAL_VARIABLES]
     right = hl.Variable(0.0, name="right", trainable=False, collections=local)
     seen = hl.Variable(0.0, name="seen", trainable=False, collections=local)

@@ -45,8 +45,8 @@ def main():
     x_train, x_test, y_train, y_test = load()
     model = Network(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
-    batches = hl.data.arrays((x_train, y_train), BATCH, shuffle_seed=0, epochs=None)
-    test_batches = hl.data.arrays((x_test, y_test), batch_size=120)
+    batches = hl.data.from_arrays((x_train, y_train), BATCH, shuffle_seed=0, epochs=None)
+    test_batches = hl.data.from_arrays((x_test, y_test), batch_size=120)
 
     loop = hl.train.Loop(train_step, (model, optimizer), batches)
     evaluate = hl.train.Evaluate(eval_step, test_batches, every=100, keep_best="accuracy")

@@ -1,7 +1,6 @@
 """A small language model, on text that every Python has: `train.Loop`, Grain, the best checkpoint, samples.
 
-It takes less than three minutes on two CPU cores, and fails where it is not clearly better than a bigram model. Killed
-and started again it goes on.
+It takes less than three minutes on two CPU cores, and goes on if it was killed and is started again.
 """
 
 import argparse
@@ -103,7 +102,7 @@ def main():
         made_up = hl.op(lambda state: sample(loop.form.arguments(state)[0]))(loop.state)
         text = hl.summary.text("sample", hl.host_op(words)(made_up), collections=[])
     samples = hl.train.SummarySaverHook(save_steps=every, output_dir=args.logdir, summary_op=text)
-    evaluate = hl.train.Evaluate(loss_fn, hl.data.arrays(test_windows, 128), every, keep_best="loss")
+    evaluate = hl.train.Evaluate(loss_fn, hl.data.from_arrays(test_windows, 128), every, keep_best="loss")
     loop.run(
         args.logdir, args.steps, hooks=[samples, evaluate], checkpoints=hl.train.CheckpointOptions(save_steps=every)
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from hookline import errors
 from hookline.distributed import ParameterServer
-from hookline.distributed.protocol import Peers, Reply
+from hookline.distributed.protocol import PeerClient, Reply
 
 
 class _Done:
@@ -65,22 +65,22 @@ class DirectTransport:
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Carries out a call."""
         target = self.servers[server]
-        done = _Done(lambda: target.receive((method, *copy.deepcopy(args))), self.timeout_secs)
+        done = _Done(lambda: target.dispatch((method, *copy.deepcopy(args))), self.timeout_secs)
         if self.eager:
             self.deliver_all()
         return done
 
-    def peers(self) -> Peers | None:
+    def peer_client(self) -> PeerClient | None:
         """Returns itself: it delivers the messages between servers."""
         return self
 
-    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
+    def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
         """Posts a message to a server."""
         args = copy.deepcopy(args)
 
         def deliver() -> None:
             try:
-                self.servers[server].receive((method, *args))
+                self.servers[server].dispatch((method, *args))
             except Exception as error:
                 on_failure(error)
 

@@ -11,14 +11,14 @@ from tests.direct_transport import DirectTransport
 from hookline.distributed import ParameterServer, RemoteStore
 
 # Processes that end together, and the way to servers that are Ray actors.
-from hookline.distributed.cluster.processes import ProcessGroup
+from hookline.distributed.cluster.process_tree import ProcessTree
 from hookline.distributed.cluster.ray_actors import RayTransport
 from hookline.train import SessionRunContext, SessionRunHook
 
 __all__ = [
     "DirectTransport",
     "Forwards",
-    "ProcessGroup",
+    "ProcessTree",
     "RayTransport",
     "Servers",
     "await_saves",
@@ -44,7 +44,7 @@ def forget_programs() -> None:
     """Has the next program be compiled, also if this process has compiled an equal one."""
     from hookline.session.program import shared_jit
 
-    shared_jit.forget_all()
+    shared_jit.clear_cache()
 
 
 def await_saves() -> None:

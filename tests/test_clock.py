@@ -36,7 +36,7 @@ def test_every_function_asks_the_installed_clock():
     previous = clock.install(recording)
     try:
         assert (clock.monotonic(), clock.time()) == (1.5, 2.5)
-        assert (clock.has_come(1.5), clock.has_come(1.6)) == (True, False)
+        assert (clock.is_past(1.5), clock.is_past(1.6)) == (True, False)
         clock.sleep(3)
         assert clock.wait(event, 4)
         assert clock.wait_for(condition, bool, 5)

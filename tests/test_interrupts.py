@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from hookline.extend import held_back
+from hookline.extend import defer_sigint
 
 # Presses Ctrl-C while garbage is collected, once a module is loaded; an exception raised there is dropped.
 SCRIPT = """
@@ -64,7 +64,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_end(default_handler):
         reached.append("never")
 
     reached = []
-    with pytest.raises(KeyboardInterrupt), held_back():
+    with pytest.raises(KeyboardInterrupt), defer_sigint():
         press_twice()
     assert reached == ["the first is held back"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -72,7 +72,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_end(default_handler):
 
 def test_other_threads_import_as_ever(default_handler):
     def imports():
-        with held_back():
+        with defer_sigint():
             handlers.append(signal.getsignal(signal.SIGINT))
 
     handlers = []

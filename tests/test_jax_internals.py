@@ -41,14 +41,14 @@ def test_gloo_takes_the_host_that_it_listens_on():
 def test_the_start_of_a_backend_holds_a_lock():
     told = RENAMED.format("_backend_lock")
     assert "with _backend_lock:" in inspect.getsource(xla_bridge.backends), told
-    assert not jax_internals.is_starting_devices()
+    assert not jax_internals.is_starting_backend()
     with xla_bridge._backend_lock:
-        assert jax_internals.is_starting_devices(), told
+        assert jax_internals.is_starting_backend(), told
 
 
 def test_a_process_that_has_computed_has_devices_in_use():
     jnp.zeros(()).block_until_ready()
-    assert jax_internals.devices_are_in_use(), RENAMED.format("backends_are_initialized")
+    assert jax_internals.has_started_backend(), RENAMED.format("backends_are_initialized")
 
 
 def test_a_scan_says_what_it_carries():
@@ -58,7 +58,7 @@ def test_a_scan_says_what_it_carries():
 
     traced = jax.make_jaxpr(scan)(2.0, 3.0, {"a": 1.0, "b": 0}, jnp.ones((4, 1)))
     (equation,) = [equation for equation in traced.eqns if equation.primitive.name == "scan"]
-    assert jax_internals.counts_of_scan(equation.params) == (2, 2), RENAMED.format("the parameters of a scan")
+    assert jax_internals.scan_counts(equation.params) == (2, 2), RENAMED.format("the parameters of a scan")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_jaxpr_is_closed_over_its_constants():
 def test_a_lowered_program_says_which_arguments_it_takes(place):
     lowered = jax.jit(lambda *pair: 2 * pair[place]).lower(1.0, 2.0)
     said = "without it programs that use other arguments are taken to be equal, or none is shared"
-    assert jax_internals.kept_arguments(lowered) == {place}, said
+    assert jax_internals.kept_argument_indices(lowered) == {place}, said
 
 
 def test_a_function_of_pmap_is_known():
@@ -107,7 +107,7 @@ def test_a_function_of_pmap_is_known():
 @pytest.mark.parametrize("found", [None, lambda distributed_client: distributed_client])
 def test_a_jax_whose_gloo_takes_no_host_listens_as_before_and_says_so(monkeypatch, caplog, found):
     monkeypatch.setattr(_jax, "make_gloo_tcp_collectives", found)
-    jax_internals.keep_gloo_on("127.0.0.1")
+    jax_internals.bind_gloo_to("127.0.0.1")
     if found is not None:
         assert _jax.make_gloo_tcp_collectives(distributed_client=3) == 3
     assert [record.message for record in caplog.records] == [

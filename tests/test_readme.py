@@ -96,7 +96,7 @@ def test_the_example_runs_in_two_processes_in_step_and_again(tmp_path, environme
     (tmp_path / "train.py").write_text(EXAMPLE)
     first, again = (
         python.run(
-            *("-m", "hookline.cli", "launch", "--in-step", "--processes", "2", "train.py"),
+            *("-m", "hookline.cli", "launch", "--spmd", "--processes", "2", "train.py"),
             cwd=tmp_path,
             env=environment(),
         )

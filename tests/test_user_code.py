@@ -18,7 +18,7 @@ def dense(x: hl.Tensor, units: int, name: str) -> hl.Tensor:
         return x @ w + b
 
 
-def loss_of(prediction: hl.Tensor, labels: hl.Tensor) -> hl.Tensor:
+def loss_fn(prediction: hl.Tensor, labels: hl.Tensor) -> hl.Tensor:
     error = (prediction - labels) ** 2
     scaled = 0.5 * error / 2 - -error * [1.0]
     return hl.op(jnp.mean)(abs(scaled) + 1e-6)
@@ -42,7 +42,7 @@ def test_user_code_is_typed_and_runs():
     x = hl.placeholder("float32", [None, 3], name="x")
     y = hl.placeholder("float32", [None, 1], name="y")
     prediction = dense(x, 1, "dense")
-    loss = loss_of(prediction, y)
+    loss = loss_fn(prediction, y)
     step = hl.train.get_or_create_global_step()
     optimizer = hl.train.Optimizer(optax.sgd, learning_rate=0.1)
     averages = hl.train.ExponentialMovingAverage(0.9, step)

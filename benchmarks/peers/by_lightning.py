@@ -33,7 +33,7 @@ def train(logdir, steps, every):
     dataset, test = (torch.utils.data.TensorDataset(*each) for each in ((x, y), (test_x, test_y)))
     batches = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True)
     test_batches = torch.utils.data.DataLoader(test, len(test))
-    best = callbacks.ModelCheckpoint(logdir, monitor="accuracy", mode="max", save_last=True)
+    best = callbacks.ModelCheckpoint(logdir, monitor="accuracy", mode="max", save_on_failure=True)
     nan = callbacks.EarlyStopping("loss", patience=10**9, check_finite=True, check_on_train_epoch_end=True)
     cadence = {"val_check_interval": every, "check_val_every_n_epoch": None, "log_every_n_steps": 100}
     logger = loggers.TensorBoardLogger(logdir)

@@ -24,10 +24,10 @@ def optimizer_of(model):
 def step_of(model, optimizer, batch):
     x, y = batch
 
-    def loss_of(model):
+    def loss_fn(model):
         return optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
 
-    loss, gradients = nnx.value_and_grad(loss_of)(model)
+    loss, gradients = nnx.value_and_grad(loss_fn)(model)
     optimizer.update(model, gradients)
     return {"loss": loss}
 

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hookline.signals.interrupts import held_back
+from hookline.signals.interrupts import defer_sigint
 from hookline.version import __version__
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
     # first asks for it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with held_back():
+    with defer_sigint():
         if name in _MODULES:
             return importlib.import_module(f"hookline.{name}")
         home = importlib.import_module("hookline.session" if name in _OF_SESSION else "hookline.graph")

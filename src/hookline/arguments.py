@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
+def check_int(who: str, name: str, value: Any, at_least: int | None = None) -> int:
     """Returns a whole number.
 
     Args:
@@ -25,7 +25,7 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
         ValueError: It is too small.
 
     Example:
-        >>> whole("StopAtStepHook", "last_step", "10")
+        >>> check_int("StopAtStepHook", "last_step", "10")
         Traceback (most recent call last):
         ...
         TypeError: StopAtStepHook requires a whole number as last_step, got '10'.
@@ -41,22 +41,22 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
     return number
 
 
-def steps(who: str, name: str, value: Any, at_least: int | None = None) -> int:
+def check_steps(who: str, name: str, value: Any, at_least: int | None = None) -> int:
     """Returns a whole number of steps, which may be given as a float. The arguments and errors are as in `whole`.
 
     Example:
-        >>> steps("StopAtStepHook", "last_step", 5e5)
+        >>> check_steps("StopAtStepHook", "last_step", 5e5)
         500000
-        >>> steps("StopAtStepHook", "last_step", 2.5)
+        >>> check_steps("StopAtStepHook", "last_step", 2.5)
         Traceback (most recent call last):
         ...
         TypeError: StopAtStepHook requires a whole number as last_step, got 2.5.
     """
     real = float(value) if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) else math.nan
-    return whole(who, name, int(real) if real.is_integer() else value, at_least)
+    return check_int(who, name, int(real) if real.is_integer() else value, at_least)
 
 
-def number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
+def check_number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
     """Returns a finite number, or infinity. The arguments are as in `whole`.
 
     Raises:
@@ -64,7 +64,7 @@ def number(who: str, name: str, value: Any, at_least: float | None = None) -> fl
         ValueError: It is NaN, or too small.
 
     Example:
-        >>> number("SecondOrStepTimer", "every_secs", float("nan"))
+        >>> check_number("SecondOrStepTimer", "every_secs", float("nan"))
         Traceback (most recent call last):
         ...
         ValueError: SecondOrStepTimer requires a number as every_secs, got nan.
@@ -79,7 +79,7 @@ def number(who: str, name: str, value: Any, at_least: float | None = None) -> fl
     return real
 
 
-def instance(who: str, name: str, value: Any, kind: Any, *, what: str = "", optional: bool = True) -> Any:
+def check_optional(who: str, name: str, value: Any, kind: Any, *, what: str = "", optional: bool = True) -> Any:
     """Returns an object of a class.
 
     Args:
@@ -94,11 +94,11 @@ def instance(who: str, name: str, value: Any, kind: Any, *, what: str = "", opti
         TypeError: It has another type.
 
     Example:
-        >>> instance("MonitoredSession", "coordinator", 3, dict)
+        >>> check_optional("MonitoredSession", "coordinator", 3, dict)
         Traceback (most recent call last):
         ...
         TypeError: MonitoredSession requires a dict (or None) as coordinator, got 3.
-        >>> function("FeedFnHook", "feed_fn", None)
+        >>> check_callable("FeedFnHook", "feed_fn", None)
         Traceback (most recent call last):
         ...
         TypeError: FeedFnHook requires a function as feed_fn, got None.
@@ -108,37 +108,37 @@ def instance(who: str, name: str, value: Any, kind: Any, *, what: str = "", opti
     raise _refused(who, what or f"a {kind.__name__}", name, value, optional)
 
 
-# As `instance`, but None is allowed only with `optional=True`.
-text = functools.partial(instance, kind=str, what="text", optional=False)
-function = functools.partial(instance, kind=Callable, what="a function", optional=False)
-mapping = functools.partial(instance, kind=Mapping, what="a dict", optional=False)
+# As `check_optional`, but None is allowed only with `optional=True`.
+check_str = functools.partial(check_optional, kind=str, what="text", optional=False)
+check_callable = functools.partial(check_optional, kind=Callable, what="a function", optional=False)
+check_mapping = functools.partial(check_optional, kind=Mapping, what="a dict", optional=False)
 
 
-def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a path as text. The arguments are as in `instance`.
+def check_path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
+    """Returns a path as text. The arguments are as in `check_optional`.
 
     Raises:
         TypeError: It is neither text nor an `os.PathLike` of text.
 
     Example:
-        >>> path("CheckpointSaverHook", "checkpoint_dir", 5)
+        >>> check_path("CheckpointSaverHook", "checkpoint_dir", 5)
         Traceback (most recent call last):
         ...
         TypeError: CheckpointSaverHook requires a path as checkpoint_dir, got 5.
     """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    return instance(who, name, value, str, what="a path", optional=optional)
+    return check_optional(who, name, value, str, what="a path", optional=optional)
 
 
-def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
+def check_list(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
     """Returns the items of a list or another iterable; for None, if `optional`, an empty list.
 
     Raises:
         TypeError: It is not iterable, or it is text.
 
     Example:
-        >>> several("Saver", "var_list", 5)
+        >>> check_list("Saver", "var_list", 5)
         Traceback (most recent call last):
         ...
         TypeError: Saver requires a list as var_list, got 5.
@@ -150,7 +150,7 @@ def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[
     return list(value)
 
 
-def having(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
+def check_has(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
     """Returns an object with an attribute, such as an object of a class or a stand-in for one.
 
     Args:
@@ -165,7 +165,7 @@ def having(who: str, name: str, value: Any, kind: str, attribute: str, *, option
         TypeError: It lacks that attribute.
 
     Example:
-        >>> having("Saver.save", "sess", None, "a session", "run")
+        >>> check_has("Saver.save", "sess", None, "a session", "run")
         Traceback (most recent call last):
         ...
         TypeError: Saver.save requires a session as sess, got None.

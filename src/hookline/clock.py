@@ -40,16 +40,16 @@ class Clock:
 
     def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
         """Blocks until `event` is set or the time is over, and returns whether it is set."""
-        return event.wait(_bounded(timeout_secs))
+        return event.wait(_clamp_timeout(timeout_secs))
 
     def wait_for(
         self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
     ) -> bool:
         """Blocks until `predicate()` is true or the time is over, and returns its last value."""
-        return bool(condition.wait_for(predicate, _bounded(timeout_secs)))
+        return bool(condition.wait_for(predicate, _clamp_timeout(timeout_secs)))
 
 
-def _bounded(timeout_secs: float | None) -> float | None:
+def _clamp_timeout(timeout_secs: float | None) -> float | None:
     # A user's "for ever" may be float("inf"), which the threading module refuses.
     return None if timeout_secs is None else min(max(timeout_secs, 0), _LONGEST_WAIT_SECS)
 
@@ -87,14 +87,14 @@ def monotonic() -> float:
     return _installed.monotonic()
 
 
-def has_come(moment: float) -> bool:
+def is_past(deadline: float) -> bool:
     """Returns whether a reading of `monotonic` has been reached.
 
     Example:
-        >>> has_come(monotonic()), has_come(monotonic() + 3600)
+        >>> is_past(monotonic()), is_past(monotonic() + 3600)
         (True, False)
     """
-    return _installed.monotonic() >= moment
+    return _installed.monotonic() >= deadline
 
 
 def time() -> float:
@@ -107,11 +107,11 @@ def time() -> float:
     return _installed.time()
 
 
-def in_utc(timestamp: float) -> str:
+def format_utc(timestamp: float) -> str:
     """Returns a time in seconds since the epoch as text.
 
     Example:
-        >>> in_utc(86400.0)
+        >>> format_utc(86400.0)
         '1970-01-02 00:00:00 UTC'
     """
     try:
@@ -120,11 +120,11 @@ def in_utc(timestamp: float) -> str:
         return f"{timestamp:g} s"
 
 
-def processor_time() -> float:
+def thread_cpu_time() -> float:
     """Returns the CPU time of the calling thread in seconds, even if another clock is installed.
 
     Example:
-        >>> processor_time() <= processor_time()
+        >>> thread_cpu_time() <= thread_cpu_time()
         True
     """
     return _time.thread_time()

@@ -43,7 +43,7 @@ import re
 import signal
 from typing import Any, ClassVar, Self
 
-from hookline.log import escaped
+from hookline.log import escape_text
 
 __all__ = [
     "AbortedError",
@@ -93,7 +93,7 @@ class OpError(Exception):
         super().__init__(node_def, op, message)
         self.node_def = node_def
         self.op = op
-        self.message = escaped(message or "")  # Names in it may come from anywhere.
+        self.message = escape_text(message or "")  # Names in it may come from anywhere.
 
     @classmethod
     def from_message(cls, message: str) -> Self:
@@ -266,7 +266,7 @@ class Interrupted(KeyboardInterrupt):
         return [" ".join([f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())])]
 
 
-LEFT_IN_ORDER = (Preempted, Interrupted)
+GRACEFUL_EXITS = (Preempted, Interrupted)
 """What a session is left with on a signal."""
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)

@@ -15,7 +15,7 @@ from jax.extend import core
 
 from hookline import log
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 # A jaxpr with its constants. Since JAX 0.12 each is one, and this is another name of `Jaxpr`.
 ClosedJaxpr: Any = core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
@@ -27,18 +27,18 @@ def distributed_state() -> Any:
     return distributed.global_state
 
 
-def is_starting_devices() -> bool:
+def is_starting_backend() -> bool:
     """Returns whether this process is starting a backend now. JAX waits for all others in it."""
     lock = getattr(xla_bridge, "_backend_lock", None)
     return lock is not None and lock.locked()
 
 
-def devices_are_in_use() -> bool:
+def has_started_backend() -> bool:
     """Returns whether this process has started a backend: from then on it can join no others."""
     return xla_bridge.backends_are_initialized()
 
 
-def keep_gloo_on(host: str) -> None:
+def bind_gloo_to(host: str) -> None:
     """Makes Gloo, which carries the collectives of CPUs, listen on this host; by default it takes the machine's name.
 
     It has an effect until this process starts a backend. Where this JAX knows no way, a warning says so.
@@ -64,7 +64,7 @@ def _warn_of_gloo() -> None:
     _logger.warning("Gloo listens on the address of this machine's name: hookline knows no other way in this JAX.")
 
 
-def kept_arguments(lowered: Any) -> frozenset[int] | None:
+def kept_argument_indices(lowered: Any) -> frozenset[int] | None:
     """Returns the places of the arguments that a lowered program takes; None if this JAX does not say.
 
     `jax.jit` leaves out those that a program does not use, and the text of the program counts the others alone.
@@ -80,7 +80,7 @@ def is_pmapped(function: Any) -> bool:
     return getattr(getattr(function, "lower", None), "__module__", None) == "jax._src.pmap"
 
 
-def counts_of_scan(params: Mapping[str, Any]) -> tuple[int, int]:
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     """Returns how many constants and how many carried values a `scan` has, from the parameters of its equation."""
     if jax.__version_info__ < (0, 11):
         return params["num_consts"], params["num_carry"]

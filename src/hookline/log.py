@@ -8,40 +8,42 @@ import traceback
 
 # Control characters but tab and newline, those that turn the direction of text, other line ends, and lone surrogates,
 # which cannot be printed.
-HAZARD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_IN_A_LINE = re.compile(f"{HAZARD.pattern}|[\t\n]")
+UNSAFE_CHARACTERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_UNSAFE_IN_LINE = re.compile(f"{UNSAFE_CHARACTERS.pattern}|[\t\n]")
 
 
-def escaped(text: str) -> str:
+def escape_text(text: str) -> str:
     r"""Returns a text of one or more lines with what a terminal would act on as escapes.
 
     Example:
-        >>> print(escaped("model\x1b[2J\nä"))
+        >>> print(escape_text("model\x1b[2J\nä"))
         model\x1b[2J
         ä
     """
-    return HAZARD.sub(_escape, text)
+    return UNSAFE_CHARACTERS.sub(_escape, text)
 
 
-def in_a_line(text: str) -> str:
+def escape_line(text: str) -> str:
     r"""Returns the same of a text that has to stay in its line.
 
     Example:
-        >>> print(in_a_line("model\n0 errors"))
+        >>> print(escape_line("model\n0 errors"))
         model\n0 errors
     """
-    return _IN_A_LINE.sub(_escape, text)
+    return _UNSAFE_IN_LINE.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
-def of(name: str) -> logging.Logger:
+def get_logger(name: str) -> logging.Logger:
     """Returns the logger of a module.
 
     Example:
-        >>> of("hookline.mine").name
+        >>> get_logger("hookline.mine").name
         'hookline.mine'
     """
     logger = logging.getLogger(name)
@@ -51,8 +53,8 @@ def of(name: str) -> logging.Logger:
 
 def _escape_record(record: logging.LogRecord) -> bool:
     text = record.getMessage()
-    if HAZARD.search(text):
-        record.msg, record.args = escaped(text), None
+    if UNSAFE_CHARACTERS.search(text):
+        record.msg, record.args = escape_text(text), None
     if record.exc_info and record.exc_info[0] is not None:
-        record.exc_text = escaped("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
+        record.exc_text = escape_text("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
     return True

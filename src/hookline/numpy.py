@@ -29,15 +29,15 @@ class _Namespace:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        found = _lifted(self._module, name)
+        found = _wrap(self._module, name)
         setattr(self, name, found)
         return found
 
     def __dir__(self) -> list[str]:
-        return _public(self._module)
+        return _public_names(self._module)
 
 
-def _lifted(module: types.ModuleType, name: str) -> Any:
+def _wrap(module: types.ModuleType, name: str) -> Any:
     value = getattr(module, name)
     if isinstance(value, types.ModuleType):
         return _Namespace(value)
@@ -46,16 +46,16 @@ def _lifted(module: types.ModuleType, name: str) -> Any:
     return _op(value, name=name) if callable(value) and not is_dtype else value
 
 
-def _public(module: types.ModuleType) -> list[str]:
+def _public_names(module: types.ModuleType) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or not hasattr(_jnp, name):
         raise AttributeError(f"jax.numpy has no {name!r}, so neither has hookline.numpy.")
-    found = globals()[name] = _lifted(_jnp, name)
+    found = globals()[name] = _wrap(_jnp, name)
     return found
 
 
 def __dir__() -> list[str]:
-    return _public(_jnp)
+    return _public_names(_jnp)

@@ -8,21 +8,21 @@ from typing import Any
 import jax
 
 
-def with_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[str, Any]], Any]:
+def flatten_with_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[str, Any]], Any]:
     """Flattens a pytree into (path, leaf) pairs and its structure; paths look like "dense/kernel" and are unique."""
     pairs, structure = jax.tree.flatten_with_path(tree, is_leaf=is_leaf)
-    return [("/".join(_quoted(key) for key in keys), leaf) for keys, leaf in pairs], structure
+    return [("/".join(_quote_key(key) for key in keys), leaf) for keys, leaf in pairs], structure
 
 
-def is_in(part: str, path: str) -> bool:
+def is_path_prefix(prefix: str, path: str) -> bool:
     """Returns whether a path is a part of a tree, or lies in it; "" is the whole tree.
 
     Example:
-        >>> is_in("dense", "dense/kernel"), is_in("dense", "dense2/kernel")
+        >>> is_path_prefix("dense", "dense/kernel"), is_path_prefix("dense", "dense2/kernel")
         (True, False)
     """
-    return not part or path == part or path.startswith(f"{part}/")
+    return not prefix or path == prefix or path.startswith(f"{prefix}/")
 
 
-def _quoted(key: Any) -> str:
+def _quote_key(key: Any) -> str:
     return jax.tree_util.keystr((key,), simple=True).replace("%", "%25").replace("/", "%2F")

@@ -16,29 +16,29 @@ _KINDS = {
 }
 
 
-class NotReadable(ValueError):
+class UnreadableFileError(ValueError):
     """A file is no regular one, too large, or not text. The message is a clause that begins with "it"."""
 
 
-def open_regular(path: str, flags: int = os.O_RDONLY, *, follows: bool = True) -> int:
+def open_regular(path: str, flags: int = os.O_RDONLY, *, follow_symlinks: bool = True) -> int:
     """Opens a file and returns its descriptor. Nothing else is ever opened: a FIFO would hang, a tape would wind.
 
     Args:
         path: The file.
         flags: Of `os.open`.
-        follows: Whether it may be reached through a link.
+        follow_symlinks: Whether it may be reached through a link.
 
     Raises:
         NotReadable: It is something else.
         OSError: It cannot be opened.
     """
     try:
-        _require_regular(os.stat(path, follow_symlinks=follows))
+        _require_regular(os.stat(path, follow_symlinks=follow_symlinks))
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
     # It may have been replaced since that look.
-    descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW), 0o666)
+    descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follow_symlinks else os.O_NOFOLLOW), 0o666)
     try:
         _require_regular(os.fstat(descriptor))
     except BaseException:  # The descriptor goes back.
@@ -47,8 +47,8 @@ def open_regular(path: str, flags: int = os.O_RDONLY, *, follows: bool = True) -
     return descriptor
 
 
-def read_text(path: str, most_bytes: int) -> str:
-    """Returns the text of a file of at most `most_bytes`.
+def read_text(path: str, max_bytes: int) -> str:
+    """Returns the text of a file of at most `max_bytes`.
 
     Raises:
         NotReadable: It is no regular file, a longer one, or not UTF-8.
@@ -57,27 +57,27 @@ def read_text(path: str, most_bytes: int) -> str:
     with os.fdopen(open_regular(path), "rb") as file:
         # Before anything is read, since a sparse file takes no disk; and after it, since a file may grow.
         size = os.fstat(file.fileno()).st_size
-        found = b"" if size > most_bytes else file.read(most_bytes + 1)
-    if max(size, len(found)) > most_bytes:
-        raise NotReadable(f"it has more than {most_bytes:,} bytes")
+        found = b"" if size > max_bytes else file.read(max_bytes + 1)
+    if max(size, len(found)) > max_bytes:
+        raise UnreadableFileError(f"it has more than {max_bytes:,} bytes")
     try:
         return found.decode()
     except UnicodeDecodeError as error:
-        raise NotReadable("it is not text") from error
+        raise UnreadableFileError("it is not text") from error
 
 
-def files_below(directory: str, inside: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+def walk_files(directory: str, subdirectory: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yields all files below a directory, or a folder in it, by their paths in it. Each is a regular one.
 
     Raises:
         NotReadable: Something is neither a regular file nor a directory.
         OSError: A directory cannot be read.
     """
-    with os.scandir(os.path.join(directory, inside)) as entries:
+    with os.scandir(os.path.join(directory, subdirectory)) as entries:
         for entry in entries:
-            name = os.path.join(inside, entry.name)
+            name = os.path.join(subdirectory, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                yield from files_below(directory, name)
+                yield from walk_files(directory, name)
             else:
                 _require_regular(entry.stat(), f"its file {name}")
                 yield name, entry
@@ -85,4 +85,4 @@ def files_below(directory: str, inside: str = "") -> Iterator[tuple[str, os.DirE
 
 def _require_regular(status: os.stat_result, name: str = "it") -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise NotReadable(f"{name} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")
+        raise UnreadableFileError(f"{name} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")

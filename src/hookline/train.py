@@ -1,8 +1,8 @@
 """Training: the names of `tf.train`, in one place."""
 
-from hookline.signals.interrupts import held_back
+from hookline.signals.interrupts import defer_sigint
 
-with held_back():
+with defer_sigint():
     from hookline.checkpoint import (
         CheckpointSaverListener,
         CheckpointState,
@@ -61,11 +61,11 @@ with held_back():
         at_steps,
         every,
         first_run,
+        first_then_every,
         latched,
         log_spaced,
-        spaced,
-        steps_where,
-        when,
+        only_for,
+        when_step,
     )
     from hookline.loop import EvalResult, Evaluate, Loop, StopIfNoImprovement, WarmStart, load, save_safetensors
     from hookline.monitored import (
@@ -148,6 +148,7 @@ __all__ = [
     "evaluate_repeatedly",
     "every",
     "first_run",
+    "first_then_every",
     "get_checkpoint_state",
     "get_global_step",
     "get_or_create_eval_step",
@@ -160,11 +161,10 @@ __all__ = [
     "load",
     "load_variable",
     "log_spaced",
+    "only_for",
     "save_safetensors",
-    "spaced",
-    "steps_where",
     "verify",
     "wait_for_new_checkpoint",
     "warm_start",
-    "when",
+    "when_step",
 ]

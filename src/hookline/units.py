@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-def size(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Returns a size in words.
 
     Example:
-        >>> size(999), size(12_345), size(2.5e9)
+        >>> format_bytes(999), format_bytes(12_345), format_bytes(2.5e9)
         ('999 B', '12.3 kB', '2.5 GB')
     """
     units = ["B", "kB", "MB", "GB", "TB"]
@@ -17,11 +17,11 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.4g} {units[0]}" if units[0] == "B" else f"{nbytes:.1f} {units[0]}"
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Returns a number of things.
 
     Example:
-        >>> count(1, "checkpoint"), count(2, "checkpoint")
+        >>> format_count(1, "checkpoint"), format_count(2, "checkpoint")
         ('1 checkpoint', '2 checkpoints')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"

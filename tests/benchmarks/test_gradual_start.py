@@ -110,12 +110,12 @@ def test_servers_give_no_more_updates_than_their_service_time_allows(sim, worker
 def test_a_gradient_is_the_slope_of_the_loss(sim):
     problem = sim.Regression(batch_size=200_000)
     weights, small = problem.start * 0.1 + 0.05, 1e-5
-    slopes = [
+    grads = [
         (problem.excess_loss(weights + move) - problem.excess_loss(weights - move)) / (2 * small)
         for move in small * np.eye(len(weights))
     ]
 
-    np.testing.assert_allclose(problem.gradient(weights, np.random.default_rng(0)), slopes, atol=0.02)
+    np.testing.assert_allclose(problem.gradient(weights, np.random.default_rng(0)), grads, atol=0.02)
     assert problem.excess_loss(problem.start) > 100
 
 

@@ -80,7 +80,7 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
             seen = [devices_mb()]
             forget_the_most()
             before = process_mb("VmRSS")
-            saver.call_before_commit(lambda: seen.append(devices_mb()))
+            saver.add_pre_commit(lambda: seen.append(devices_mb()))
             pending = saver.save_async(session, path)
             seen.append(devices_mb())
             session.run(change)  # In place, though the save is under way.

@@ -29,7 +29,7 @@ pytestmark = [
 def saved(tmp_path):
     """Returns a session, a saver and the path of what it has saved."""
     hl.Variable(np.linspace(1, 2, SIZE, dtype=np.float32), name="dense/kernel")
-    hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="slots")
+    hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="opt_state")
     session = hl.Session()
     session.run(hl.global_variables_initializer())
     saver = Saver()
@@ -37,8 +37,12 @@ def saved(tmp_path):
 
 
 def values(session):
-    kernel, slots = session.run(hl.global_variables())
-    return np.asarray(kernel).tobytes(), np.asarray(slots["count"]).tobytes(), str(jax.random.key_data(slots["key"]))
+    kernel, opt_state = session.run(hl.global_variables())
+    return (
+        np.asarray(kernel).tobytes(),
+        np.asarray(opt_state["count"]).tobytes(),
+        str(jax.random.key_data(opt_state["key"])),
+    )
 
 
 def files_of(path):
@@ -144,20 +148,20 @@ SHARDED = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from hookline.checkpoint.saving import host
+from hookline.checkpoint.saving import host_copy
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 array = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, P("a")))
-pieces = host.pieces_of(host.copies({"array": array})["array"])
+pieces = host_copy.pieces_of(host_copy.copy_to_host({"array": array})["array"])
 assert [(piece.start, piece.stop) for piece in pieces] == [((0, 0), (2, 6)), ((2, 0), (4, 6))], pieces
-assert host.compare(pieces, array) == host.compare(pieces, np.asarray(array)) == {}
-assert host.compare(pieces, array.at[3, 5].add(1)) is None
+assert host_copy.compare_checksums(pieces, array) == host_copy.compare_checksums(pieces, np.asarray(array)) == {}
+assert host_copy.compare_checksums(pieces, array.at[3, 5].add(1)) is None
 # As on a GPU, whose memory NumPy does not see: block by block.
-host.is_seen, host._BLOCK_BYTES = lambda data: False, 16
+host_copy.is_host_visible, host_copy._BLOCK_BYTES = lambda data: False, 16
 for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
     moved = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, spec))
     changed = moved.at[2, 3].add(1)
     with jax.set_mesh(mesh):
-        assert host.compare(pieces, moved) == {} and host.compare(pieces, changed) is None
+        assert host_copy.compare_checksums(pieces, moved) == {} and host_copy.compare_checksums(pieces, changed) is None
 """
 
 

@@ -44,7 +44,7 @@ def trained_in(folder: pathlib.Path, steps: int) -> None:
         return state | {"w": state["w"] + batch.sum()}, {"loss": batch.sum()}
 
     state = {"b": jnp.zeros(4, jnp.float16), "key": jax.random.key(1), "w": jnp.ones((2, 3))}
-    train.Loop(step, state, hl.data.arrays(np.arange(40.0), 4)).run(str(folder), steps)
+    train.Loop(step, state, hl.data.from_arrays(np.arange(40.0), 4)).run(str(folder), steps)
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +126,9 @@ def test_unknown_fields_of_a_manifest_and_of_an_owner_are_ignored(folder):
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, '{"a": ' + "[" * 65 + "]" * 65 + "}"])
 def test_a_deep_text_is_refused_before_the_parser_sees_it(text):
-    with pytest.raises(schema.Mismatch, match="has more than 64 levels|is not JSON"):
-        schema.values(text)
-    assert schema.values('{"a": "[[[[" , "b": "\\"' + "[" * 100 + '"}') == {"a": "[[[[", "b": '"' + "[" * 100}
+    with pytest.raises(schema.SchemaError, match="has more than 64 levels|is not JSON"):
+        schema.load_json(text)
+    assert schema.load_json('{"a": "[[[[" , "b": "\\"' + "[" * 100 + '"}') == {"a": "[[[[", "b": '"' + "[" * 100}
 
 
 @pytest.mark.parametrize("what", hostile.NO_FILES)
@@ -168,11 +168,11 @@ def test_a_lock_that_is_no_file_is_refused_in_a_sentence(folder, tmp_path, what)
     if what == "a link":
         beyond.write_text("mine")
     if what == "a huge file":
-        lease.hold(str(folder), 0)()  # Nothing of it is read.
+        lease.acquire_lease(str(folder), 0)()  # Nothing of it is read.
         return
     kind = "a link" if "link" in what or what == "a device" else what
     with pytest.raises(errors.FailedPreconditionError, match=f"cannot be locked: it is {kind}, not a file. Remove it"):
-        lease.hold(str(folder), 0)
+        lease.acquire_lease(str(folder), 0)
     assert beyond.exists() == (what == "a link")
 
 

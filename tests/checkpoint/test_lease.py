@@ -33,13 +33,13 @@ from hookline.train import Saver
 logging.basicConfig(stream=sys.stderr)
 options = dict(item.split("=") for item in sys.argv[2:])
 if "beat" in options:
-    lease.lock = lambda descriptor: False
+    lease.try_lock = lambda descriptor: False
     lease._HEARTBEAT_SECS = float(options["beat"])
 w = hl.Variable([1.0, 2.0], name="w")
 bump = w.assign_add([1.0, 1.0])
 sess = hl.Session()
 sess.run(hl.global_variables_initializer())
-saver = Saver(max_to_keep=3, lease_wait_secs=float(options.get("wait", 120)))
+saver = Saver(max_to_keep=3, lock_timeout_secs=float(options.get("wait", 120)))
 print("started", flush=True)
 for line in sys.stdin:
     word, _, step = line.strip().partition(" ")
@@ -116,7 +116,7 @@ def test_a_second_process_is_refused_and_told_whose_the_directory_is(process, se
     first = process()
     assert first.save(1) == f"saved {tmp_path}/model.ckpt-1"
     with pytest.raises(FailedPreconditionError) as caught:
-        Saver(lease_wait_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
+        Saver(lock_timeout_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
     assert re.match(
         rf"'{tmp_path}' has a writer: process {first.popen.pid} on .* saves .* still did after 0 s",
         str(caught.value),
@@ -124,7 +124,7 @@ def test_a_second_process_is_refused_and_told_whose_the_directory_is(process, se
     train.get_or_create_global_step()
     with pytest.raises(FailedPreconditionError, match=f"process {first.popen.pid} on "):
         train.MonitoredTrainingSession(
-            checkpoint_dir=str(tmp_path), checkpoints=train.CheckpointOptions(lease_wait_secs=0)
+            checkpoint_dir=str(tmp_path), checkpoints=train.CheckpointOptions(lock_timeout_secs=0)
         )
     # Readers are free.
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
@@ -174,7 +174,7 @@ def test_a_fork_that_outlives_a_killed_owner_does_not_keep_the_directory(process
         owner.popen.kill()
         owner.popen.wait()
         os.kill(child, 0)
-        assert Saver(lease_wait_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
+        assert Saver(lock_timeout_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -186,7 +186,7 @@ def test_a_stopped_owner_on_this_host_is_waited_for_and_then_the_new_one_is_refu
     with FakeClock() as clock:
         before = clock.monotonic()
         with pytest.raises(FailedPreconditionError, match="still did after 300 s"):
-            Saver(lease_wait_secs=300).save(session, str(tmp_path / "model.ckpt"), 2)
+            Saver(lock_timeout_secs=300).save(session, str(tmp_path / "model.ckpt"), 2)
         assert clock.monotonic() - before >= 300
     owner.popen.send_signal(signal.SIGCONT)
     assert owner.save(3).startswith("saved")
@@ -252,10 +252,10 @@ def test_two_namespaces_of_process_numbers_share_the_lock(process, session, tmp_
     inside = process(unshare, "--pid", "--fork", "--kill-child", "--mount-proc")
     assert inside.save(1).startswith("saved")
     with pytest.raises(FailedPreconditionError, match=r"has a writer: process \d+ on "):
-        Saver(lease_wait_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
+        Saver(lock_timeout_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
     inside.popen.kill()
     inside.popen.wait()
-    assert Saver(lease_wait_secs=5).save(session, str(tmp_path / "model.ckpt"), 2)
+    assert Saver(lock_timeout_secs=5).save(session, str(tmp_path / "model.ckpt"), 2)
 
 
 def test_sessions_and_savers_of_one_process_share_it_until_the_last_is_closed(process, tmp_path):
@@ -278,7 +278,7 @@ def test_a_session_that_cannot_be_created_gives_it_back(tmp_path):
     train.get_or_create_global_step()
     with pytest.raises(ValueError, match="no"):
         train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), scaffold=train.Scaffold(init_fn=fail))
-    assert lease.of(str(tmp_path)) is None
+    assert lease.get_lease(str(tmp_path)) is None
     assert ".hookline-lock" not in os.listdir(tmp_path)
     for thread in beating() - for_others:
         thread.join(30)
@@ -337,7 +337,7 @@ def test_a_lease_whose_files_alone_are_gone_is_lost_where_there_are_checkpoints(
 
 def test_a_lease_is_taken_again_where_there_is_no_checkpoint_yet(process, session, tmp_path, caplog):
     other = process(wait=0)
-    give_back = lease.hold(str(tmp_path))
+    give_back = lease.acquire_lease(str(tmp_path))
     (tmp_path / "events.out.tfevents.1").write_text("")
     tidied(tmp_path)
     Saver().save(session, str(tmp_path / "model.ckpt"), 2)
@@ -420,10 +420,10 @@ def test_what_another_has_saved_in_the_middle_of_a_change_is_not_taken_for_its_o
     process, session, tmp_path, locks, monkeypatch
 ):
     if not locks:
-        monkeypatch.setattr(lease, "lock", lambda descriptor: False)
+        monkeypatch.setattr(lease, "try_lock", lambda descriptor: False)
     saver, other = Saver(), process(wait=0, **({} if locks else {"beat": 0.2}))
     saver.save(session, str(tmp_path / "model.ckpt"), 1)
-    with lease.of(str(tmp_path)).changing():
+    with lease.get_lease(str(tmp_path)).ensure_held():
         tidied(tmp_path)
         assert other.save(50).startswith("saved")
         other.end()
@@ -456,18 +456,18 @@ def test_a_value_that_cannot_be_saved_does_not_keep_it(tmp_path):
     hl.Variable(1.0, name="w")
     session = hl.Session()
     session.run(hl.global_variables_initializer())
-    session.lowlevel.hook_states = lambda: {"mine": object()}
+    session.backend.hook_states = lambda: {"mine": object()}
     with pytest.raises(InvalidArgumentError):
         Saver().save(session, str(tmp_path / "model.ckpt"), 1)
     session.close()
-    assert lease.of(str(tmp_path)) is None
+    assert lease.get_lease(str(tmp_path)) is None
 
 
 def test_a_save_in_the_background_keeps_it_when_the_session_is_closed(session, tmp_path):
     pending = Saver().save_async(session, str(tmp_path / "model.ckpt"), 1)
     session.close()
     pending.wait()
-    assert lease.of(str(tmp_path)) is None
+    assert lease.get_lease(str(tmp_path)) is None
     assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1"]
 
 

@@ -14,15 +14,15 @@ from hookline.checkpoint import orbax_io
 from hookline.checkpoint.directory import leaves
 from hookline.checkpoint.directory.manifest import Lineage, Manifest
 from hookline.checkpoint.restoring import reading
-from hookline.checkpoint.saving import host, moves
+from hookline.checkpoint.saving import host_copy, moves
 
 
 def through_a_checkpoint(values, path):
     entries, stored = leaves.pack(values)
     writing = moves.prepare(path)
-    orbax_io.begin(writing, [0])
-    orbax_io.start_writing(writing, host.copies(stored))()
-    orbax_io.join_parts(writing, [0])
+    orbax_io.prepare_directories(writing, [0])
+    orbax_io.start_writing(writing, host_copy.copy_to_host(stored))()
+    orbax_io.merge_parts(writing, [0])
     moves.commit(writing, Manifest(entries, Lineage("run", 1, (("session", 1),))))
     return {name: reading.load_variable(path, name) for name in values}
 

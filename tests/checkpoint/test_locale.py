@@ -18,7 +18,7 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import hookline as hl
-batches = hl.data.arrays(np.arange(16.0), 2)
+batches = hl.data.from_arrays(np.arange(16.0), 2)
 step = lambda state, batch: (state + batch.sum(), {"loss": state})
 print(hl.train.Loop(step, jnp.zeros(()), batches).run(sys.argv[1], int(sys.argv[2]), progress=False))
 print(hl.train.load_variable(sys.argv[1], "state"))
@@ -32,7 +32,7 @@ def test_a_training_in_a_folder_that_the_locale_has_no_letters_for_saves_and_res
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["6.0", "6.0"], done.stderr
     assert "Error" not in done.stderr
-    batches = hl.data.arrays(jnp.arange(16.0), 2)
+    batches = hl.data.from_arrays(jnp.arange(16.0), 2)
     step = lambda state, batch: (state + batch.sum(), {"loss": state})  # noqa: E731
     assert train.Loop(step, jnp.zeros(()), batches).run(str(folder), 4) == 28
     assert train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-4")
@@ -41,7 +41,7 @@ def test_a_training_in_a_folder_that_the_locale_has_no_letters_for_saves_and_res
 @pytest.mark.parametrize("name", [b"a\xff\xfe", "größe".encode()])
 def test_a_folder_whose_name_is_no_text_is_as_good_as_another(tmp_path, name):
     folder = os.path.join(str(tmp_path), os.fsdecode(name))
-    batches = hl.data.arrays(jnp.arange(16.0), 2)
+    batches = hl.data.from_arrays(jnp.arange(16.0), 2)
     step = lambda state, batch: (state + batch.sum(), {"loss": state})  # noqa: E731
     assert train.Loop(step, jnp.zeros(()), batches).run(folder, 2) == 6
     assert train.Loop(step, jnp.zeros(()), batches).run(folder, 4) == 28

@@ -15,7 +15,7 @@ from hookline import train
 from hookline.checkpoint.directory.manifest import Lineage, Manifest
 
 # The rule alone, for any histories.
-from hookline.checkpoint.restoring.lineage import Described, choose
+from hookline.checkpoint.restoring.lineage import Candidate, choose_newest
 from hookline.cli import main
 from hookline.testing import FakeClock
 from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
@@ -208,11 +208,11 @@ def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restor
 
     there = data.draw(st.lists(st.sampled_from(range(len(saved))), min_size=1, unique=True))
     found = [
-        Described(f"c-{index}", Manifest({}, saved[index][0], index, float(restores[index][2]))) for index in there
+        Candidate(f"c-{index}", Manifest({}, saved[index][0], index, float(restores[index][2]))) for index in there
     ]
-    choice = choose(found)
+    choice = choose_newest(found)
     by_path = {f"c-{index}": index for index in there}
-    line, heads = [by_path[each.path] for each in choice.line], [by_path[each.path] for each in choice.others]
+    line, heads = [by_path[each.path] for each in choice.ancestry], [by_path[each.path] for each in choice.others]
     assert set(line) == set(ancestors(line[-1])) & set(there)
     assert line == sorted(line)
     ends = {index for index in there if not any(index in list(ancestors(other))[1:] for other in there)}

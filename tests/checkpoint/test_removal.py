@@ -93,7 +93,7 @@ def change_state(folder: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-@pytest.mark.parametrize("field", ["leaving", "all_model_checkpoint_paths"])
+@pytest.mark.parametrize("field", ["pending_removals", "all_model_checkpoint_paths"])
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_state_file_removes_nothing_of_others(world, what, field):
     forged = FORGED[what]
@@ -105,7 +105,9 @@ def test_a_forged_state_file_removes_nothing_of_others(world, what, field):
     assert main(["clean", str(world / "run"), "--keep", "1"]) == 0
     assert of_others(world) == held
     named = json.loads((world / "run" / "checkpoint").read_text())
-    assert all(os.path.basename(path) == path for path in named["all_model_checkpoint_paths"] + named["leaving"])
+    assert all(
+        os.path.basename(path) == path for path in named["all_model_checkpoint_paths"] + named["pending_removals"]
+    )
     assert train.latest_checkpoint(str(world / "run")) == str(world / "run" / "model.ckpt-4")
 
 
@@ -120,7 +122,7 @@ def test_a_newest_checkpoint_outside_the_folder_is_refused(world):
 
 
 def test_a_path_outside_is_named_once(world, caplog):
-    change_state(world / "run", leaving=["../precious"])
+    change_state(world / "run", pending_removals=["../precious"])
     trained(world / "run", 4)
     trained(world / "run", 5)
     said = [record.message for record in caplog.records if "../precious" in record.message]
@@ -204,7 +206,7 @@ def test_clean_lists_exactly_what_goes(world):
     (run / "model.ckpt-1.hookline-replaced").mkdir()
     (run / "model.ckpt-1.hookline-replaced" / "thesis.txt").write_text("years of work")
     (run / "model.ckpt-77").unlink()  # As a checkpoint it would be the newest.
-    change_state(run, leaving=["../precious", "results"])
+    change_state(run, pending_removals=["../precious", "results"])
     command = [sys.executable, "-m", "hookline.cli", "clean", str(run), "--keep", "1"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"})
     before = set(os.listdir(run))

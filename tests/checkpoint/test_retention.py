@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 # The rule alone, for hours of saves.
-from hookline.checkpoint.saving.retention import Kept, Retention
+from hookline.checkpoint.saving.retention import KeptCheckpoint, Retention
 
 HOUR = 3600.0
 
@@ -56,30 +56,30 @@ def test_the_last_good_one_stays_until_a_later_one_is_and_never_one_that_was_dou
         newest = on_disk[-max_to_keep:]
         assert set(on_disk) == {*newest, *([good] if good else [])}
         if proof == "proves":
-            retention.prove(step)
+            retention.mark_good(step)
             good = f"c-{step}"
         elif proof == "rolled back":
             good_then, good = good, good or on_disk[-1]
-            retention.doubt(good, step)
-            assert retention.good == good_then
-            retention.prove(step)  # So do the weights of the one that was gone back to, and no others.
-        assert retention.good == good
+            retention.mark_suspect(good, step)
+            assert retention.last_good == good_then
+            retention.mark_good(step)  # So do the weights of the one that was gone back to, and no others.
+        assert retention.last_good == good
 
 
 def test_what_a_later_value_proves_is_the_newest_up_to_it():
     retention = Retention(max_to_keep=5)
     for step in (10, 20, 30):
         retention.add(f"c-{step}", float(step), step=step)
-    retention.prove(25)
-    assert retention.good == "c-20"
+    retention.mark_good(25)
+    assert retention.last_good == "c-20"
     recovered = Retention(max_to_keep=5)
-    recovered.recover([Kept("c-10", 1.0, step=10), Kept("c-20", 2.0, step=20)], good="c-10")
-    assert recovered.good == "c-10"
-    recovered.prove(20)
-    assert recovered.good == "c-20"
-    recovered.recover([Kept("c-10", 1.0, step=10), Kept("c-20", 2.0, step=20)], good="c-20")
-    recovered.prove(25)
-    assert recovered.good == "c-20"
+    recovered.recover([KeptCheckpoint("c-10", 1.0, step=10), KeptCheckpoint("c-20", 2.0, step=20)], good="c-10")
+    assert recovered.last_good == "c-10"
+    recovered.mark_good(20)
+    assert recovered.last_good == "c-20"
+    recovered.recover([KeptCheckpoint("c-10", 1.0, step=10), KeptCheckpoint("c-20", 2.0, step=20)], good="c-20")
+    recovered.mark_good(25)
+    assert recovered.last_good == "c-20"
 
 
 @given(st.lists(st.integers(0, 5), max_size=40))
@@ -93,14 +93,14 @@ def test_a_path_written_anew_is_the_newest_and_stands_once(numbers):
 
 def test_the_best_stays_until_another_is_and_then_goes_with_its_age():
     retention = Retention(max_to_keep=2)
-    assert not retention.prefer(1)
+    assert not retention.mark_best(1)
     for step in (1, 2, 3):
         assert retention.add(f"c-{step}", float(step), step=step) == ([] if step < 3 else ["c-1"])
-    assert retention.prefer(2)
+    assert retention.mark_best(2)
     assert [retention.add(f"c-{step}", float(step), step=step) for step in (4, 5)] == [[], ["c-3"]]
     assert retention.paths == ["c-2", "c-4", "c-5"]
-    assert retention.prefer(5)
+    assert retention.mark_best(5)
     assert retention.add("c-6", 6.0, step=6) == ["c-2", "c-4"]
     recovered = Retention(max_to_keep=2)
-    recovered.recover([Kept("c-1", 1.0, step=1)], best="c-1")
+    recovered.recover([KeptCheckpoint("c-1", 1.0, step=1)], best="c-1")
     assert recovered.best == "c-1"

@@ -104,7 +104,7 @@ def structures() -> dict[str, object]:
     params = {"dense": {"kernel": jnp.ones((2, 2)), "a/b.c": jnp.zeros(3)}, "dense/kernel": jnp.ones(5)}
     return {
         "params": params,
-        "slots": optax.adam(1e-3).init(params),
+        "opt_state": optax.adam(1e-3).init(params),
         "nnx": nnx.state(model),
         "running": Running(jnp.ones(2), jnp.array(3)),
         "key": {"one": jax.random.key(3), "many": jax.random.split(jax.random.key(1, impl="rbg"), 4)},
@@ -411,7 +411,7 @@ def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, da
 def test_a_save_under_way_does_not_keep_its_session(path):
     hl.Variable(1.0, name="w")
     sess, saver, may_commit = started(), Saver(), threading.Event()
-    saver.call_before_commit(may_commit.wait)
+    saver.add_pre_commit(may_commit.wait)
     pending, forgotten = saver.save_async(sess, path, 1), weakref.ref(sess)
     del sess
     try:
@@ -434,7 +434,7 @@ def test_what_is_to_be_done_before_a_commit_may_fail_and_leaves_nothing_of_the_s
         if failures:
             raise failures.pop()
 
-    saver.call_before_commit(fail)
+    saver.add_pre_commit(fail)
     with pytest.raises(errors.UnknownError, match="a mistake"):
         saver.save(sess, path, 1)
     assert logging.getLogger("absl").filters == filters
@@ -653,15 +653,15 @@ def test_nothing_is_saved_on_request(path: str):
 
 
 def test_a_part_of_a_variable_or_of_a_folder_of_names_is_loaded_by_name(path: str):
-    opt = hl.Variable(lambda: optax.adam(0.1).init({"w": jnp.ones(2)}), name="slots/net", trainable=False)
-    other = hl.Variable(5.0, name="slots/other")
+    opt = hl.Variable(lambda: optax.adam(0.1).init({"w": jnp.ones(2)}), name="opt_state/net", trainable=False)
+    other = hl.Variable(5.0, name="opt_state/other")
     with started(opt, other) as sess:
         saved = Saver().save(sess, path)
-    loaded = hl.train.load_variable(saved, "slots/net")
+    loaded = hl.train.load_variable(saved, "opt_state/net")
     assert loaded["0"].keys() == {"count", "mu", "nu"}
     assert loaded["0"]["mu"]["w"].tolist() == [0.0, 0.0]
-    assert hl.train.load_variable(saved, "slots").keys() == {"net", "other"}
-    assert hl.train.load_variable(saved, "slots/net/0/mu")["w"].tolist() == [0.0, 0.0]
+    assert hl.train.load_variable(saved, "opt_state").keys() == {"net", "other"}
+    assert hl.train.load_variable(saved, "opt_state/net/0/mu")["w"].tolist() == [0.0, 0.0]
     with pytest.raises(errors.NotFoundError, match="has no 'slot'"):
         hl.train.load_variable(saved, "slot")
     assert hl.train.load_variable(saved, other.name) == 5.0, "the name of a tensor means its variable"
@@ -789,7 +789,7 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
             saver.save(sess, path, step)
         with monkeypatch.context() as patched:
             patched.setattr(manager, "write_state", broken_disk)
-            saver.keep_best(1)
+            saver.mark_best(1)
         assert clock.monotonic() == begun
         assert f"'{path}-1' is the best checkpoint; only the next save can record that: " in caplog.text
         assert train.get_checkpoint_state(logdir).best is None
@@ -810,7 +810,7 @@ def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, 
     monkeypatch.setattr(manager, "write_state", held_up)
     pending = saver.save_async(sess, path, 2)
     assert writing.wait(30)
-    saver.keep_best(1)
+    saver.mark_best(1)
     named.set()
     pending.wait()
     assert train.get_checkpoint_state(logdir).best == f"{path}-1"

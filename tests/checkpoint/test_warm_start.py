@@ -14,7 +14,7 @@ from hookline import errors, train
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """A checkpoint of `s/u`, `w`, a state of several parts, a key, and an optimizer's slots."""
+    """A checkpoint of `s/u`, `w`, a state of several parts, a key, and an optimizer's opt_state."""
     with hl.Graph().as_default(), hl.Session() as sess:
         hl.Variable([5.0, 6.0], name="s/u")
         w = hl.Variable(1.0, name="w")
@@ -220,7 +220,7 @@ def test_a_warm_start_of_all_variables_takes_no_states_of_hooks_along(tmp_path):
     with hl.Session(graph=step.graph) as sess:
         take(sess)
         assert sess.run(step) == 1
-        assert sess.lowlevel.restored_hook_states == {}
+        assert sess.backend.restored_hook_states == {}
 
 
 def test_missing_variables_may_be_left_out_with_a_warning(model, pretrained, caplog):

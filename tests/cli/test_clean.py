@@ -28,7 +28,7 @@ def saved(folder, *steps, hours=0.0, best=None, **options):
             saver.save(session, str(folder / "model.ckpt"), step)
             clock.advance(hours * 3600 + 1)
             if step == best:
-                saver.keep_best(step)
+                saver.mark_best(step)
     return folder
 
 

@@ -65,14 +65,14 @@ def test_a_closed_pipe_ends_it_in_silence(shared_run, words):
 
 INTERRUPTED = """
 import signal, sys
-from hookline.checkpoint.restoring import examine
+from hookline.checkpoint.restoring import inspection
 from hookline.cli import main
-values = examine.values
+values = inspection.read_values
 def interrupted(path, wanted):
     for value in values(path, wanted):
         signal.raise_signal(signal.SIGINT)
         yield value
-examine.values = interrupted
+inspection.read_values = interrupted
 sys.exit(main(sys.argv[1:]))
 """
 

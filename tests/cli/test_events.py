@@ -17,7 +17,7 @@ from tests.checkpoint import hostile
 from hookline.cli import main
 
 # A curve of any points, and a record with a wrong length.
-from hookline.cli.shown import curve
+from hookline.cli.output import sparkline
 from hookline.extend import frame, read_records
 from hookline.summary import FileWriter, SessionLog, Summary
 from hookline.summary.records import masked_checksum
@@ -158,9 +158,9 @@ def test_without_scalars_it_says_so(tmp_path, capsys):
 
 def test_a_curve_has_the_means_of_its_parts():
     rising = [(step, float(step)) for step in range(1000)]
-    assert len(curve(rising)) == 24
-    assert sorted(curve(rising)) == list(curve(rising))
-    assert (curve(rising)[0], curve(rising)[-1]) == ("▁", "█")
-    assert curve([(5, 1.0), (6, 1.0)]) == "▁▁"
-    assert curve([(5, 1.0), (5, 3.0)]) == "▁"
-    assert curve([]) == ""
+    assert len(sparkline(rising)) == 24
+    assert sorted(sparkline(rising)) == list(sparkline(rising))
+    assert (sparkline(rising)[0], sparkline(rising)[-1]) == ("▁", "█")
+    assert sparkline([(5, 1.0), (6, 1.0)]) == "▁▁"
+    assert sparkline([(5, 1.0), (5, 3.0)]) == "▁"
+    assert sparkline([]) == ""

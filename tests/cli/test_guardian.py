@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.stand_ins import ProcessGroup
+from tests.stand_ins import ProcessTree
 
 # What stays when the command is killed.
 from hookline.cli.guardian import Guardian
@@ -23,9 +23,9 @@ def start():
     """Starts announced processes, and leaves none."""
     started = []
 
-    def start_one(guardian: Guardian, code: str) -> ProcessGroup:
-        command = guardian.announced([sys.executable, "-c", code])
-        group = ProcessGroup(command, stdin=guardian.pipe, stdout=subprocess.PIPE)
+    def start_one(guardian: Guardian, code: str) -> ProcessTree:
+        command = guardian.wrap_command([sys.executable, "-c", code])
+        group = ProcessTree(command, stdin=guardian.pipe, stdout=subprocess.PIPE)
         started.append(group)
         return group
 
@@ -35,7 +35,7 @@ def start():
         group.stdout.close()
 
 
-def await_line(group: ProcessGroup) -> str:
+def await_line(group: ProcessTree) -> str:
     assert group.stdout is not None
     return group.stdout.readline().decode().strip()
 
@@ -74,7 +74,7 @@ def test_what_has_ended_is_spared_since_its_number_may_be_somebody_elses(start):
     with Guardian(grace_secs=30) as guardian:
         spared, other = start(guardian, SLEEP), start(guardian, SLEEP)
         assert await_line(spared) == "ready"
-        guardian.forget(spared.pid)
+        guardian.withdraw(spared.pid)
         die(guardian)
         assert other.wait(20) == -signal.SIGTERM
         await_end(guardian)
@@ -90,7 +90,7 @@ def test_an_end_is_told_after_that_of_the_children_and_before_the_number_is_give
         told.append(number)
 
     code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
-    group = ProcessGroup([sys.executable, "-c", code], on_end=look, stdout=subprocess.PIPE)
+    group = ProcessTree([sys.executable, "-c", code], on_end=look, stdout=subprocess.PIPE)
     assert group.wait(60) == 0
     group.kill()
     assert told == [group.pid]
@@ -117,13 +117,13 @@ def test_a_guardian_that_is_killed_is_not_missed(start):
         assert await_line(after) == "started"
         assert after.wait(60) == 0
         assert before.status() is None
-        guardian.forget(before.pid)
+        guardian.withdraw(before.pid)
 
 
 def test_an_announced_command_has_its_own_arguments_and_variables_and_no_input(start):
     code = "import os, sys; print(sys.argv, os.environ['a.b'], os.getpgrp() == os.getpid(), repr(sys.stdin.read()))"
     with Guardian(grace_secs=30) as guardian:
-        command = guardian.announced([sys.executable, "-c", code, "--steps", "4"])
+        command = guardian.wrap_command([sys.executable, "-c", code, "--steps", "4"])
         done = subprocess.run(
             command, env={"a.b": "c d"}, stdin=guardian.pipe, capture_output=True, text=True, start_new_session=True
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests import in_step, python
+from tests import python, spmd
 from tests.cli.conftest import trained_in
 from tests.loop.devices import on_devices
 
@@ -144,7 +144,7 @@ def test_where_a_training_stops_is_said(own_run, capsys):
     assert main(["inspect", str(own_run)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "The newest, model.ckpt-6, is broken; the newest that can be read is model.ckpt-4." in lines[0]
-    assert lines[1] == 'A training stops at model.ckpt-6, unless it has restore="latest-readable".'
+    assert lines[1] == 'A training stops at model.ckpt-6, unless it has restore="latest-valid".'
     assert next(line for line in lines if line.startswith("model.ckpt-4")).endswith("newest that can be read")
 
 
@@ -307,7 +307,7 @@ def test_a_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):
 
 
 def test_a_checkpoint_of_two_processes_needs_one(tmp_path, capsys):
-    ended = in_step.run(str(JOB), str(tmp_path), "on_devices")
+    ended = spmd.run(str(JOB), str(tmp_path), "on_devices")
     assert [each.status for each in ended] == [0, 0], ended
     found = inspected(capsys, tmp_path)
     assert [len(found["variables"][0]["pieces"]), len(found["checkpoints"][0]["devices"])] == [2, 2]
@@ -326,7 +326,7 @@ def test_numbers_of_64_bits_are_those_that_were_saved(tmp_path, capsys, environm
 
 MEASURED = """
 import json, pathlib, sys
-from hookline.checkpoint import reading
+from hookline.checkpoint.restoring import reading
 from hookline.cli import main
 reading.AT_ONCE_BYTES = 2**20
 def most(): return int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024

@@ -47,7 +47,7 @@ class NoRay:
 @pytest.fixture
 def no_ray(monkeypatch):
     monkeypatch.setattr(launch, "require_ray", lambda: None)
-    monkeypatch.setattr(launch, "PrivateRayCluster", NoRay)
+    monkeypatch.setattr(launch, "LocalRayCluster", NoRay)
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_a_task_that_was_asked_to_end_has_not_failed(no_ray, script, capsys, sta
 
 def test_the_guardian_is_told_of_every_task_that_has_ended(no_ray, script, capsys, monkeypatch):
     forgotten = []
-    monkeypatch.setattr(launch.Guardian, "forget", lambda self, group: forgotten.append(str(group)))
+    monkeypatch.setattr(launch.Guardian, "withdraw", lambda self, group: forgotten.append(str(group)))
     assert run("--workers", "3", script("import os; print(os.getpid())")) == 0
     assert sorted(forgotten) == sorted(line.split()[-1] for line in capsys.readouterr().out.splitlines())
 
@@ -274,7 +274,7 @@ def test_bad_numbers_are_refused(capsys, words):
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("hookline.distributed.cluster.ray_cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("hookline.distributed.cluster.local_ray_cluster.find_spec", lambda name: None)
     assert run(__file__) == 2
     assert "pip install 'hookline[ray]'" in capsys.readouterr().err
 
@@ -283,7 +283,7 @@ def test_a_cluster_that_does_not_start_or_answer_is_a_failure(monkeypatch, capsy
     def refuse(address, timeout_secs):
         raise errors.UnavailableError(None, None, f"No Ray head listens at {address}")
 
-    monkeypatch.setattr(launch, "await_head", refuse)
+    monkeypatch.setattr(launch, "wait_for_head", refuse)
     assert run("--address", "127.0.0.1:7", __file__) == 1
     assert capsys.readouterr().err == "hookline launch: No Ray head listens at 127.0.0.1:7\n"
 
@@ -339,7 +339,7 @@ def await_ready(job: subprocess.Popen[str]) -> None:
 
 WITH_A_SERVER = """
 from hookline.distributed.cluster.cluster import Cluster
-from hookline.distributed.cluster import connection as c
+from hookline.distributed.cluster import ray_connection as c
 k = Cluster.from_environment()
 c.connect(k.address, k.job, k.options.token_path, 5)
 (c.create_servers(k.job, 1) if k.is_chief else c.find_servers(k.job, 1, 30))
@@ -393,7 +393,7 @@ def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, numbe
     assert none_left(marker, within_secs=10)
 
 
-# That the guardian ends all is seen in test_launch_in_step.py, without Ray.
+# That the guardian ends all is seen in test_launch_spmd.py, without Ray.
 @pytest.mark.parametrize(
     "listening",
     [
@@ -416,16 +416,16 @@ def test_a_launcher_that_is_killed_leaves_no_process(script, marker, listening):
 @pytest.fixture
 def joined():
     """A Ray cluster that is there before the launcher."""
-    from hookline.distributed import PrivateRayCluster
+    from hookline.distributed import LocalRayCluster
 
-    with PrivateRayCluster(object_store_bytes=100_000_000) as ray:
+    with LocalRayCluster(object_store_bytes=100_000_000) as ray:
         yield ray
 
 
 def servers_left(ray, job: str) -> int:
     """How many servers a job still had on a cluster; now they are gone."""
     count = (
-        "from hookline.distributed.cluster import connection as c; import sys\n"
+        "from hookline.distributed.cluster import ray_connection as c; import sys\n"
         f"c.connect({ray.address!r}, {job!r}, {ray.token_path!r}, 5); print(c.kill_servers({job!r}))"
     )
     left = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=60)
@@ -435,11 +435,11 @@ def servers_left(ray, job: str) -> int:
 
 @pytest.mark.slow_distributed
 def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
-    from hookline.distributed.cluster import connection
+    from hookline.distributed.cluster import ray_connection
 
     path = script(
         "from hookline.distributed.cluster.cluster import Cluster\n"
-        "from hookline.distributed.cluster import connection as c\n"
+        "from hookline.distributed.cluster import ray_connection as c\n"
         "k = Cluster.from_environment()\n"
         "c.connect(k.address, k.job, k.options.token_path, 5)\n"
         "c.create_servers(k.job, 2); print(k.job)\n"
@@ -448,12 +448,12 @@ def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
     done = subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "chief | joined\n"), done.stderr
     assert servers_left(joined, "joined") == 0
-    assert connection.listens(joined.address)
+    assert ray_connection.listens(joined.address)
 
 
 @pytest.mark.slow_distributed
 def test_a_launcher_that_is_killed_leaves_no_server_on_a_cluster_that_it_joined(script, joined, marker):
-    from hookline.distributed.cluster import connection
+    from hookline.distributed.cluster import ray_connection
 
     words = ["--address", joined.address, "--token-path", joined.token_path, "--job", "joined", "--workers", "2"]
     with launched(marker, *words, script(WITH_A_SERVER)) as job:
@@ -461,7 +461,7 @@ def test_a_launcher_that_is_killed_leaves_no_server_on_a_cluster_that_it_joined(
         job.kill()
     assert none_left(marker, within_secs=60)
     assert servers_left(joined, "joined") == 0
-    assert connection.listens(joined.address)
+    assert ray_connection.listens(joined.address)
 
 
 def child_called(parent: int, name: str) -> int:

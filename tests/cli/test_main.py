@@ -28,7 +28,7 @@ def test_stop_needs_a_cluster_that_is_there(capsys, monkeypatch):
     def refuse(*arguments):
         raise errors.UnavailableError(None, None, "gone")
 
-    monkeypatch.setattr("hookline.distributed.cluster.connection.connect", refuse)
+    monkeypatch.setattr("hookline.distributed.cluster.ray_connection.connect", refuse)
     assert main(["stop", "--address", "127.0.0.1:1", "--job", "mine"]) == 1
     assert capsys.readouterr().err == "hookline stop: gone\n"
 

@@ -1,4 +1,4 @@
-"""Signals to a launcher: thousands of them hang nothing, and the last one counts as well."""
+"""SignalCatcher to a launcher: thousands of them hang nothing, and the last one counts as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.python import run
 WAITS = """
 import os, signal, sys, threading
 from hookline import clock
-from hookline.cli.task import Signals
+from hookline.cli.task import SignalCatcher
 
 def send():
     for count in range(1000):
@@ -18,7 +18,7 @@ def send():
                 clock.sleep(0)
 
 sys.setswitchinterval(1e-5)
-with Signals() as signals:
+with SignalCatcher() as signals:
     sender = threading.Thread(target=send)
     sender.start()
     while len(signals.caught) < 2000:

@@ -21,7 +21,7 @@ from hookline import errors, log, summary, train
 from hookline.checkpoint.directory import lease
 from hookline.checkpoint.directory import owner_file as owner
 from hookline.cli import main
-from hookline.log import escaped, in_a_line
+from hookline.log import escape_line, escape_text
 
 EVIL = "\x1b]0;x\x07\x1b[2J\r\x9b31m\x7f\u202e\u2066"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -79,7 +79,7 @@ def test_no_command_shows_a_name_that_a_terminal_would_act_on(evil_run, capsys):
     for words in ([], ["--csv"], ["--json"], ["--tag", "loss*"], ["--tag", f"none{EVIL}"]):
         shown(capsys, "events", run, *words)
     rows = list(csv.reader(io.StringIO(shown(capsys, "events", run, "--csv")[1])))
-    assert in_a_line(f"loss{EVIL}\nx") in {row[1] for row in rows}
+    assert escape_line(f"loss{EVIL}\nx") in {row[1] for row in rows}
     for words in (["inspect"], ["diff", run], ["events"], ["clean"], [f"--{EVIL}"], [EVIL]):
         status, out, err = shown(capsys, *words, run / f"none{EVIL}")
         assert status
@@ -102,18 +102,18 @@ def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
     (evil_run / "checkpoint").write_text(EVIL)
     with caplog.at_level(logging.DEBUG):
         train.latest_checkpoint(str(evil_run))
-        log.of("hookline.checkpoint").warning("of %s: %d", EVIL, 3)
+        log.get_logger("hookline.checkpoint").warning("of %s: %d", EVIL, 3)
         try:
             raise ValueError(EVIL)
         except ValueError:
-            log.of("hookline.checkpoint").exception("failed")
+            log.get_logger("hookline.checkpoint").exception("failed")
     assert r"\x1b" in caplog.text
     assert not RAW.search(caplog.text)
 
 
 def test_ordinary_text_stays():
     text = "Größe 模型 مرحبا 👩\u200d💻 naïve\n\tmodel.ckpt-7"
-    assert escaped(text) == text
-    assert in_a_line(text) == text.replace("\n", r"\n").replace("\t", r"\t")
-    assert escaped("a\ud800\udcff") == r"a\ud800\udcff"
-    assert os.fsencode(escaped(os.fsdecode(b"a\xff"))) == rb"a\udcff"
+    assert escape_text(text) == text
+    assert escape_line(text) == text.replace("\n", r"\n").replace("\t", r"\t")
+    assert escape_text("a\ud800\udcff") == r"a\ud800\udcff"
+    assert os.fsencode(escape_text(os.fsdecode(b"a\xff"))) == rb"a\udcff"

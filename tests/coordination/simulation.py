@@ -9,7 +9,7 @@ import random
 from collections import defaultdict
 
 # The protocol itself: what users see of it is that all processes do the same.
-from hookline.coordination.agreement import FAILURE, Delete, Get, Member, Set, Taken
+from hookline.coordination.agreement import FAILURE, Delete, Get, Member, Set, WaitUntilApplied
 
 MICRO, WAIT = "micro", "wait"
 """A main thread may be interrupted here; it waits until something changes."""
@@ -105,7 +105,7 @@ class World:
     # The board --------------------------------------------------------------------------------------------------
 
     def do(self, process, request, then):
-        if isinstance(request, Taken):
+        if isinstance(request, WaitUntilApplied):
             process.when_taken = then
             process.changed()
             return
@@ -195,7 +195,7 @@ class Process:
         """Wakes whoever waits for a change."""
         if self._state == WAIT:
             self.world.at(self.world.random.uniform(0, 0.1), self._wake(self._token))
-        if self.when_taken is not None and self.member.is_taken:
+        if self.when_taken is not None and self.member.is_decision_applied:
             then, self.when_taken = self.when_taken, None
             self.world.at(self.world.random.uniform(0, 0.1), lambda: then(None))
 
@@ -246,11 +246,11 @@ class Process:
             yield MICRO
             if not may_run:
                 yield 0.0  # From here on it holds the lock.
-                member.step_back()
-                goes_on, decision = member.step_on()
+                member.undo_start()
+                goes_on, decision = member.try_start()
                 while not goes_on:
                     yield WAIT
-                    goes_on, decision = member.step_on()
+                    goes_on, decision = member.try_start()
                 self.changed()
                 if decision is not None:
                     self.taken.append((decision.boundary, decision.proposals))
@@ -282,10 +282,10 @@ class Process:
             return
         asks = world.end == "all" or (world.end == "one" and member.index == world.stopper)
         if self.made == world.last and asks:
-            yield from self._propose("stop", holds=True)
+            yield from self._propose("stop", from_main_thread=True)
 
-    def _propose(self, kind, *, holds):
-        request = self.member.propose(kind, None, holds=holds)
+    def _propose(self, kind, *, from_main_thread):
+        request = self.member.add_proposal(kind, None, from_main_thread=from_main_thread)
         if request is not None:
             done = []
             self.world.do(self, request, done.append)
@@ -295,14 +295,14 @@ class Process:
     def propose_note(self):
         """Proposes something from another thread."""
         if not self.has_left and not self.has_died and not self.member.is_closing:
-            request = self.member.propose("note", None)
+            request = self.member.add_proposal("note", None)
             self.changed()
             if request is not None:
                 self.world.do(self, request, lambda found: None)
 
     def _leave(self, why=None):
         if why is not None:
-            yield from self._propose(why, holds=True)
+            yield from self._propose(why, from_main_thread=True)
         request = self.member.leave()
         self.changed()
         if request is not None:

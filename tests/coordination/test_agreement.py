@@ -7,15 +7,15 @@ import pytest
 
 # The protocol itself, with threads for processes.
 from hookline.coordination.agreement import FAILURE, Agreement
-from hookline.coordination.board import MemoryBoard
-from hookline.coordination.peers import Peers
+from hookline.coordination.key_value_store import MemoryKeyValueStore
+from hookline.coordination.process_group import ProcessGroup
 from hookline.errors import DeadlineExceededError, UnavailableError
 from hookline.testing import FakeClock
 
 
 def together(count, main):
     """Calls `main(agreement)` in a thread for each process, whose listeners share a board; returns what they return."""
-    board, found = MemoryBoard(), [None] * count
+    board, found = MemoryKeyValueStore(), [None] * count
 
     def work(index):
         agreement = Agreement(board, index, count, name="ours")
@@ -40,9 +40,9 @@ def test_threads_take_the_same_decisions_at_the_same_runs():
                 if any(kind == "stop" for _, kind, _ in decision.proposals):
                     return taken
             if rng.random() < 0.02:
-                agreement.suggest("note", run)
+                agreement.propose("note", run)
             if run == 2000 and agreement.index == 1:
-                agreement.suggest("stop")
+                agreement.propose("stop")
         return taken
 
     first, *others = together(3, main)
@@ -57,7 +57,7 @@ def test_a_stop_that_all_ask_for_comes_out_as_that_run():
             if agreement.before_run() is not None:
                 return run
             if run == 500:
-                agreement.suggest("stop")
+                agreement.propose("stop")
         return None
 
     assert together(4, main) == [501] * 4
@@ -70,7 +70,7 @@ def test_a_failure_is_told_to_the_others():
             if decision is not None:
                 return decision.proposals
             if run == 50 and agreement.index == 1:
-                agreement.suggest(FAILURE, [1, "no disk"])
+                agreement.propose(FAILURE, [1, "no disk"])
                 return None
         return None
 
@@ -87,14 +87,14 @@ def test_what_is_proposed_after_the_others_have_left_is_decided_alone():
             return None
         while not agreement.has_ended:
             pass
-        agreement.suggest("stop")
+        agreement.propose("stop")
         return agreement.before_run().proposals
 
     assert together(2, main)[0] == ((0, "stop", None),)
 
 
 def test_a_board_that_is_gone_is_an_error_at_the_next_run():
-    class Gone(MemoryBoard):
+    class Gone(MemoryKeyValueStore):
         def get(self, key, timeout_secs):
             raise OSError("connection refused")
 
@@ -108,9 +108,9 @@ def test_a_board_that_is_gone_is_an_error_at_the_next_run():
 def test_peers_say_who_has_not_come():
     with FakeClock() as clock:
 
-        class Slow(MemoryBoard):
+        class Slow(MemoryKeyValueStore):
             def get(self, key, timeout_secs):
                 clock.advance(timeout_secs)
 
         with pytest.raises(DeadlineExceededError, match="process 1"):
-            Peers(Slow(), 0, 2).gather("length", 3, timeout_secs=30)
+            ProcessGroup(Slow(), 0, 2).all_gather("length", 3, timeout_secs=30)

@@ -29,7 +29,7 @@ class DoorLeftOpen(simulation.Simulated):
 
     def _pledge(self):
         with self.changed:
-            self._waits_for = None
+            self._open_call = None
             started = min(self.started, self._hold)
             self.limit = started
             given, self._proposals = self._proposals, []
@@ -58,8 +58,8 @@ class SmallestPledge(simulation.Simulated):
 class GoesOnWhileItAsks(simulation.Simulated):
     """Starts runs while what its main thread has proposed is undecided."""
 
-    def propose(self, kind, value=None, *, holds=False):
-        return super().propose(kind, value, holds=False)
+    def add_proposal(self, kind, value=None, *, from_main_thread=False):
+        return super().add_proposal(kind, value, from_main_thread=False)
 
 
 class TakesLate(simulation.Simulated):

@@ -30,7 +30,7 @@ def whole() -> Any:
 
 
 def source() -> Any:
-    return hl.data.arrays(DATA, 4, shuffle_seed=1, epochs=2)
+    return hl.data.from_arrays(DATA, 4, shuffle_seed=1, epochs=2)
 
 
 def keys() -> Any:
@@ -75,21 +75,21 @@ def main() -> None:
         found: list[Any] = []
         for capacity in (3, None, 3, 5, 3):  # Two batches each time; or one, alone.
             reader.wait(3)
-            reader.check()
+            reader.raise_error()
             if capacity is None:
                 item = reader.take()
                 singles.add(places(item))
                 found.append(numbers(item.value))
             else:
-                item = reader.take_block(min(reader.ready(3), 2), capacity)
+                item = reader.take_block(min(reader.num_ready(3), 2), capacity)
                 blocks.add(places(item))
                 found += [numbers(item.value, row) for row in range(item.start, item.start + item.count)]
-            reader.use(item)
+            reader.mark_used(item)
         alone = []
         for _ in found:
             other.wait()
             item = other.take()
-            other.use(item)
+            other.mark_used(item)
             singles.add(places(item))
             alone.append(numbers(item.value))
         reader.close()

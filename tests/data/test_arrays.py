@@ -9,13 +9,13 @@ import hookline as hl
 
 
 def test_batches_come_in_the_order_of_the_arrays():
-    batches = list(hl.data.arrays({"x": np.arange(5), "y": (np.arange(10).reshape(5, 2),)}, 2))
+    batches = list(hl.data.from_arrays({"x": np.arange(5), "y": (np.arange(10).reshape(5, 2),)}, 2))
     assert [batch["x"].tolist() for batch in batches] == [[0, 1], [2, 3], [4]]
     assert batches[2]["y"][0].tolist() == [[8, 9]]
 
 
 def test_shuffling_gives_each_epoch_its_own_order_of_the_same_examples():
-    batches = list(hl.data.arrays(np.arange(50), 50, shuffle_seed=3, epochs=2))
+    batches = list(hl.data.from_arrays(np.arange(50), 50, shuffle_seed=3, epochs=2))
     first, second = (batch.tolist() for batch in batches)
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
@@ -23,12 +23,12 @@ def test_shuffling_gives_each_epoch_its_own_order_of_the_same_examples():
 
 
 def test_the_order_follows_from_the_seed():
-    orders = [[b.tolist() for b in hl.data.arrays(np.arange(20), 3, shuffle_seed=seed)] for seed in (1, 1, 2)]
+    orders = [[b.tolist() for b in hl.data.from_arrays(np.arange(20), 3, shuffle_seed=seed)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 
 
 def test_none_is_for_ever():
-    source = iter(hl.data.arrays(np.arange(2), 2, epochs=None))
+    source = iter(hl.data.from_arrays(np.arange(2), 2, epochs=None))
     assert [next(source).tolist() for _ in range(100)] == [[0, 1]] * 100
 
 
@@ -40,7 +40,7 @@ def test_none_is_for_ever():
     used=st.integers(0, 40),
 )
 def test_a_state_brings_another_one_to_the_same_place(n, size, seed, epochs, used):
-    source = hl.data.arrays(np.arange(n), size, shuffle_seed=seed, epochs=epochs)
+    source = hl.data.from_arrays(np.arange(n), size, shuffle_seed=seed, epochs=epochs)
     one = iter(source)
     for _ in range(used):
         next(one, None)
@@ -50,9 +50,9 @@ def test_a_state_brings_another_one_to_the_same_place(n, size, seed, epochs, use
 
 
 def test_a_state_of_other_examples_is_refused():
-    state = iter(hl.data.arrays(np.arange(5), 2)).get_state()
+    state = iter(hl.data.from_arrays(np.arange(5), 2)).get_state()
     with pytest.raises(ValueError, match="examples"):
-        iter(hl.data.arrays(np.arange(6), 2)).set_state(state)
+        iter(hl.data.from_arrays(np.arange(6), 2)).set_state(state)
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_a_state_of_other_examples_is_refused():
 )
 def test_wrong_arguments_are_refused_where_they_are_given(arguments, kind, said):
     with pytest.raises(kind, match=said):
-        hl.data.arrays(*arguments)
+        hl.data.from_arrays(*arguments)

@@ -36,6 +36,6 @@ def test_the_checksum_of_objects_is_the_same_in_another_process():
 
 def test_text_that_is_written_over_stays_in_the_batch():
     text = np.array(["a", "b"])
-    batch = batches.owned({"text": text})
+    batch = batches.copy_owned({"text": text})
     text[:] = "c"
     assert batch["text"].tolist() == ["a", "b"]

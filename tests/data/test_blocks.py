@@ -20,7 +20,7 @@ from tests.loop.devices import run
 import hookline as hl
 from hookline import errors
 from hookline.data import reader as reading_ahead  # A size from which arrays are large, for small ones.
-from hookline.data.arrays import ArraysIterator
+from hookline.data.from_arrays import ArrayIterator
 from hookline.testing import FakeClock
 from hookline.train import Coordinator, Saver
 
@@ -41,10 +41,10 @@ def reading(source, shared=False, **options):
 
 
 def await_ready(reader, most, to_come=1):
-    reader.wait(most, to_come=to_come)
-    ready = reader.ready(most)
+    reader.wait(most, upcoming_steps=to_come)
+    ready = reader.num_ready(most)
     assert 1 <= ready <= most
-    reader.check()
+    reader.raise_error()
     return ready
 
 
@@ -67,7 +67,7 @@ def taken(reader, most, capacity=None, to_come=1):
 
 def used(reader, most, capacity=None):
     item, found = taken(reader, most, capacity)
-    reader.use(item)
+    reader.mark_used(item)
     return found
 
 
@@ -119,7 +119,7 @@ STEPS = st.tuples(
 def test_any_order_of_calls_gives_each_batch_in_its_turn(
     kind, last_batch, prefetch, count, size, seed, epochs, broken_at, steps
 ):
-    arrays = hl.data.arrays(examples(count), size, shuffle_seed=seed, epochs=epochs)
+    arrays = hl.data.from_arrays(examples(count), size, shuffle_seed=seed, epochs=epochs)
     expected = list(arrays)
     if kind == "arrays":
         broken_at = None
@@ -147,7 +147,7 @@ def test_any_order_of_calls_gives_each_batch_in_its_turn(
         for what, most, more, back, to_come in steps:
             if what == "go to":
                 at, position = reached[max(len(reached) - 1 - back, 0)]
-                reader.go_to(position)
+                reader.seek(position)
             if at == len(expected):
                 with pytest.raises(ends_with):
                     await_ready(reader, most)
@@ -158,13 +158,13 @@ def test_any_order_of_calls_gives_each_batch_in_its_turn(
             if what == "give back":
                 reader.give_back(item)
             else:
-                reader.use(item)
+                reader.mark_used(item)
                 at += len(found)
             reached.append((at, reader.position().value))
         position = reader.position().value
         if kind != "one-shot":
             with reading(source, last_batch=last_batch) as other:
-                other.go_to(position)
+                other.seek(position)
                 if at < len(expected):
                     assert_found(used(other, 1), expected[at : at + 1])
 
@@ -179,7 +179,7 @@ def assert_found(found, expected):
 
 @pytest.mark.parametrize("seed", [None, 1])
 def test_arrays_give_a_block_at_once_also_across_the_end_of_an_epoch(seed):
-    source = hl.data.arrays(examples(12), 3, shuffle_seed=seed, epochs=4)
+    source = hl.data.from_arrays(examples(12), 3, shuffle_seed=seed, epochs=4)
     block, count = iter(source).read_many(10, 12)
     assert count == 10
     for row, batch in zip(range(count), source, strict=False):
@@ -188,7 +188,7 @@ def test_arrays_give_a_block_at_once_also_across_the_end_of_an_epoch(seed):
 
 
 def test_a_bulk_read_stops_before_a_smaller_batch_and_at_the_end():
-    iterator = iter(hl.data.arrays(np.arange(7), 3, epochs=2))
+    iterator = iter(hl.data.from_arrays(np.arange(7), 3, epochs=2))
     reads = [iterator.read_many(5, 5) for _ in range(4)]
     assert [block[:count].tolist() for block, count in reads] == [[[0, 1, 2], [3, 4, 5]], [[6]]] * 2
     with pytest.raises(StopIteration):
@@ -197,26 +197,26 @@ def test_a_bulk_read_stops_before_a_smaller_batch_and_at_the_end():
 
 @pytest.mark.parametrize(("to_come", "expected"), [(1, [4, 4, 4]), (10, [10, 4, 4]), (math.inf, [256])])
 def test_small_arrays_are_read_at_once_for_all_runs_that_are_to_come(to_come, expected, monkeypatch):
-    reads, read_many = [], ArraysIterator.read_many
+    reads, read_many = [], ArrayIterator.read_many
 
     def counted(self, count, capacity):
         block, size = read_many(self, count, capacity)
         reads.append(size)
         return block, size
 
-    monkeypatch.setattr(ArraysIterator, "read_many", counted)
-    with reading(hl.data.arrays(np.arange(600), 2)) as reader:
+    monkeypatch.setattr(ArrayIterator, "read_many", counted)
+    with reading(hl.data.from_arrays(np.arange(600), 2)) as reader:
         for made in range(0, 20, 4):
             reader.wait(4, 4, to_come - made)
-            reader.use(reader.take_block(reader.ready(4), 4))
+            reader.mark_used(reader.take_block(reader.num_ready(4), 4))
         assert reads[:3] == expected
 
 
 def test_large_arrays_are_read_for_one_run_at_a_time():
-    with reading(hl.data.arrays(np.zeros((64, 2**16), np.float32), 2)) as reader:
+    with reading(hl.data.from_arrays(np.zeros((64, 2**16), np.float32), 2)) as reader:
         reader.wait(4, 4, math.inf)
-        assert reader.take_block(reader.ready(4), 4).value.shape == (4, 2, 2**16)
-        assert not reader.ready(4)
+        assert reader.take_block(reader.num_ready(4), 4).value.shape == (4, 2, 2**16)
+        assert not reader.num_ready(4)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -224,10 +224,10 @@ def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetc
     """As on a GPU, where each transfer takes longer than a small step. The device of the test is the processor."""
     puts, put = [], jax.device_put
     monkeypatch.setattr(jax, "device_put", lambda what, *more: (puts.append(what), put(what, *more))[1])
-    source = hl.data.arrays(examples(101), 3, shuffle_seed=1, epochs=3)
+    source = hl.data.from_arrays(examples(101), 3, shuffle_seed=1, epochs=3)
     device = jax.devices()[0]
     with jax.default_device(device), reading(source, prefetch=prefetch) as reader:
-        expected = list(hl.data.arrays(examples(101), 3, shuffle_seed=1, epochs=3))
+        expected = list(hl.data.from_arrays(examples(101), 3, shuffle_seed=1, epochs=3))
         for number, batch in enumerate(expected):
             (item, found), position = taken(reader, 1), reader.position().value
             assert_same(found[0], batch)
@@ -237,7 +237,7 @@ def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetc
                 reader.give_back(item)
                 (item, found) = taken(reader, 1)
                 assert_same(found[0], batch)
-            reader.use(item)
+            reader.mark_used(item)
         with pytest.raises(errors.OutOfRangeError):
             await_ready(reader, 1)
     assert len([what for what in puts if isinstance(what, dict)]) == 3 * 2, (
@@ -246,7 +246,7 @@ def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetc
 
 
 def test_they_come_so_under_a_guard_against_hidden_transfers():
-    with jax.default_device(jax.devices()[0]), reading(hl.data.arrays(np.arange(400.0), 4), prefetch=0) as reader:
+    with jax.default_device(jax.devices()[0]), reading(hl.data.from_arrays(np.arange(400.0), 4), prefetch=0) as reader:
         with jax.transfer_guard_host_to_device("disallow"):
             items = [taken(reader, 1)[0] for _ in range(100)]
         assert [float(item.value[0]) for item in items] == list(range(0, 400, 4))
@@ -254,13 +254,13 @@ def test_they_come_so_under_a_guard_against_hidden_transfers():
 
 def test_blocks_are_kept_ready_as_asked_after_batches_that_came_together():
     """On one device runs may take single batches first, and blocks later."""
-    source = hl.data.arrays(np.zeros((10_000, 1), np.float32), 1, epochs=None)
+    source = hl.data.from_arrays(np.zeros((10_000, 1), np.float32), 1, epochs=None)
     with jax.default_device(jax.devices()[0]), reading(source, prefetch=2) as reader:
         for _ in range(100):
             used(reader, 1)
         for _ in range(5):
             used(reader, 100, 100)
-        ahead = reader._ahead
+        ahead = reader._prefetcher
         with ahead._lock:
             assert ahead._has_room() == (len(ahead.items) < 2)
 
@@ -311,13 +311,13 @@ def test_a_source_of_a_users_own_is_asked_for_many_and_set_back_into_the_middle(
         assert [batch[0] for batch in used(reader, 20, 20)] == list(range(20))
         assert max(source.reads) == 20
         await_ready(reader, 20)
-        reader.use(reader.take_block(5, 20))
+        reader.mark_used(reader.take_block(5, 20))
         position = reader.position().value
         assert position["count"] == 25
         assert ("skip" in position) == (kind is Numbers)
     other = kind()
     with reading(lambda: other) as reader:
-        reader.go_to(position)
+        reader.seek(position)
         assert used(reader, 1)[0].tolist() == [25.0, 25.0]
         assert used(reader, 3, 4)[0].tolist() == [26.0, 26.0]
 
@@ -333,18 +333,18 @@ def test_a_bulk_read_that_breaks_its_promise_is_an_error_that_says_so(answer):
         with pytest.raises(
             ValueError, match=r"read_many\(4, 4\) of its source, a Wrong, must return arrays of length 4"
         ):
-            reader.check()
+            reader.raise_error()
 
 
 def test_a_block_of_wider_numbers_is_cast_and_what_does_not_fit_is_refused():
-    with reading(hl.data.arrays(np.arange(10, dtype=np.int64), 2)) as reader:
+    with reading(hl.data.from_arrays(np.arange(10, dtype=np.int64), 2)) as reader:
         item, found = taken(reader, 4, 4)
         assert item.value.dtype == np.int32
         assert np.concatenate(found).tolist() == list(range(8))
 
 
 def test_of_a_block_only_the_batch_that_does_not_fit_is_an_error():
-    with reading(hl.data.arrays(np.arange(12, dtype=np.int64) * 2**29, 2)) as reader:
+    with reading(hl.data.from_arrays(np.arange(12, dtype=np.int64) * 2**29, 2)) as reader:
         assert np.concatenate(used(reader, 6, 6)).tolist() == [0, 2**29, 2**30, 2**30 + 2**29]
         with pytest.raises(errors.InvalidArgumentError, match="int32 holds only"):
             await_ready(reader, 6)
@@ -352,14 +352,14 @@ def test_of_a_block_only_the_batch_that_does_not_fit_is_an_error():
 
 
 def test_what_a_block_holds_may_be_used_up_in_portions_and_given_back_in_between():
-    with reading(hl.data.arrays(np.arange(64), 2)) as reader:
+    with reading(hl.data.from_arrays(np.arange(64), 2)) as reader:
         await_ready(reader, 16)
         first, second = reader.take_block(5, 16), reader.take_block(4, 16)
         assert [(item.start, item.count) for item in (first, second)] == [(0, 5), (5, 4)]
         assert first.value is second.value
         reader.give_back(second)
         reader.give_back(first)
-        assert reader.ready(16) == 16, "they are in a row again"
+        assert reader.num_ready(16) == 16, "they are in a row again"
         assert np.concatenate(used(reader, 1) + used(reader, 3, 16)).tolist() == list(range(8))
         assert reader.position().value["count"] == 4
 
@@ -370,7 +370,7 @@ def test_arrays_of_jax_and_random_keys_are_stacked_too(prefetch):
     source = [(jnp.full(3, number), keys[number]) for number in range(6)]
     with reading(source, prefetch=prefetch) as reader:
         reader.wait(4)
-        item = reader.take_block(reader.ready(4), 4)
+        item = reader.take_block(reader.num_ready(4), 4)
         assert (item.value[0].shape, item.value[1].shape) == ((4, 3), (4,))
         for row, (numbers, key) in zip(range(item.start, item.start + item.count), source, strict=False):
             assert (item.value[0][row] == numbers).all()
@@ -390,11 +390,11 @@ def test_arrays_of_jax_and_random_keys_are_stacked_too(prefetch):
 )
 def test_who_gives_no_blocks_says_why_and_is_read_batch_by_batch(source, said):
     batch = hl.data.iterator(source)
-    why = batch.op.why_no_blocks
+    why = batch.op.block_error
     assert why is None if said is None else said in why
     reader = batch.op.open_for(batch.op, False)
     reader.wait(8)
-    assert reader.ready(8) == 1
+    assert reader.num_ready(8) == 1
 
 
 @pytest.fixture(scope="module")
@@ -463,16 +463,16 @@ def test_a_ctrl_c_while_many_are_read_ends_that_run_at_once_and_loses_none(has_s
     Interrupted.done = False
     with reading(Source, prefetch=0) as reader:
         reader.wait(6)
-        assert reader.ready(6) == 1
+        assert reader.num_ready(6) == 1
         with pytest.raises(KeyboardInterrupt):
-            reader.check()
+            reader.raise_error()
         found = [float(number) for _ in range(3) for number in used(reader, 2, 6)]
         assert found == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_a_stop_ends_the_reading_and_what_was_read_is_still_given():
     with reading(lambda: iter(np.ones((100, 2))), prefetch=2) as reader:
-        reader.serve(coord := Coordinator())
+        reader.attach_coordinator(coord := Coordinator())
         used(reader, 8, 8)
         coord.request_stop()
         coord.join(stop_grace_period_secs=10)
@@ -482,10 +482,10 @@ def test_a_stop_ends_the_reading_and_what_was_read_is_still_given():
 
 
 def test_a_reader_that_outlives_its_session_goes_on_within_a_block():
-    source = hl.data.arrays(np.arange(40), 2)
+    source = hl.data.from_arrays(np.arange(40), 2)
     with reading(source, shared=True) as reader:
         await_ready(reader, 8)
-        reader.use(reader.take_block(3, 8))
+        reader.mark_used(reader.take_block(3, 8))
         reader.close()
         again = reader._node.open_for(reader._node, True)
         assert again is reader
@@ -495,21 +495,21 @@ def test_a_reader_that_outlives_its_session_goes_on_within_a_block():
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("seed", [None, 2])
 def test_a_checkpoint_holds_a_place_within_a_block(seed, prefetch, tmp_path):
-    source = hl.data.arrays(np.arange(30.0), 2, shuffle_seed=seed, epochs=3)
+    source = hl.data.from_arrays(np.arange(30.0), 2, shuffle_seed=seed, epochs=3)
     batch = hl.data.iterator(source, prefetch=prefetch)
     step = hl.train.get_or_create_global_step()
     with hl.Session() as session:
         session.run(step.initializer)
-        reader = session.lowlevel.source(batch.op)
+        reader = session.backend.source(batch.op)
         await_ready(reader, 16)
-        reader.use(reader.take_block(reader.ready(13), 16))
+        reader.mark_used(reader.take_block(reader.num_ready(13), 16))
         at = reader.position().value["count"]
         path = Saver().save(session, f"{tmp_path}/model.ckpt", 0)
     with hl.Session() as session:
         Saver().restore(session, path)
         expected = list(source)[at:]
         assert_same(np_tree(session.run(batch)), expected[0])
-        reader = session.lowlevel.source(batch.op)
+        reader = session.backend.source(batch.op)
         found: list[float] = []
         with contextlib.suppress(errors.OutOfRangeError):
             while True:
@@ -545,7 +545,7 @@ def test_on_one_processor_a_thread_reads_where_its_source_waits(prefetch, secs, 
 
 
 @pytest.mark.parametrize(("prefetch", "has_thread"), [(None, False), (1, True)])
-@pytest.mark.parametrize("source", [[np.float32(1)] * 4, hl.data.arrays(np.arange(4), 1)], ids=["list", "arrays"])
+@pytest.mark.parametrize("source", [[np.float32(1)] * 4, hl.data.from_arrays(np.arange(4), 1)], ids=["list", "arrays"])
 def test_what_is_at_hand_has_a_thread_only_where_it_is_asked_for(source, prefetch, has_thread, session):
     session.run(hl.data.iterator(source, prefetch=prefetch, name="at_hand"))
     names = [thread.name for thread in threading.enumerate()]
@@ -567,7 +567,7 @@ def test_a_thread_reads_again_when_its_source_begins_to_wait(session):
 
 
 def test_on_one_processor_the_program_gets_what_the_source_gave_and_the_caller_an_array(session):
-    batch = hl.data.iterator(hl.data.arrays((np.arange(6.0), np.arange(6)), 2))
+    batch = hl.data.iterator(hl.data.from_arrays((np.arange(6.0), np.arange(6)), 2))
     (x, y), total = session.run((batch, hl.op(lambda x, y: (x * y).sum())(*batch)))
     assert (x.dtype, y.dtype, float(total)) == (np.float32, np.int32, 1.0)
     assert isinstance(x, jax.Array)

@@ -42,7 +42,7 @@ def until_the_end(session, fetches):
         batches(),
         lambda: iter(batches()),
         lambda: (batch for batch in batches()),
-        hl.data.arrays(np.repeat(np.arange(4.0), 2), 2),
+        hl.data.from_arrays(np.repeat(np.arange(4.0), 2), 2),
     ],
     ids=["function", "list", "function of an iterator", "generator function", "arrays"],
 )
@@ -101,7 +101,7 @@ def test_text_stays_on_the_host(session):
 
 
 def test_arrays_of_text_come_beside_arrays_of_numbers(session):
-    batch = hl.data.iterator(hl.data.arrays((np.arange(3), np.array(["a", "b", "c"])), batch_size=2))
+    batch = hl.data.iterator(hl.data.from_arrays((np.arange(3), np.array(["a", "b", "c"])), batch_size=2))
     numbers, text = session.run(batch)
     assert numbers.tolist() == [0, 1]
     assert text.tolist() == ["a", "b"]
@@ -165,7 +165,7 @@ def test_a_generator_that_fills_the_same_array_again_does_no_harm(session):
 
 
 def uneven(last_batch):
-    return hl.data.iterator(hl.data.arrays({"x": np.arange(1.0, 6.0)}, batch_size=2), last_batch=last_batch)
+    return hl.data.iterator(hl.data.from_arrays({"x": np.arange(1.0, 6.0)}, batch_size=2), last_batch=last_batch)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_run_that_is_refused_gets_its_batch_and_leaves_it(session):
     session.run(hl.global_variables_initializer())
     seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
     assert seen == [0.0, 1.0, 2.0, 2.0]
-    assert session.lowlevel.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
+    assert session.backend.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
 
 
 def test_a_run_of_two_iterators_uses_none_where_one_has_ended(session):
@@ -397,7 +397,7 @@ def test_a_run_inside_a_run_gets_a_batch_of_its_own(session):
     assert float(session.run(nested)[0]) == 0.0
     assert inner == [1.0]
     assert float(session.run(batch)[0]) == 2.0
-    assert session.lowlevel.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
+    assert session.backend.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
 
 
 # Threads --------------------------------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ def test_the_coordinator_knows_the_thread_and_stops_it(session):
 
     batch = hl.data.iterator(endless, prefetch=2)
     coord = Coordinator()
-    session.lowlevel.serve(coord)
+    session.backend.attach_coordinator(coord)
     session.run(batch)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]
     coord.request_stop()
@@ -533,7 +533,7 @@ def test_a_stop_wakes_a_run_that_waits_for_data(session):
 
     batch = hl.data.iterator(source, prefetch=1)
     coord = Coordinator()
-    session.lowlevel.serve(coord)
+    session.backend.attach_coordinator(coord)
     session.run(batch)
     stopping = threading.Thread(target=lambda: (waiting.wait(10), coord.request_stop()))
     stopping.start()
@@ -574,12 +574,12 @@ def test_a_used_batch_is_let_go(session):
     ("arguments", "kind", "said"),
     [
         ({"source": 3}, TypeError, "requires a function that makes an iterable"),
-        ({"source": {"x": np.ones(3)}}, TypeError, r"got {'x': float64.*hookline.data.arrays"),
-        ({"source": np.ones(3)}, TypeError, r"got float64\[3\]\. .*hookline.data.arrays"),
+        ({"source": {"x": np.ones(3)}}, TypeError, r"got {'x': float64.*hookline.data.from_arrays"),
+        ({"source": np.ones(3)}, TypeError, r"got float64\[3\]\. .*hookline.data.from_arrays"),
         ({"source": [1.0], "prefetch": -1}, ValueError, "prefetch"),
         ({"source": [1.0], "prefetch": 1.5}, TypeError, "prefetch"),
         ({"source": [1.0], "last_batch": "cut"}, ValueError, "keep, drop, pad"),
-        ({"source": [1.0], "keep_bytes": "1"}, TypeError, "keep_bytes"),
+        ({"source": [1.0], "replay_bytes": "1"}, TypeError, "replay_bytes"),
     ],
 )
 def test_wrong_arguments_are_refused_where_they_are_given(arguments, kind, said):
@@ -620,7 +620,7 @@ def test_control_dependencies_do_not_hold_a_batch_up(session):
 
 
 def test_a_spec_with_open_lengths_takes_batches_of_any(session):
-    open_spec = hl.extend.specs.declared("float32", (None, None))
+    open_spec = hl.extend.specs.array_spec("float32", (None, None))
     batch = hl.data.iterator(lambda: iter([np.ones((2, 3)), np.ones((5, 1))]), spec=open_spec)
 
     assert batch.shape == (None, None)

@@ -75,7 +75,7 @@ SOURCES = {
     "function": lambda: plain,
     "list": plain,
     "generator function": lambda: lambda: (batch for batch in plain()),
-    "arrays": lambda: hl.data.arrays(np.arange(60.0), 4, shuffle_seed=5, epochs=2),
+    "arrays": lambda: hl.data.from_arrays(np.arange(60.0), 4, shuffle_seed=5, epochs=2),
     "state in a dict": lambda: lambda: WithState(),
     "state in bytes": lambda: lambda: WithState(bytes),
     "state in an array": lambda: lambda: WithState(np.ndarray),
@@ -257,10 +257,10 @@ def test_a_state_is_not_taken_for_a_place_of_another_source(tmp_path):
 
 def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_path):
     path, refused = (
-        saved(hl.data.arrays(np.arange(60.0), 2), tmp_path),
+        saved(hl.data.from_arrays(np.arange(60.0), 2), tmp_path),
         pytest.raises(ValueError, match="cannot continue"),
     )
-    with restored(hl.data.arrays(np.arange(50.0), 2), path) as (session, batch), refused:
+    with restored(hl.data.from_arrays(np.arange(50.0), 2), path) as (session, batch), refused:
         session.run(batch)
 
 
@@ -315,17 +315,17 @@ def test_a_one_shot_iterator_goes_back_to_the_last_checkpoint_in_the_same_proces
 
 
 def test_beyond_the_bound_a_recovery_is_refused(tmp_path):
-    with begun(iter(plain()), 1, keep_bytes=3 * 8) as (session, train_op, _, batch):
+    with begun(iter(plain()), 1, replay_bytes=3 * 8) as (session, train_op, _, batch):
         path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
         for _ in range(10):
             session.run(train_op)
         Saver().restore(session, path)
-        with pytest.raises(errors.FailedPreconditionError, match=r"cannot go back to batch 1.*keep_bytes"):
+        with pytest.raises(errors.FailedPreconditionError, match=r"cannot go back to batch 1.*replay_bytes"):
             session.run(batch)
 
 
 def test_what_a_checkpoint_holds_is_let_go(tmp_path):
-    with begun(iter(plain()), keep_bytes=6 * 8, prefetch=0) as (session, train_op, _, batch):
+    with begun(iter(plain()), replay_bytes=6 * 8, prefetch=0) as (session, train_op, _, batch):
         for step in range(4, 24, 4):  # Never more than four between two saves, of twenty in all.
             for _ in range(4):
                 session.run(train_op)
@@ -384,7 +384,7 @@ def test_text_counts_among_the_bytes_that_are_kept(tmp_path, session):
             texts.append(weakref.ref(text))
             yield text
 
-    batch = hl.data.iterator(source(), keep_bytes=5000)
+    batch = hl.data.iterator(source(), replay_bytes=5000)
     for _ in range(50):
         session.run(batch)
     assert sum(text() is not None for text in texts) < 15
@@ -413,8 +413,8 @@ def test_a_way_that_a_stop_breaks_off_is_begun_again_by_whoever_goes_on():
 
     def following():
         reader.wait()
-        reader.check()
-        reader.use(item := reader.take())
+        reader.raise_error()
+        reader.mark_used(item := reader.take())
         return float(item.value[0])
 
     way_back = []
@@ -422,7 +422,7 @@ def test_a_way_that_a_stop_breaks_off_is_begun_again_by_whoever_goes_on():
     reader = node.open_for(node, True)
     assert [following() for _ in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
     way_back.append(True)
-    reader.go_to(reader.position().value)
+    reader.seek(reader.position().value)
     waiting = threading.Thread(target=reader.wait)
     waiting.start()
     on_the_way.wait(10)

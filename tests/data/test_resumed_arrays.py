@@ -25,7 +25,7 @@ def reading(source, position=None, **options):
         reader = node.open_for(node, False)
         try:
             if position is not None:
-                reader.go_to(position)
+                reader.seek(position)
             yield reader
         finally:
             reader.close()
@@ -34,12 +34,12 @@ def reading(source, position=None, **options):
 def taken(reader, most, to_come=1):
     """Uses up to `most` batches of a run, and returns the examples of each."""
     reader.wait(most, most, to_come)
-    ready = reader.ready(most)
-    reader.check()
+    ready = reader.num_ready(most)
+    reader.raise_error()
     if most == 1:
-        reader.use(item := reader.take())
+        reader.mark_used(item := reader.take())
         return [np.asarray(item.value).tolist()]
-    reader.use(item := reader.take_block(ready, most))
+    reader.mark_used(item := reader.take_block(ready, most))
     return [np.asarray(item.value[row]).tolist() for row in range(item.start, item.start + item.count)]
 
 
@@ -53,7 +53,7 @@ def to_the_end(reader, most=1):
 
 def position_after(count, *arguments, most=1, **options):
     """The position after a number of batches, which are read in blocks."""
-    with reading(hl.data.arrays(*arguments, **options)) as reader:
+    with reading(hl.data.from_arrays(*arguments, **options)) as reader:
         seen = []
         while len(seen) < count:
             seen += taken(reader, min(most, count - len(seen)))
@@ -63,7 +63,7 @@ def position_after(count, *arguments, most=1, **options):
 @pytest.mark.parametrize("most", [1, 4, 16])
 def test_another_batch_size_continues_at_the_next_example(most):
     position, _ = position_after(37, np.arange(240), 8, epochs=2, most=most)
-    with reading(hl.data.arrays(np.arange(240), 16, epochs=2), position) as reader:
+    with reading(hl.data.from_arrays(np.arange(240), 16, epochs=2), position) as reader:
         found = to_the_end(reader, most)
     assert found[0] == list(range(56, 72))
     assert [len(batch) for batch in found] == [16] * 11 + [8]
@@ -83,8 +83,8 @@ PARTS = st.lists(
 def test_each_epoch_has_every_example_once_whatever_is_changed_at_a_resume(n, seed, epochs, parts, in_rows):
     seen, position = [], None
     for number, (size, most, runs, to_come) in enumerate(parts):
-        arrays = hl.data.arrays(np.arange(n), size, shuffle_seed=seed, epochs=epochs)
-        with reading(arrays.rows if in_rows and number else arrays, position) as reader:
+        arrays = hl.data.from_arrays(np.arange(n), size, shuffle_seed=seed, epochs=epochs)
+        with reading(arrays.iter_lazily if in_rows and number else arrays, position) as reader:
             if number == len(parts) - 1:
                 seen += to_the_end(reader, most)
             for _ in range(runs):
@@ -108,14 +108,14 @@ def test_each_epoch_has_every_example_once_whatever_is_changed_at_a_resume(n, se
 @pytest.mark.parametrize("most", [1, 4])
 def test_the_smaller_batch_at_the_end_of_that_epoch_is_a_last_batch(last_batch, expected, most):
     position, _ = position_after(1, np.arange(9), 3)
-    with reading(hl.data.arrays(np.arange(9), 4, epochs=2), position, last_batch=last_batch) as reader:
+    with reading(hl.data.from_arrays(np.arange(9), 4, epochs=2), position, last_batch=last_batch) as reader:
         found = []
         with contextlib.suppress(errors.OutOfRangeError):
             while True:
                 reader.wait(most, most)
-                ready = reader.ready(most)
-                reader.check()
-                reader.use(item := reader.take() if most == 1 else reader.take_block(ready, most))
+                ready = reader.num_ready(most)
+                reader.raise_error()
+                reader.mark_used(item := reader.take() if most == 1 else reader.take_block(ready, most))
                 value = item.value.batch if last_batch == "pad" else item.value
                 rows = [value] if most == 1 else value[item.start : item.start + item.count]
                 found += [np.asarray(row).tolist() for row in rows]
@@ -124,7 +124,7 @@ def test_the_smaller_batch_at_the_end_of_that_epoch_is_a_last_batch(last_batch, 
 
 def test_the_log_names_both_batch_sizes_and_the_odd_batch(caplog):
     position, _ = position_after(37, np.arange(240), 8, epochs=2, most=4)
-    with caplog.at_level(logging.INFO), reading(hl.data.arrays(np.arange(240), 16, epochs=2), position) as reader:
+    with caplog.at_level(logging.INFO), reading(hl.data.from_arrays(np.arange(240), 16, epochs=2), position) as reader:
         taken(reader, 1)
     assert "batch_size=8" in caplog.text
     assert "example 56 of 240" in caplog.text
@@ -133,9 +133,9 @@ def test_the_log_names_both_batch_sizes_and_the_odd_batch(caplog):
 
 def test_more_epochs_continue_and_fewer_have_ended():
     position, _ = position_after(7, np.arange(10), 5, epochs=4)
-    with reading(hl.data.arrays(np.arange(10), 5, epochs=5), position) as reader:
+    with reading(hl.data.from_arrays(np.arange(10), 5, epochs=5), position) as reader:
         assert len(to_the_end(reader)) == 3
-    with reading(hl.data.arrays(np.arange(10), 5, epochs=3), position) as reader:
+    with reading(hl.data.from_arrays(np.arange(10), 5, epochs=3), position) as reader:
         assert to_the_end(reader) == []
 
 
@@ -144,13 +144,13 @@ def test_more_epochs_continue_and_fewer_have_ended():
 
 def test_other_values_of_the_same_length_are_reported_once(caplog):
     position, _ = position_after(3, np.arange(100.0), 5)
-    cleaned = hl.data.arrays(np.arange(100.0) * 2, 5)
+    cleaned = hl.data.from_arrays(np.arange(100.0) * 2, 5)
     with caplog.at_level(logging.WARNING):
         with reading(cleaned, position) as reader:
             assert taken(reader, 1) == [[30.0, 32.0, 34.0, 36.0, 38.0]]
-            reader.go_to(position)
+            reader.seek(position)
             taken(reader, 1)
-        with reading(hl.data.arrays(np.arange(100.0), 5), position) as reader:
+        with reading(hl.data.from_arrays(np.arange(100.0), 5), position) as reader:
             taken(reader, 1)
     (record,) = caplog.records
     assert "other values" in record.message
@@ -161,7 +161,7 @@ def test_a_position_without_a_checksum_is_accepted_silently(caplog):
         "count": 1,
         "state": {"json": '{"epoch": 0, "example": 2, "of": {"examples": 6, "shuffle_seed": null}}'},
     }
-    with caplog.at_level(logging.WARNING), reading(hl.data.arrays(np.arange(6) + 1, 2), position) as reader:
+    with caplog.at_level(logging.WARNING), reading(hl.data.from_arrays(np.arange(6) + 1, 2), position) as reader:
         assert taken(reader, 1) == [[3, 4]]
     assert not caplog.records
 
@@ -177,9 +177,9 @@ def test_the_checksum_of_huge_examples_is_made_of_few():
             Huge.read += np.asarray(found).nbytes
             return found
 
-    huge = hl.data.arrays(np.zeros((100, 2**17)), 1)
+    huge = hl.data.from_arrays(np.zeros((100, 2**17)), 1)
     huge.tree = huge.tree.view(Huge)
-    assert huge.sample_crc32c == hl.data.arrays(np.zeros((100, 2**17)), 1).sample_crc32c
+    assert huge.sample_crc32c == hl.data.from_arrays(np.zeros((100, 2**17)), 1).sample_crc32c
     assert 0 < Huge.read <= 2**21
 
 
@@ -194,7 +194,7 @@ def counting(state, batch):
 @pytest.mark.parametrize("steps_per_run", [1, 16])
 def test_a_loop_that_resumes_with_another_batch_size_trains_each_example_of_an_epoch_once(steps_per_run, tmp_path):
     for size, last_step in ((8, 37), (16, None)):
-        batches = hl.data.arrays(np.arange(240), size, shuffle_seed=3, epochs=2)
+        batches = hl.data.from_arrays(np.arange(240), size, shuffle_seed=3, epochs=2)
         loop = train.Loop(counting, {"seen": jnp.zeros(240, jnp.int32)}, batches, steps_per_run=steps_per_run)
         state = loop.run(
             str(tmp_path), last_step=last_step, progress=False, checkpoints=train.CheckpointOptions(save_steps=1000)

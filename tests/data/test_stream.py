@@ -31,7 +31,7 @@ def test_a_reader_goes_on_with_another_stream(prefetch):
         with pytest.raises(errors.OutOfRangeError):
             sess.run(node.output)
         for _ in range(2):
-            sess.lowlevel.source(node).turn_to(Stream(iter([7.0, 8.0])))
+            sess.backend.source(node).switch_to(Stream(iter([7.0, 8.0])))
             assert [float(sess.run(node.output)) for _ in range(2)] == [7.0, 8.0]
 
 
@@ -43,12 +43,12 @@ def test_an_iterator_may_fill_the_same_array_again():
             array[:] = number
             yield array
 
-    node = source(Stream(filled()), 2, specs.declared("float32", (2,)))
+    node = source(Stream(filled()), 2, specs.array_spec("float32", (2,)))
     with hl.Session() as sess:
         assert [sess.run(node.output).tolist() for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
 
 
 def test_an_element_that_does_not_fit_the_spec_is_an_error():
-    node = source(Stream(iter([[1.0, 2.0]])), 0, specs.declared("float32", ()))
+    node = source(Stream(iter([[1.0, 2.0]])), 0, specs.array_spec("float32", ()))
     with hl.Session() as sess, pytest.raises(errors.InvalidArgumentError, match="a batch has the structure"):
         sess.run(node.output)

@@ -17,13 +17,13 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from tests.python import Python
-from tests.stand_ins import ProcessGroup
+from tests.stand_ins import ProcessTree
 
 from hookline import clock
 
 # Its parts, which a session holds and does not show.
-from hookline.distributed import ClusterOptions, PrivateRayCluster
-from hookline.distributed.cluster import connection
+from hookline.distributed import ClusterOptions, LocalRayCluster
+from hookline.distributed.cluster import ray_connection
 from hookline.distributed.cluster.ray_actors import actor_class
 from hookline.train import get_checkpoint_state, load_variable
 
@@ -33,12 +33,12 @@ SMALL_BYTES = 100_000_000
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[PrivateRayCluster]:
+def ray_cluster() -> Iterator[LocalRayCluster]:
     """One Ray cluster for the whole run; this process leaves it before it ends."""
     # Importing Ray is left to hookline, which sets its environment before.
     if find_spec("ray") is None:
         pytest.skip("needs Ray")
-    with PrivateRayCluster(object_store_bytes=SMALL_BYTES) as cluster:
+    with LocalRayCluster(object_store_bytes=SMALL_BYTES) as cluster:
         group, folder = cluster.head.pid, Path(cluster.token_path).parent
         yield cluster
         if "ray" in sys.modules:
@@ -55,7 +55,7 @@ def job() -> str:
 
 
 @pytest.fixture
-def options(ray_cluster: PrivateRayCluster) -> ClusterOptions:
+def options(ray_cluster: LocalRayCluster) -> ClusterOptions:
     return ClusterOptions(token_path=ray_cluster.token_path, connect_secs=5, wait_secs=30)
 
 
@@ -90,7 +90,7 @@ def members():
 
 
 class Forked(Python):
-    """What a `ProcessGroup` is to a task, for Python from a fork server; job.py makes a group for itself."""
+    """What a `ProcessTree` is to a task, for Python from a fork server; job.py makes a group for itself."""
 
     def status(self) -> int | None:
         return self.poll()
@@ -107,7 +107,7 @@ class Forked(Python):
 class Task:
     """A process of a job, and what it has told."""
 
-    def __init__(self, group: ProcessGroup | Forked, folder: Path, name: str) -> None:
+    def __init__(self, group: ProcessTree | Forked, folder: Path, name: str) -> None:
         self.group, self.name = group, name
         self._log, self._errors = folder / f"{name}.jsonl", folder / f"{name}.err"
 
@@ -165,7 +165,7 @@ class Task:
 class Job:
     """Tasks that run job.py on a Ray cluster; the settings are those of all its tasks."""
 
-    def __init__(self, folder: Path, ray: PrivateRayCluster, name: str, workers: int, servers: int, **settings) -> None:
+    def __init__(self, folder: Path, ray: LocalRayCluster, name: str, workers: int, servers: int, **settings) -> None:
         self.folder, self.ray, self.name, self.servers = folder, ray, name, servers
         self.checkpoint_dir = str(folder / "checkpoints")
         placement = {"left": 0, "right": servers - 1}
@@ -184,7 +184,7 @@ class Job:
         with open(self.folder / f"{name}.err", "wb") as file, open(os.devnull) as nothing:
             command, pipes = [str(Path(__file__).with_name("job.py")), given], {"stdout": file, "stderr": file}
             if on:
-                group = ProcessGroup([*on, sys.executable, *command], env, stdin=nothing, **pipes)
+                group = ProcessTree([*on, sys.executable, *command], env, stdin=nothing, **pipes)
             else:
                 numbers = {name: pipe.fileno() for name, pipe in pipes.items()}
                 group = Forked(*command, env=env, stdin=nothing.fileno(), **numbers)
@@ -199,14 +199,14 @@ class Job:
 
     def held(self) -> list[frozenset[str]]:
         """Which variables its servers hold, in order."""
-        return [status.held for status in self._ask("status")]
+        return [status.initialized for status in self._ask("status")]
 
     def _ask(self, method: str, *args: Any) -> list[Any]:
         self._join()
         import ray
         from ray.exceptions import RayActorError
 
-        actors = connection.find_servers(self.name, self.servers, 30)
+        actors = ray_connection.find_servers(self.name, self.servers, 30)
         deadline = clock.monotonic() + 30
         while True:
             try:
@@ -218,7 +218,7 @@ class Job:
                 clock.sleep(0.1)
 
     def _join(self) -> None:
-        connection.connect(self.ray.address, self.name, self.ray.token_path, 5)
+        ray_connection.connect(self.ray.address, self.name, self.ray.token_path, 5)
 
     def steps(self) -> list[int]:
         """The global steps of all accepted updates that the tasks know of."""
@@ -241,9 +241,9 @@ class Job:
         """Ends what still runs, the servers as well."""
         for task in self.tasks:
             task.kill()
-        if self.ray.address and connection.listens(self.ray.address):
+        if self.ray.address and ray_connection.listens(self.ray.address):
             self._join()
-            assert connection.kill_servers(self.name) <= self.servers
+            assert ray_connection.kill_servers(self.name) <= self.servers
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def start_job(tmp_path: Path, job: str) -> Iterator[Callable[..., Job]]:
     """Makes a job; `start_job(ray_cluster, workers=2, servers=1, last_step=100)`."""
     jobs: list[Job] = []
 
-    def make(ray: PrivateRayCluster, *, workers: int, servers: int, **settings: Any) -> Job:
+    def make(ray: LocalRayCluster, *, workers: int, servers: int, **settings: Any) -> Job:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
         jobs.append(Job(folder, ray, f"{job}-{len(jobs)}", workers, servers, **settings))
@@ -265,7 +265,7 @@ def start_job(tmp_path: Path, job: str) -> Iterator[Callable[..., Job]]:
 @pytest.fixture
 def actors(ray_cluster, options, job):
     """Makes servers that are actors on the private cluster, and ends them afterwards."""
-    connection.connect(ray_cluster.address, job, options.token_path, options.connect_secs)
+    ray_connection.connect(ray_cluster.address, job, options.token_path, options.connect_secs)
     import ray
 
     made = []

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.stand_ins import ProcessGroup
+from tests.stand_ins import ProcessTree
 
 from hookline import clock
 
@@ -35,7 +35,7 @@ class Host:
 
     def __init__(self, address: str, folder: Path) -> None:
         self.address, self.folder = address, folder
-        self.group = ProcessGroup([*UNSHARE, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self.group = ProcessTree([*UNSHARE, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         children = Path(f"/proc/{self.group.pid}/task/{self.group.pid}/children")
         deadline = clock.monotonic() + 10
         while not (first := children.read_text().split()) or Path(f"/proc/{first[0]}/comm").read_text() != "cat\n":

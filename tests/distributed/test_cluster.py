@@ -20,7 +20,7 @@ from hookline import clock, errors
 
 # What a process is told of its task, and its connection to Ray.
 from hookline.distributed import Cluster, ClusterOptions
-from hookline.distributed.cluster import connection
+from hookline.distributed.cluster import ray_connection
 from hookline.distributed.cluster.cluster import find_task
 
 HOSTS = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:6379", "f:6379"]}
@@ -166,8 +166,8 @@ def test_a_target_that_is_none_is_refused(target):
 
 @pytest.mark.parametrize(("call_secs", "deliver_secs"), [(600.0, 600.0), (2.0, 60.0)])
 def test_messages_between_servers_may_take_as_long_as_a_call(monkeypatch, fake_clock, call_secs, deliver_secs):
-    monkeypatch.setattr(connection, "connect", lambda *args: Mock())
-    monkeypatch.setattr(connection, "create_servers", lambda *args, **options: [None, None])
+    monkeypatch.setattr(ray_connection, "connect", lambda *args: Mock())
+    monkeypatch.setattr(ray_connection, "create_servers", lambda *args, **options: [None, None])
     cluster = Cluster("h:1", "chief", 0, 1, 2, "a job", ClusterOptions(call_secs=call_secs))
     pulls = cluster.open_store(hl.Graph())._pulls
     pulls._members = Mock()
@@ -178,7 +178,7 @@ def test_messages_between_servers_may_take_as_long_as_a_call(monkeypatch, fake_c
             clock.sleep(1.0)
 
     with pytest.raises(errors.UnavailableError, match=f"for {deliver_secs:g} s"):
-        pulls._insist(1, "wait_delivered", 1)()
+        pulls._call_until_delivered(1, "wait_delivered", 1)()
     assert fake_clock.monotonic() == deliver_secs
 
 
@@ -188,50 +188,51 @@ def test_messages_between_servers_may_take_as_long_as_a_call(monkeypatch, fake_c
 def test_a_head_that_is_absent_is_told_within_seconds(closed_port):
     started = clock.monotonic()
     with pytest.raises(errors.UnavailableError, match=f"No Ray head listens at 127.0.0.1:{closed_port}"):
-        connection.await_head(f"127.0.0.1:{closed_port}", 0.5)
+        ray_connection.wait_for_head(f"127.0.0.1:{closed_port}", 0.5)
     assert clock.monotonic() - started < 5
 
 
 def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, options, members):
-    connection.connect(ray_cluster.address, job, options.token_path, 5)
+    ray_connection.connect(ray_cluster.address, job, options.token_path, 5)
     with pytest.raises(
         errors.DeadlineExceededError, match=f"'hookline-server-0' \\(0 of 2 are there\\) of job '{job}'"
     ):
-        connection.find_servers(job, 2, wait_secs=0.3)
+        ray_connection.find_servers(job, 2, wait_secs=0.3)
 
     moments = {}
 
     def find():
-        connection.find_servers(job, 2, wait_secs=60)
+        ray_connection.find_servers(job, 2, wait_secs=60)
         moments["found"] = clock.monotonic()
 
     thread = threading.Thread(target=find)
     thread.start()
-    connection.create_servers(job, 2)
+    ray_connection.create_servers(job, 2)
     moments["created"] = clock.monotonic()
     thread.join()
     # Half a second on a busy machine; the look is every 0.1 s.
     assert moments["found"] - moments["created"] < 0.5
 
     # They outlive whoever asks again.
-    servers = [RayTransport(connection.create_servers(job, 2)) for _ in range(2)]
+    servers = [RayTransport(ray_connection.create_servers(job, 2)) for _ in range(2)]
     for index in range(2):
         assert len({server.call(index, "status").get().incarnation for server in servers}) == 1
     # In its group they end with the cluster, in whatever state they are.
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in members(ray_cluster.head.pid)]
     assert any(b"ray::ParameterServer" in command for command in commands)
-    assert connection.kill_servers(job) == 2
-    assert connection.kill_servers(job) == 0
+    assert ray_connection.kill_servers(job) == 2
+    assert ray_connection.kill_servers(job) == 0
 
 
 def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
-    connection.connect(ray_cluster.address, "a", options.token_path, 5)
+    ray_connection.connect(ray_cluster.address, "a", options.token_path, 5)
     with pytest.raises(errors.FailedPreconditionError, match=f"connected to the Ray cluster at {ray_cluster.address}"):
-        connection.connect(f"127.0.0.1:{closed_port}", "a", options.token_path, 5)
+        ray_connection.connect(f"127.0.0.1:{closed_port}", "a", options.token_path, 5)
 
 
 def join_in_a_process(address: str, token_path: str, **environ: str) -> str:
-    code = f"from hookline.distributed.cluster import connection as c; c.connect({address!r}, 'job', {token_path!r}, 5)"
+    code = f"from hookline.distributed.cluster import ray_connection; ray_connection.connect({address!r}, 'job', "
+    code += f"{token_path!r}, 5)"
     done = python.run("-c", code, env={**os.environ, **environ}, timeout=120)
     return done.stderr.strip().rpartition("\n")[2]
 
@@ -247,7 +248,7 @@ def test_another_token_is_refused(ray_cluster, tmp_path):
 def test_a_token_file_that_is_missing_is_named(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with pytest.raises(errors.UnauthenticatedError, match="missing is not a file"):
-        connection.checked_token(str(tmp_path / "missing"))
+        ray_connection.find_token(str(tmp_path / "missing"))
 
 
 def test_a_token_file_that_others_can_read_is_warned_of(tmp_path, monkeypatch, caplog):
@@ -255,7 +256,7 @@ def test_a_token_file_that_others_can_read_is_warned_of(tmp_path, monkeypatch, c
     token = tmp_path / "token"
     token.write_text("0" * 64)
     token.chmod(0o644)
-    assert connection.checked_token(str(token)) == str(token)
+    assert ray_connection.find_token(str(token)) == str(token)
     assert "chmod 600" in caplog.text
 
 
@@ -268,8 +269,8 @@ def test_the_token_of_a_private_cluster_is_for_its_owner_only(ray_cluster):
 
 def guarded_by(port, raylet_port=None):
     """A transport whose head has these ports on the loopback interface; one for both if not told otherwise."""
-    head = connection.Head(f"127.0.0.1:{port}", f"127.0.0.1:{raylet_port or port}")
-    return RayTransport([Mock()], look=head.look)
+    head = ray_connection.Head(f"127.0.0.1:{port}", f"127.0.0.1:{raylet_port or port}")
+    return RayTransport([Mock()], check_head=head.poll)
 
 
 def test_a_head_without_its_raylet_is_as_good_as_gone(fake_clock, closed_port, caplog):
@@ -279,7 +280,7 @@ def test_a_head_without_its_raylet_is_as_good_as_gone(fake_clock, closed_port, c
         fake_clock.advance(10)
         guarded.call(0, "status")
         assert f"The raylet of the Ray head at 127.0.0.1:{port} does not answer." in caplog.messages
-        fake_clock.advance(connection.HEAD_GRACE_SECS)
+        fake_clock.advance(ray_connection.HEAD_GRACE_SECS)
         with pytest.raises(errors.InternalError, match=f"raylet of the Ray head at 127.0.0.1:{port} has not answered"):
             guarded.call(0, "status")
 
@@ -321,7 +322,7 @@ def test_a_head_that_is_missed_once_after_a_long_step_is_nothing(fake_clock):
                 sock.listen()
             elif look == 1:
                 sock.close()
-    fake_clock.advance(connection.HEAD_GRACE_SECS)
+    fake_clock.advance(ray_connection.HEAD_GRACE_SECS)
     with pytest.raises(errors.InternalError, match="has not answered"):
         guarded.call(0, "status")
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 
 from hookline import clock
-from hookline.distributed import PrivateRayCluster
+from hookline.distributed import LocalRayCluster
 
 # How the command starts Ray, for processes that a test kills.
-from hookline.distributed.cluster.ray_cluster import ray_environment, write_token
+from hookline.distributed.cluster.local_ray_cluster import ray_environment, write_token
 
 from .targets import stopped, until
 
@@ -263,7 +263,7 @@ PARTS = ["gcs_server", "raylet/raylet", "ray::RuntimeEnvAgent"]
 @SLOW
 @pytest.mark.parametrize("part", PARTS)
 def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
-    with PrivateRayCluster(object_store_bytes=100_000_000) as cluster:
+    with LocalRayCluster(object_store_bytes=100_000_000) as cluster:
         job = start_job(cluster, workers=3, servers=2, last_step=1000, save_steps=20, pause_secs=0.02)
         chief, worker = job.start(0), job.start(1)
         waiter = job.start(2, wait_until=10_000)
@@ -278,7 +278,7 @@ def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
     until(lambda: not members(group), within_secs=10)
     held = max(job.checkpoints())
 
-    with PrivateRayCluster(object_store_bytes=100_000_000) as job.ray:
+    with LocalRayCluster(object_store_bytes=100_000_000) as job.ray:
         again = [job.start(0), job.start(1)]
         check_end(job, again, 1000)
         assert again[0].events("session")[0]["step"] == held
@@ -287,7 +287,7 @@ def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
 class StartedByHand:
     """A Ray head from `ray start`, whose parts nobody watches.
 
-    To `start_job` it is what a `PrivateRayCluster` is, but with no `address`: pytest has joined another one.
+    To `start_job` it is what a `LocalRayCluster` is, but with no `address`: pytest has joined another one.
     """
 
     def __init__(self, folder: Path) -> None:

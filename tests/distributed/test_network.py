@@ -17,12 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.stand_ins import ProcessGroup
+from tests.stand_ins import ProcessTree
 
 from hookline import clock
 
 # How the command starts Ray, on hosts of a test.
-from hookline.distributed.cluster.ray_cluster import LOOPBACK_VARIABLE, write_token
+from hookline.distributed.cluster.local_ray_cluster import LOOPBACK_VARIABLE, write_token
 
 from .hosts import Host, connect
 from .hosts import missing as hosts_are_missing
@@ -47,7 +47,7 @@ def missing() -> str | None:
 class Hosts:
     """Host `a` with the Ray head and the servers, host `b` with a Ray node for a worker.
 
-    To `start_job` it is what a `PrivateRayCluster` is, but with no `address`: pytest is on neither host.
+    To `start_job` it is what a `LocalRayCluster` is, but with no `address`: pytest is on neither host.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +116,7 @@ def check_end(job, tasks, last_step: int) -> None:
 
 
 def test_a_command_on_a_host_that_is_stopped_and_continued_comes_to_its_end(hosts, members):
-    group = ProcessGroup(
+    group = ProcessTree(
         [*hosts.a.enter, sys.executable, "-c", "print(input()); raise SystemExit(3)"], stdin=subprocess.PIPE
     )
     until(lambda: len(members(group.pid)) >= 2, within_secs=30)

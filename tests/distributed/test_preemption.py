@@ -72,7 +72,7 @@ def test_a_run_that_waits_for_slower_workers_leaves_its_wait(tmp_path):
     thread = threading.Thread(target=ask_to_end)
     with pytest.raises(Preempted), train.MonitoredTrainingSession(target, checkpoint_dir=str(tmp_path)) as session:  # noqa: PT012
         session.run(train_op)
-        server._decisions._gate.admit("slower", 0)
+        server._decisions._staleness_bound.admit("slower", 0)
         thread.start()
         session.run(train_op)
     thread.join()

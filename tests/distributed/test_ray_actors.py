@@ -105,7 +105,7 @@ def test_a_session_that_is_closed_has_no_connections(actors):
     hl.Variable(0, name="count")
     session = hl.Session(Target(RayTransport([handle])))
     session.run(hl.global_variables_initializer())
-    store = session.lowlevel.store
+    store = session.backend.store
     assert connections(handle) > 0
 
     session.close()
@@ -117,9 +117,9 @@ def test_a_session_that_is_closed_has_no_connections(actors):
 ENCRYPTED = """
 import json, os
 # Which way a call takes shows in no result.
-from hookline.distributed.cluster.ray_cluster import PrivateRayCluster
+from hookline.distributed.cluster.local_ray_cluster import LocalRayCluster
 
-with PrivateRayCluster() as cluster:
+with LocalRayCluster() as cluster:
     os.environ.update(cluster.environment())
     import ray
     import hookline as hl

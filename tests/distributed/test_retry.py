@@ -12,11 +12,11 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import errors
 from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.codec import CodecError
+from hookline.distributed.server.server import Decisions
 
 # Messages that come late or twice, which a worker sends only where a network fails.
-from hookline.distributed.gate import LEASE_SECS, Entrance
-from hookline.distributed.plain import NotPlainError
-from hookline.distributed.server.server import Decisions
+from hookline.distributed.staleness_bound import LEASE_SECS, AdmissionClient
 from hookline.testing import FakeClock
 from hookline.train import latest_checkpoint
 
@@ -153,10 +153,10 @@ def test_what_became_of_it_is_asked_until_there_is_an_answer(sums):
 def test_a_hook_that_fails_after_the_update_does_not_repeat_it(sums, tmp_path):
     with sums.saving_session(2, tmp_path) as sess:
         # Saving after a run takes a snapshot, which the network does not let through.
-        sums.network.lose("cut", after=1)
+        sums.network.lose("begin_snapshot", after=1)
         sums.run(sess)
         assert sums.values(sess) == WHOLE
-    assert sums.network.lost["cut"] == [0, 0]
+    assert sums.network.lost["begin_snapshot"] == [0, 0]
 
 
 def test_a_step_function_repeats_none_of_its_updates(sums):
@@ -194,7 +194,7 @@ def test_an_update_of_a_hook_s_while_the_session_is_made_anew_is_no_part_of_the_
     with sums.session(Adds()) as sess:
         # The second run fails before it has sent anything.
         sums.run(sess, [1])
-        pull = "pull" if sums.network.count == 1 else "pull_behind"
+        pull = "pull" if sums.network.count == 1 else "pull_after"
         sums.network.lose(pull)
         sess.run([sums.train, sums.other], {sums.x: 2})
         assert sums.network.lost[pull] == [0, 0]
@@ -239,7 +239,7 @@ def test_an_update_is_not_repeated_though_its_owner_died_after_it_was_accepted()
     sums = Sums(2)
     chief = hl.Session(sums.network)
     chief.run(hl.global_variables_initializer())
-    chief.lowlevel.publish()
+    chief.backend.publish()
 
     class Restored(hl.train.SessionRunHook):
         sessions = 0
@@ -312,7 +312,7 @@ def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
 def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
     class Unreadable:
         def get(self):
-            raise NotPlainError("Parameter server 0 gave an answer that cannot be read")
+            raise CodecError("Parameter server 0 gave an answer that cannot be read")
 
     with sums.session() as sess:
         monkeypatch.setattr(f"{__name__}.Unanswered", Unreadable)
@@ -324,8 +324,8 @@ def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
 def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_path):
     with sums.saving_session(100, tmp_path) as sess:
         sums.run(sess)
-        sums.network.lose("seal", 2)
-    assert sums.network.lost["seal"] == [0, 0]
+        sums.network.lose("end_training", 2)
+    assert sums.network.lost["end_training"] == [0, 0]
     assert latest_checkpoint(str(tmp_path)).endswith(f"-{len(BATCHES)}")
 
 
@@ -346,7 +346,7 @@ def test_who_learns_that_its_update_was_applied_holds_nobody_back():
     with sums.session() as sess:
         sums.network.lose("commit")
         sums.run(sess, BATCHES[:1])
-        assert sums.network.servers[0]._decisions._gate._within == {}
+        assert sums.network.servers[0]._decisions._staleness_bound._admitted == {}
 
 
 def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_when_it_is_back(sums, tmp_path):
@@ -355,7 +355,7 @@ def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_wh
 
     with contextlib.suppress(KeyboardInterrupt), session() as sess:
         sums.run(sess)
-        sess._session.raw.lowlevel.seal()
+        sess._recoverable.raw.backend.end_training()
         raise KeyboardInterrupt
     assert latest_checkpoint(str(tmp_path)).endswith("-0")
     with session() as sess:
@@ -378,11 +378,11 @@ def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
     sums.network.lose("admit")
     with pytest.raises(errors.UnavailableError):
         session.run(sums.train, {sums.x: 1})
-    assert sums.network.servers[0]._decisions._gate._within == {}
+    assert sums.network.servers[0]._decisions._staleness_bound._admitted == {}
 
 
 def other_may_begin(sums, session):
-    ticket = session.lowlevel.store._members.ticket(0)
+    ticket = session.backend.store._members.ticket(0)
     return DirectTransport.call(sums.network, 0, "admit", ticket, "other", 1, 0, 0.0).get() is not None
 
 
@@ -433,7 +433,7 @@ def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_b
 
 def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
     sums, session, late = with_an_undecided_update(max_staleness=0)
-    gate = sums.network.servers[0]._decisions._gate
+    gate = sums.network.servers[0]._decisions._staleness_bound
     assert gate.admit("other", 0) is None
     session.close()
     assert gate.admit("other", 0) is not None
@@ -456,7 +456,7 @@ def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monk
 
 def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=1)
-    receive, asked, go_on = sums.network.servers[0].receive, threading.Event(), threading.Event()
+    receive, asked, go_on = sums.network.servers[0].dispatch, threading.Event(), threading.Event()
 
     def hold(message):
         found = receive(message)
@@ -466,7 +466,7 @@ def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_n
         return found
 
     # The server could not take another call meanwhile, so the answer is what is held up.
-    monkeypatch.setattr(sums.network.servers[0], "receive", lambda m: hold(m) if m[0] == "outcome" else receive(m))
+    monkeypatch.setattr(sums.network.servers[0], "dispatch", lambda m: hold(m) if m[0] == "outcome" else receive(m))
     thread = threading.Thread(target=lambda: session.run(sums.train, {sums.x: 2}))
     thread.start()
     try:
@@ -496,7 +496,7 @@ def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock
         heard.release()
 
     monkeypatch.setattr(decisions, "renew", hear)
-    alive = Entrance(sums.network, session.lowlevel.store._members.ticket(0), "alive")
+    alive = AdmissionClient(sums.network, session.backend.store._members.ticket(0), "alive")
     alive.enter(0)
     for _ in range(6):
         while not heard.acquire(timeout=0.05):
@@ -539,7 +539,7 @@ def test_values_that_are_set_during_a_run_do_not_end_it():
 def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
     sums = Sums(1, max_staleness=0)
     session = sums.plain_session()
-    sums.network.servers[0]._decisions._gate.admit("slower", 0)
+    sums.network.servers[0]._decisions._staleness_bound.admit("slower", 0)
     outcome = []
 
     def run():
@@ -576,7 +576,7 @@ def test_a_chief_that_comes_back_with_another_script_starts_over_what_was_never_
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_result_of_an_update_is_what_it_has_made_of_the_value(sums, overlap):
     session = hl.Session(sums.network)
-    session.lowlevel.store._pulls._overlap = overlap
+    session.backend.store._pulls._overlap = overlap
     session.run(hl.global_variables_initializer())
     add = sums.total.assign_add(1)
     assert [int(session.run(add)) for _ in range(3)] == [1, 2, 3]
@@ -600,7 +600,7 @@ def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
     session = sums.plain_session()
     saved = session.snapshot()
     sums.run(session, [1, 2])
-    enter, store = Entrance.enter, session.lowlevel.store
+    enter, store = AdmissionClient.enter, session.backend.store
 
     def load_behind(self, since):
         found = enter(self, since)
@@ -608,7 +608,7 @@ def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Entrance, "enter", load_behind)
+        patch.setattr(AdmissionClient, "enter", load_behind)
         with pytest.raises(errors.AbortedError, match="anew"):
             sums.run(session, [4])
     sums.run(session, [8])

@@ -16,13 +16,19 @@ from tests.stand_ins import DirectTransport
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import ParameterServer
-from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, flatten, pack_all, unpack_all
+from hookline.distributed.protocol import METHODS, SMALL_BYTES, Epoch, decode_leaves, encode_leaves, flatten
 
 # The protocol of a server, in orders that no worker takes on purpose.
-from hookline.distributed.server.ballots import LATE_SECS, UNDECIDED_SECS
-from hookline.distributed.server.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS, Owner
+from hookline.distributed.server.pending_commits import REQUEST_LAG_SECS, UNDECIDED_SECS
 from hookline.distributed.server.server import Decisions
 from hookline.distributed.server.server_state import Apply, Put
+from hookline.distributed.server.variable_owner import (
+    ASK_SECS,
+    MAX_WAIT_SECS,
+    SNAPSHOT_SECS,
+    STAGED_SECS,
+    VariableOwner,
+)
 from hookline.distributed.worker.updates import portable
 from hookline.testing import FakeClock
 
@@ -36,7 +42,7 @@ def mixed(old, value):
 
 def held(values, name):
     """The one array of a variable among values that have travelled."""
-    (leaf,) = unpack_all(values[name])
+    (leaf,) = decode_leaves(values[name])
     return leaf
 
 
@@ -63,7 +69,7 @@ class Servers:
         self.epoch = Epoch(f"epoch{self.epochs}", incarnations, "global_step", {}, {}, owners)
         self.tickets = [(incarnation, self.epoch.name) for incarnation in incarnations]
         for server in range(self.count):
-            self.call(server, "begin", self.epoch, server, self.transport.peers())
+            self.call(server, "begin", self.epoch, server, self.transport.peer_client())
         self.call(0, "register", self.tickets[0], [self.updates[0], self.count_step, self.jump_step])
         for server in range(1, self.count):
             self.call(server, "register", self.tickets[server], [self.updates[server]])
@@ -77,7 +83,7 @@ class Servers:
         return self.transport.call(server, method, *args).get()
 
     def entry(self, server, value):
-        return Apply(f"mixv{server}", [(pack_all([np.uint32(value)]), None)])
+        return Apply(f"mixv{server}", [(encode_leaves([np.uint32(value)]), None)])
 
     def stage(self, transaction, server, value):
         """The reply comes with the decision, and has the value of the server."""
@@ -110,7 +116,7 @@ def servers():
     return Servers(2)
 
 
-@pytest.mark.parametrize("method", ["_decisions_of", "receive", "__init__", "nonsense"])
+@pytest.mark.parametrize("method", ["_decisions_of", "dispatch", "__init__", "nonsense"])
 def test_only_what_is_meant_for_others_can_be_called(method):
     servers = Servers(1)
     with pytest.raises(errors.UnimplementedError, match="no method"):
@@ -119,16 +125,23 @@ def test_only_what_is_meant_for_others_can_be_called(method):
 
 
 def test_all_that_a_server_has_in_public_can_be_called():
-    public = {name for part in (ParameterServer, Owner, Decisions) for name in vars(part) if not name.startswith("_")}
-    among_themselves = {"check", "waited", "could_not_apply", "break_off", "give_up", "tell", "held_values", "end"}
-    assert public - {"receive", "answer"} - among_themselves == METHODS
+    public = {
+        name for part in (ParameterServer, VariableOwner, Decisions) for name in vars(part) if not name.startswith("_")
+    }
+    among_themselves = {"check", "waited", "could_not_apply", "break_off", "give_up", "notify", "held_values", "end"}
+    assert public - {"dispatch", "answer"} - among_themselves == METHODS
 
 
 @pytest.mark.parametrize("restart", [0, 1])
 def test_a_server_that_came_back_empty_answers_nothing_but_aborted(servers, restart):
     servers.transport.servers[restart] = ParameterServer()
 
-    for method, args in (("pull", (["v0"],)), ("stage", (("a", 1), [])), ("outcome", (("a", 1), [])), ("seal", ())):
+    for method, args in (
+        ("pull", (["v0"],)),
+        ("stage", (("a", 1), [])),
+        ("outcome", (("a", 1), [])),
+        ("end_training", ()),
+    ):
         with pytest.raises(errors.AbortedError, match="came back empty"):
             servers.call(restart, method, servers.tickets[restart], *args)
     with pytest.raises(errors.AbortedError, match="came back empty"):
@@ -152,7 +165,7 @@ def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_aske
     servers.call(1, "register", servers.tickets[1], [bad])
 
     with pytest.raises(ValueError, match="v1"):
-        servers.call(1, "stage", servers.tickets[1], ("a", 1), [Apply("bad", [(pack_all([np.ones(3)]), None)])])
+        servers.call(1, "stage", servers.tickets[1], ("a", 1), [Apply("bad", [(encode_leaves([np.ones(3)]), None)])])
     with pytest.raises(ValueError, match="v1"):
         servers.train(("a", 1), owners=[1])
 
@@ -162,7 +175,7 @@ def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_aske
 
 def test_a_global_step_is_assigned_only_where_the_transaction_begins_below_the_limit():
     servers = Servers(1)
-    jump = [servers.entry(0, 1), Apply("global_step/assign", [(pack_all([np.int32(9)]), None)])]
+    jump = [servers.entry(0, 1), Apply("global_step/assign", [(encode_leaves([np.int32(9)]), None)])]
 
     assert servers.commit(("a", 1), jump, last_step=8).step == 9
     before = servers.value(0)
@@ -190,8 +203,8 @@ def in_thread(server, call):
 def test_a_wait_for_a_step_ends_with_the_step_and_with_a_new_epoch():
     servers = Servers(1)
     server, ticket = servers.transport.servers[0], servers.tickets[0]
-    near, near_outcome = in_thread(server, lambda: server.receive(("wait_for_step", ticket, 1, 60.0)))
-    far, far_outcome = in_thread(server, lambda: server.receive(("wait_for_step", ticket, 5, 60.0)))
+    near, near_outcome = in_thread(server, lambda: server.dispatch(("wait_for_step", ticket, 1, 60.0)))
+    far, far_outcome = in_thread(server, lambda: server.dispatch(("wait_for_step", ticket, 5, 60.0)))
 
     servers.train(("a", 1))
     near.join()
@@ -205,7 +218,7 @@ def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ende
     servers = Servers(1)
     with FakeClock(autojump_secs=0.01):
         assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1.0) == (0, False)
-    servers.call(0, "seal", servers.tickets[0])
+    servers.call(0, "end_training", servers.tickets[0])
     assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1000.0) == (0, True)
 
 
@@ -213,8 +226,8 @@ def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatc
     live = servers.transport.servers
     with FakeClock(autojump_secs=0.01) as fake:
         start = fake.monotonic()
-        assert live[0].receive(("wait_for_step", servers.tickets[0], 10, 1e9)) == (0, False)
-        assert fake.monotonic() - start <= LONGEST_SECS
+        assert live[0].dispatch(("wait_for_step", servers.tickets[0], 10, 1e9)) == (0, False)
+        assert fake.monotonic() - start <= MAX_WAIT_SECS
     monkeypatch.setattr("hookline.distributed.server.server.UNDECIDED_SECS", 0.05)
     with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
         live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
@@ -229,7 +242,7 @@ def test_a_decision_that_comes_just_as_the_wait_for_it_ends_is_the_answer(monkey
             return super().result()
 
     server = ParameterServer()
-    monkeypatch.setattr(server, "receive", lambda message: Late())
+    monkeypatch.setattr(server, "dispatch", lambda message: Late())
     assert server.answer(("commit",)) == "accepted"
 
 
@@ -279,7 +292,7 @@ def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropp
 
 
 def test_late_parts_of_what_was_refused_at_once_are_dropped(servers):
-    servers.call(0, "seal", servers.tickets[0])
+    servers.call(0, "end_training", servers.tickets[0])
     with pytest.raises(errors.OutOfRangeError):
         servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]).get()
     servers.transport.deliver_all()
@@ -350,7 +363,7 @@ def test_a_request_that_a_busy_step_server_reads_after_the_question_about_its_pa
             fake.advance(ASK_SECS + 1)
             servers.stage(("other", number), 1, 6)
         servers.transport.deliver_all()
-        fake.advance(LATE_SECS / 2)
+        fake.advance(REQUEST_LAG_SECS / 2)
         assert servers.train(("patient", 1), 5, owners=[1]).accepted
 
     assert servers.value(1) == 5
@@ -436,7 +449,7 @@ def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkey
     state = servers.transport.servers[0]._decisions.owner.state
 
     def fail(*args):
-        state.lost = True
+        state.has_lost_values = True
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(state, "apply", fail)
@@ -465,13 +478,13 @@ def test_values_that_were_pulled_do_not_change_with_later_updates(count):
     servers.call(0, "register", servers.tickets[0], [double])
     servers.commit(("chief", 2), [Put("v", *flatten(np.ones(count)))])
     live = servers.transport.servers[0]
-    before = held(live.receive(("pull", servers.tickets[0], ["v"])).values, "v")
+    before = held(live.dispatch(("pull", servers.tickets[0], ["v"])).values, "v")
 
     for number in range(3):
         servers.commit(("a", number), [Apply("double", [])])
 
     assert np.array_equal(before, np.ones(count))
-    assert held(live.receive(("pull", servers.tickets[0], ["v"])).values, "v")[0] == 8
+    assert held(live.dispatch(("pull", servers.tickets[0], ["v"])).values, "v")[0] == 8
 
 
 class Sent:
@@ -515,7 +528,7 @@ class Protocol(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "clock"):
             if not self.lost:
-                self.settle()
+                self.deliver_pending()
             self.contexts.close()
 
     def expected(self, server, n=None):
@@ -616,7 +629,7 @@ class Protocol(RuleBasedStateMachine):
 
     def see_who_is_out(self):
         """Nobody is shut out but whose request was missing for long, or one of its parts for very long."""
-        out = self.servers.transport.servers[0]._decisions._senders._out
+        out = self.servers.transport.servers[0]._decisions._senders._excluded
         for sent in [*self.open.values(), *self.left]:
             if sent.name[0] in out - self.out and not sent.decided and sent.since is not None:
                 limit = STAGED_SECS if sent.asked is None else UNDECIDED_SECS
@@ -675,12 +688,12 @@ class Protocol(RuleBasedStateMachine):
         servers = self.servers
         name = f"cut{len(self.cuts)}"
         names = {server: [f"v{server}"] for server in range(servers.count)}
-        cut = servers.call(0, "cut", servers.tickets[0], name, names)
+        cut = servers.call(0, "begin_snapshot", servers.tickets[0], name, names)
         assert int(held(cut.values, "v0")) == self.expected(0)
         self.cuts.append((name, len(self.accepted), self.clock.monotonic()))
 
     @rule()
-    def settle(self):
+    def deliver_pending(self):
         """All messages arrive: what was sent is decided and applied, answers and snapshots hold what they should."""
         if self.lost:
             return
@@ -698,7 +711,7 @@ class Protocol(RuleBasedStateMachine):
                 if sent.decided:
                     self.check_answer(sent, server, part.get())
         for name, n, since in self.cuts:
-            if self.clock.monotonic() - since > CUT_SECS:
+            if self.clock.monotonic() - since > SNAPSHOT_SECS:
                 continue
             for server in range(1, servers.count):
                 pulled = servers.call(server, "collect", servers.tickets[server], name, 0.0)
@@ -716,7 +729,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(luck=st.integers(0, 9))
     def seal(self, luck):
         if luck == 9 and not self.lost:
-            self.servers.call(0, "seal", self.servers.tickets[0])
+            self.servers.call(0, "end_training", self.servers.tickets[0])
             self.sealed = True
 
     @rule(server=st.integers(0, 2), luck=st.integers(0, 9))
@@ -735,7 +748,7 @@ class Protocol(RuleBasedStateMachine):
         self.servers.transport.posted.extend(left)
         self.fresh()
 
-    @rule(secs=st.sampled_from([LATE_SECS, ASK_SECS + 1, STAGED_SECS + 1]))
+    @rule(secs=st.sampled_from([REQUEST_LAG_SECS, ASK_SECS + 1, STAGED_SECS + 1]))
     def time_passes(self, secs):
         """Owners may be busy in it, and workers silent."""
         self.clock.advance(secs)
@@ -745,7 +758,7 @@ class Protocol(RuleBasedStateMachine):
         """Who has not sent its request is shut out; whose request is here waits for its other parts."""
         if luck != 2 or self.lost or self.sealed or self.servers.count == 1:
             return
-        self.settle()
+        self.deliver_pending()
         self.die(worker)
         silent = [sent for sent in [*self.open.values(), *self.left] if sent.parts and not sent.decided]
         gone = {sent.name[0] for sent in silent if sent.asked is None}
@@ -756,7 +769,7 @@ class Protocol(RuleBasedStateMachine):
             for server in range(1, self.servers.count):
                 self.servers.stage(transaction, server, 1)
             self.servers.call(0, "outcome", self.servers.tickets[0], transaction, range(1, self.servers.count))
-            self.settle()
+            self.deliver_pending()
         assert gone <= self.out
         for server in self.servers.transport.servers:
             assert {sender for sender, _ in server._decisions.owner._staged} <= {sent.name[0] for sent in silent} - gone
@@ -777,18 +790,18 @@ TestProtocol = Protocol.TestCase
 @pytest.mark.parametrize(
     ("method", "args"),
     [
-        ("pull_behind", (["v1"], 0, 9.0)),
-        ("collect", ("cut", 9.0)),
+        ("pull_after", (["v1"], 0, 9.0)),
+        ("collect", ("begin_snapshot", 9.0)),
         ("wait_delivered", (0, 9.0)),
         ("wait_for_step", (0, 9.0)),
     ],
 )
 def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatch, method, args):
     """The server begins anew between the end of the wait and the reading of what was waited for."""
-    servers.call(0, "cut", servers.tickets[0], "cut", {1: ["v1"]})
+    servers.call(0, "begin_snapshot", servers.tickets[0], "begin_snapshot", {1: ["v1"]})
     servers.transport.deliver_all()
     owner, ticket = servers.transport.servers[1]._decisions.owner, servers.tickets[1]
-    check, checks = Owner.check, []
+    check, checks = VariableOwner.check, []
 
     def check_and_lose(self):
         check(self)
@@ -797,7 +810,7 @@ def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatc
             if len(checks) == 2:  # The first one is before the wait.
                 servers.begin()
 
-    monkeypatch.setattr(Owner, "check", check_and_lose)
+    monkeypatch.setattr(VariableOwner, "check", check_and_lose)
     with pytest.raises(errors.AbortedError, match="anew"):
         servers.transport.call(1, method, ticket, *args).get()
 
@@ -805,10 +818,10 @@ def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatc
 def test_values_of_a_snapshot_that_nobody_collects_are_dropped(servers):
     with FakeClock() as fake:
         for number in range(20):
-            servers.call(0, "cut", servers.tickets[0], f"cut{number}", {1: ["v1"]})
+            servers.call(0, "begin_snapshot", servers.tickets[0], f"cut{number}", {1: ["v1"]})
             servers.transport.deliver_all()
-            fake.advance(CUT_SECS / 4)
-        assert len(servers.transport.servers[1]._decisions.owner._cuts) <= 5
+            fake.advance(SNAPSHOT_SECS / 4)
+        assert len(servers.transport.servers[1]._decisions.owner._snapshots) <= 5
         assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
 
 

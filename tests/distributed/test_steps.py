@@ -147,10 +147,10 @@ def test_workers_name_what_they_waited_for_in_vain(ray_cluster, start_job):
     assert "for the chief to create parameter server 'hookline-server-0'" in error["text"]
 
     # Servers that nobody has filled.
-    from hookline.distributed.cluster import connection
+    from hookline.distributed.cluster import ray_connection
 
-    connection.connect(ray_cluster.address, job.name, ray_cluster.token_path, 5)
-    connection.create_servers(job.name, 1)
+    ray_connection.connect(ray_cluster.address, job.name, ray_cluster.token_path, 5)
+    ray_connection.create_servers(job.name, 1)
     lonely = job.start(1, max_wait_secs=1)
     assert lonely.end() == 1
     (error,) = lonely.events("error")

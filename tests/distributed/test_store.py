@@ -20,8 +20,8 @@ from hookline import GraphKeys, clock, errors
 from hookline.distributed import Cluster, ParameterServer, StalenessHook
 
 # Times of the protocol, which a test waits for by its own clock.
-from hookline.distributed.protocol import WAITING
-from hookline.distributed.server.owner import Owner
+from hookline.distributed.protocol import BLOCKING_METHODS
+from hookline.distributed.server.variable_owner import VariableOwner
 from hookline.distributed.worker.pulls import FRESH_SECS
 from hookline.testing import FakeClock, read_events
 
@@ -54,14 +54,14 @@ class Model:
 
 def descend(variable, grad, rate):
     rule = optax.adam(rate)
-    slots = hl.Variable(hl.op(rule.init)(variable.initialized_value()), name=f"slots/{variable.op.name}")
+    opt_state = hl.Variable(hl.op(rule.init)(variable.initialized_value()), name=f"opt_state/{variable.op.name}")
 
     def apply(values, grad):
         params, state = values
         changes, state = rule.update(grad, state, params)
         return optax.apply_updates(params, changes), state
 
-    return hl.update((variable, slots), apply, grad, name=f"descend/{variable.op.name}")
+    return hl.update((variable, opt_state), apply, grad, name=f"descend/{variable.op.name}")
 
 
 def in_process(count):
@@ -148,7 +148,7 @@ class Locked(DirectTransport):
         self.lock = threading.RLock()
 
     def call(self, server, method, *args):
-        with contextlib.nullcontext() if method in WAITING else self.lock:
+        with contextlib.nullcontext() if method in BLOCKING_METHODS else self.lock:
             return super().call(server, method, *args)
 
 
@@ -204,7 +204,7 @@ def test_a_chief_that_comes_back_finds_the_servers_ready():
 def test_sealed_servers_end_workers_as_at_the_end_of_their_input():
     _, chief, worker = pair(2)
     worker.run()
-    chief.session.lowlevel.seal()
+    chief.session.backend.end_training()
 
     with pytest.raises(errors.OutOfRangeError, match="has ended at global step 1"):
         worker.run()
@@ -310,7 +310,7 @@ def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_nex
     transport = in_process(2)
     first = Model(Target(transport))
     with monkeypatch.context() as patch:
-        patch.setattr(Owner, "register", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(VariableOwner, "register", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             first.session.run(first.init)
 
@@ -376,7 +376,7 @@ def test_a_worker_neither_restores_nor_ends_nor_reopens_the_training_of_all():
     _, _, worker = pair(1)
     worker.run()
     restore = partial(worker.session.load, worker.session.snapshot())
-    for forbidden in (restore, worker.session.lowlevel.seal, worker.session.lowlevel.publish):
+    for forbidden in (restore, worker.session.backend.end_training, worker.session.backend.publish):
         with pytest.raises(errors.FailedPreconditionError, match="Only the chief, worker 0, .* ends a training"):
             forbidden()
     worker.run()
@@ -447,15 +447,15 @@ def test_staleness_counts_the_updates_of_others(servers):
     with FakeClock():
         chief.run()
         worker.run()
-        assert [model.session.lowlevel.store.staleness() for model in (chief, worker)] == [(1, 0.0, 0)] * 2
+        assert [model.session.backend.store.staleness() for model in (chief, worker)] == [(1, 0.0, 0)] * 2
         chief.run()
         for _ in range(3):
             worker.run()
         chief.run()
 
     # The chief's first run has values from before the worker's; its second from before the worker's three.
-    assert chief.session.lowlevel.store.staleness() == (2, 2.0, 3)
-    assert chief.session.lowlevel.store.staleness() == (0, 0.0, 0)
+    assert chief.session.backend.store.staleness() == (2, 2.0, 3)
+    assert chief.session.backend.store.staleness() == (0, 0.0, 0)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -468,11 +468,11 @@ def test_a_worker_that_was_stopped_for_long_goes_on_with_the_values_of_now(overl
         chief.run()
         for _ in range(3):
             worker.run()
-        chief.session.lowlevel.store.staleness()
+        chief.session.backend.store.staleness()
         fake.advance(FRESH_SECS * 2)
         chief.run()
 
-    assert chief.session.lowlevel.store.staleness() == (1, 0.0, 0)
+    assert chief.session.backend.store.staleness() == (1, 0.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -489,7 +489,7 @@ def test_no_update_misses_more_than_the_bound_and_who_would_cause_it_waits(serve
             model.run(last_step=60)
         model.session.close()
 
-    stores = [model.session.lowlevel.store for model in models]
+    stores = [model.session.backend.store for model in models]
     at_once(*(partial(work, model) for model in models))
 
     reports = [store.staleness() for store in stores]
@@ -524,7 +524,7 @@ def test_a_run_waits_for_a_slower_worker_and_goes_on_when_that_one_leaves():
 
 
 def ticket(model):
-    return model.session.lowlevel.store._members.ticket(0)
+    return model.session.backend.store._members.ticket(0)
 
 
 def test_a_run_that_fails_holds_nobody_back():
@@ -584,9 +584,9 @@ def test_what_came_for_a_run_is_not_used_by_a_later_one():
         worker.run()
 
     np.testing.assert_array_equal(chief.run([chief.w])[0], worker.run([worker.w])[0])
-    chief.session.lowlevel.store.staleness()
+    chief.session.backend.store.staleness()
     chief.run()
-    assert chief.session.lowlevel.store.staleness() == (1, 0.0, 0)
+    assert chief.session.backend.store.staleness() == (1, 0.0, 0)
 
 
 class Host:
@@ -645,7 +645,7 @@ def test_a_worker_waits_for_the_chief_for_longer_than_a_call_may_take(monkeypatc
     monkeypatch.setattr(transport.servers[0], "wait_until_ready", lambda secs: waits.append(secs) or wait(secs))
     with FakeClock(autojump_secs=0.001) as fake:
         start = fake.monotonic()
-        assert not worker.session.lowlevel.wait_until_ready(20.0)
+        assert not worker.session.backend.wait_until_ready(20.0)
         assert fake.monotonic() - start == pytest.approx(20)
     assert 0 < max(waits) <= 1.0
 
@@ -654,9 +654,9 @@ def test_a_chief_with_a_plain_session_lets_workers_in_itself():
     _, chief, worker = pair(2)
     manager = hl.train.SessionManager(graph=worker.graph)
     with pytest.raises(errors.DeadlineExceededError, match="the chief to make the model ready .*still initialises"):
-        manager.wait_for_session(worker.session.lowlevel._target, max_wait_secs=0)
-    chief.session.lowlevel.publish()
-    assert manager.wait_for_session(worker.session.lowlevel._target, max_wait_secs=0).global_step == 0
+        manager.wait_for_session(worker.session.backend._target, max_wait_secs=0)
+    chief.session.backend.publish()
+    assert manager.wait_for_session(worker.session.backend._target, max_wait_secs=0).global_step == 0
 
 
 def test_a_chief_that_died_in_init_fn_runs_it_again():
@@ -685,7 +685,7 @@ def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
         losses = [float(model.run([model.loss, model.train])[0]) for _ in range(4)]
 
     assert losses[0] == losses[1] > losses[2] > losses[3]
-    assert model.session.lowlevel.store.staleness() == (4, 0.75, 1)
+    assert model.session.backend.store.staleness() == (4, 0.75, 1)
 
 
 def test_variables_that_each_worker_has_for_itself_stay_at_home():
@@ -698,7 +698,7 @@ def test_variables_that_each_worker_has_for_itself_stay_at_home():
     session.run(hl.group(hl.global_variables_initializer(), hl.local_variables_initializer()))
     session.run([change, key])
 
-    assert transport.servers[0].status().held == {"shared"}
+    assert transport.servers[0].status().initialized == {"shared"}
     assert float(session.run(mine)) == 2.0
     assert session.snapshot().keys() >= {"shared"}
 

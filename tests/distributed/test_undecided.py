@@ -55,12 +55,14 @@ def undecided(actor):
     import ray
 
     return ray.get(
-        actor.__ray_call__.remote(lambda live: len(live._decisions._ballots._open) + len(live._decisions.owner._staged))
+        actor.__ray_call__.remote(
+            lambda live: len(live._decisions._pending_commits._open) + len(live._decisions.owner._staged)
+        )
     )
 
 
 def assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles):
-    store = pair.session.lowlevel.store
+    store = pair.session.backend.store
     ticket, transport = store._members.ticket(1), store._transport
     # A worker that is killed between its two messages leaves this.
     transport.call(1, "stage", ticket, ("dead", 1), [], ["right"])

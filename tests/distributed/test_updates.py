@@ -16,8 +16,8 @@ from tests import python
 import hookline as hl
 
 # Functions as bytes: what users see of them is that they run on a server.
-from hookline.distributed.protocol import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
-from hookline.distributed.worker.updates import check_same, code_text, portable
+from hookline.distributed.protocol import SMALL_BYTES, Structure, decode_leaf, decode_leaves, encode_leaf, flatten
+from hookline.distributed.worker.updates import check_fingerprints, code_text, portable
 from hookline.errors import FailedPreconditionError
 from hookline.extend import Update
 
@@ -37,7 +37,7 @@ def test_a_value_comes_back_as_it_left(name):
     value = TREES[name]()
     leaves, structure = pickle.loads(cloudpickle.dumps(flatten(value), protocol=5))
 
-    back = jax.tree.unflatten(structure.treedef, unpack_all(leaves))
+    back = jax.tree.unflatten(structure.treedef, decode_leaves(leaves))
 
     assert jax.tree.structure(back) == jax.tree.structure(value)
     for old, new in zip(jax.tree.leaves(value), jax.tree.leaves(back), strict=True):
@@ -51,19 +51,19 @@ def test_a_value_comes_back_as_it_left(name):
 def test_a_large_array_travels_without_a_copy(dtype):
     buffers = []
     array = jnp.ones(SMALL_BYTES, dtype)
-    text = pickle.dumps(pack(array), protocol=5, buffer_callback=buffers.append)
+    text = pickle.dumps(encode_leaf(array), protocol=5, buffer_callback=buffers.append)
 
     assert [buffer.raw().nbytes for buffer in buffers] == [array.nbytes]
-    assert unpack(pickle.loads(text, buffers=buffers)).dtype == dtype
+    assert decode_leaf(pickle.loads(text, buffers=buffers)).dtype == dtype
 
 
 @pytest.mark.parametrize("count", [0, SMALL_BYTES // 8, SMALL_BYTES // 8 + 1])
 def test_arrays_that_have_travelled_cannot_be_written_to(count):
     buffers = []
-    text = pickle.dumps(pack(np.arange(count, dtype=">f8")), protocol=5, buffer_callback=buffers.append)
+    text = pickle.dumps(encode_leaf(np.arange(count, dtype=">f8")), protocol=5, buffer_callback=buffers.append)
 
     # Ray hands out what lies in memory that processes share.
-    array = unpack(pickle.loads(text, buffers=[bytes(buffer) for buffer in buffers]))
+    array = decode_leaf(pickle.loads(text, buffers=[bytes(buffer) for buffer in buffers]))
 
     assert np.array_equal(array, np.arange(count, dtype=">f8"))
     assert array.dtype == ">f8"
@@ -138,10 +138,10 @@ def test_code_text_sees_through_closures_defaults_and_partials_and_ends_on_cycle
 
 def test_the_first_difference_is_named():
     with pytest.raises(FailedPreconditionError, match=r"update 'b', which is another one in the chief's graph"):
-        check_same({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "c": "8"}, "update")
+        check_fingerprints({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "c": "8"}, "update")
     with pytest.raises(FailedPreconditionError, match=r"update 'd', which the chief's graph does not have"):
-        check_same({"a": "1"}, {"d": "1"}, "update")
-    check_same({"a": "1", "only the chief's": "2"}, {"a": "1"}, "update")
+        check_fingerprints({"a": "1"}, {"d": "1"}, "update")
+    check_fingerprints({"a": "1", "only the chief's": "2"}, {"a": "1"}, "update")
 
 
 def test_an_update_survives_pickling_with_its_function():

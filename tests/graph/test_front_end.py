@@ -13,14 +13,14 @@ from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import errors, train
-from hookline.extend import FrontEnd, Guard, default_graph
+from hookline.extend import FrontEnd, Guard, require_default_graph
 
 
 class Shouted(hl.Tensor):
     def shout(self) -> str:
         return self.name.upper()
 
-    def as_fed(self, value):
+    def convert_feed(self, value):
         return [2 * item for item in value]
 
 
@@ -82,9 +82,9 @@ def test_other_graphs_have_the_front_end_of_the_core():
 def test_the_default_graph_of_a_thread_is_of_the_class_that_is_asked_for_while_it_is_empty():
     hl.reset_default_graph()
     try:
-        found = default_graph(Loud)
+        found = require_default_graph(Loud)
         assert type(found) is Loud
-        assert default_graph(Loud) is default_graph(hl.Graph) is hl.get_default_graph() is found
+        assert require_default_graph(Loud) is require_default_graph(hl.Graph) is hl.get_default_graph() is found
         assert hl.constant(1.0).shout() == "CONST:0"
     finally:
         hl.reset_default_graph()
@@ -102,7 +102,7 @@ def test_a_graph_with_something_in_it_or_in_a_block_of_its_own_keeps_its_class(e
             if entered is contextlib.nullcontext:
                 hl.constant(1.0)
             with pytest.raises(TypeError, match=r"must be a .*Loud, and is a hookline\..*Graph: build inside"):
-                default_graph(Loud)
+                require_default_graph(Loud)
     finally:
         hl.reset_default_graph()
 
@@ -131,7 +131,7 @@ def test_a_front_end_looks_at_each_run_once_it_has_been_made_and_may_raise():
 
 def test_a_fed_number_is_compiled_in_where_the_front_end_says_that_the_program_needs_it(caplog):
     class Sized(FrontEnd):
-        def is_compiled_in(self, op, computed):
+        def is_static(self, op, computed):
             return op.name == "size" and any(other.name == "zeros" for other in computed)
 
     with graph_with(Sized()):
@@ -147,7 +147,7 @@ def test_a_fed_number_is_compiled_in_where_the_front_end_says_that_the_program_n
 
 def test_a_step_that_is_repeated_compiles_fed_numbers_in():
     class Sized(FrontEnd):
-        def is_compiled_in(self, op, computed):
+        def is_static(self, op, computed):
             return op.name == "size"
 
     with graph_with(Sized()):
@@ -164,7 +164,7 @@ def test_a_step_that_is_repeated_compiles_fed_numbers_in():
 
 def test_a_guard_that_holds_back_nothing_remote_runs_with_an_update_of_a_parameter_server():
     class Mine(Guard):
-        refuses_remote = False
+        forbids_remote_updates = False
 
     with hl.Graph().as_default():
         weight = hl.Variable(1.0, name="weight")
@@ -172,7 +172,7 @@ def test_a_guard_that_holds_back_nothing_remote_runs_with_an_update_of_a_paramet
         mine, other = Mine(weight > 0, "mine"), hl.skip_updates_if(weight > 0, name="other")
         with hl.Session(Servers()) as sess:
             sess.run(hl.global_variables_initializer())
-            sess.lowlevel.publish()
+            sess.backend.publish()
             sess.run((add.op, mine))
             with pytest.raises(errors.UnimplementedError, match="other.* cannot hold back"):
                 sess.run((add.op, mine, other))

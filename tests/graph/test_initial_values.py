@@ -27,8 +27,8 @@ MADE_IN_THE_BLOCK = {
     "a random value": lambda v: hl.Variable(hl.op(lambda key: jnp.ones(3))(hl.random_key())),
     "a tree of variables": lambda v: hl.variables({"a": np.ones(3), "b": 1.0}),
     "a tree of variables from operations": lambda v: hl.variables(lambda: {"a": ones() + 1.0}),
-    "an optimizer's slots": lambda v: hl.train.Optimizer(optax.adam(0.1)).minimize(v * v),
-    "slots of all together": lambda v: hl.train.Optimizer(
+    "an optimizer's opt_state": lambda v: hl.train.Optimizer(optax.adam(0.1)).minimize(v * v),
+    "opt_state of all together": lambda v: hl.train.Optimizer(
         optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
     ).minimize(v * v * hl.Variable(2.0)),
     "an average of a variable": lambda v: hl.train.ExponentialMovingAverage(0.9).apply([v]),
@@ -93,10 +93,10 @@ def test_a_tensor_that_was_made_in_a_block_is_an_initial_value_outside_of_it():
         made = hl.constant(1.0) * 3.0
         shared = hl.host_op(lambda: drawn.append(1) or float(len(drawn)), spec=0.0)()
         base = hl.constant(3.0)
-        slope = hl.gradients(base * base, base)[0]
+        grads = hl.gradients(base * base, base)[0]
     v = hl.Variable(made, name="v")
     a, b = hl.Variable(shared, name="a"), hl.Variable(shared, name="b")
-    g = hl.Variable(slope, name="g")
+    g = hl.Variable(grads, name="g")
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
         assert sess.run([v, a, b, g, updates]) == [3.0, 1.0, 1.0, 6.0, 0]

@@ -266,8 +266,8 @@ def test_a_host_op_without_arguments_is_called_in_each_run():
 def test_views_are_found_by_the_names_they_have():
     x = hl.placeholder("float32", [2], name="x")
     pair = hl.op(lambda x: {"sum": x.sum(), "all": (x, -x)}, name="pair")(x)
-    (slope,) = hl.gradients(pair["sum"], x)
-    names = [slope.name, x[0].name, x[:1].name, pair["all"][1].name]
+    (grad,) = hl.gradients(pair["sum"], x)
+    names = [grad.name, x[0].name, x[:1].name, pair["all"][1].name]
     assert names == ["gradients:0[0]", "x:0[0]", "x:0[slice(None, 1, None)]", "pair:0['all'][1]"]
     results = [np.asarray(value).tolist() for value in run(names, {x: [3.0, 4.0]})]
     assert results == [[1.0, 1.0], 3.0, [3.0], [-3.0, -4.0]]

@@ -134,10 +134,10 @@ def test_slots_are_read_out_of_a_checkpoint_by_name(sess, tmp_path):
     path = hl.train.Saver().save(sess, str(tmp_path / "model"))
     names = [name for name, _ in hl.train.list_variables(path)]
     assert names == ["global_step", "optimizer/w/0/count", "optimizer/w/0/mu", "optimizer/w/0/nu", "w"]
-    slots = hl.train.load_variable(path, "optimizer/w")
-    assert jax.tree.structure(slots) == jax.tree.structure({"0": {"count": 0, "mu": 0, "nu": 0}})
-    np.testing.assert_allclose(slots["0"]["mu"], [0.8, -0.4], rtol=1e-6)
-    np.testing.assert_array_equal(hl.train.load_variable(path, "optimizer/w/0/nu"), slots["0"]["nu"])
+    opt_state = hl.train.load_variable(path, "optimizer/w")
+    assert jax.tree.structure(opt_state) == jax.tree.structure({"0": {"count": 0, "mu": 0, "nu": 0}})
+    np.testing.assert_allclose(opt_state["0"]["mu"], [0.8, -0.4], rtol=1e-6)
+    np.testing.assert_array_equal(hl.train.load_variable(path, "optimizer/w/0/nu"), opt_state["0"]["nu"])
 
 
 def test_what_cannot_be_a_rate_is_refused_with_the_way_to_give_it(sess):
@@ -166,7 +166,7 @@ def test_a_counter_that_was_left_trainable_trains_nothing(sess):
     count = hl.Variable(0, name="count")
     optimizer = hl.train.Optimizer(optax.sgd(0.5))
     pairs = optimizer.compute_gradients(w * w)
-    assert [(slope is None, variable) for slope, variable in pairs] == [(False, w), (True, count)]
+    assert [(grads is None, variable) for grads, variable in pairs] == [(False, w), (True, count)]
     train = optimizer.apply_gradients(pairs)
     assert hl.get_collection(hl.GraphKeys.TRAIN_OP) == [train]
     sess.run(hl.global_variables_initializer())

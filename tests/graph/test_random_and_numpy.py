@@ -52,10 +52,10 @@ def test_readers_of_one_key_share_it_and_only_runs_that_need_it_count():
 def test_gradients_flow_through_random_operations():
     w = hl.Variable(2.0, name="w")
     noise = hl.op(jax.random.normal)(hl.random_key())
-    (slope,) = hl.gradients(w * noise, w)
+    (grad,) = hl.gradients(w * noise, w)
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
-        value, gradient = sess.run([noise, slope])
+        value, gradient = sess.run([noise, grad])
         assert value == gradient
 
 

@@ -193,17 +193,17 @@ def test_any_optax_transformation_gives_what_optax_gives(sess, name):
     transformation = TRANSFORMATIONS[name]
     params = [jnp.array([1.0, -2.0]), jnp.array([[0.5, 3.0]])]
 
-    def loss_of(params):
+    def loss_fn(params):
         return jnp.sum(params[0] ** 2) * jnp.sum(jnp.sin(params[1]))
 
     variables = [hl.Variable(value, name=f"v{i}") for i, value in enumerate(params)]
-    loss = hl.op(loss_of)(variables)
+    loss = hl.op(loss_fn)(variables)
     train = hl.train.Optimizer(transformation).minimize(loss)
     sess.run(hl.global_variables_initializer())
     state = transformation.init(params)
     for _ in range(5):
         sess.run(train)
-        updates, state = transformation.update(jax.grad(loss_of)(params), state, params)
+        updates, state = transformation.update(jax.grad(loss_fn)(params), state, params)
         params = optax.apply_updates(params, updates)
     for value, expected in zip(sess.run(variables), params, strict=True):
         np.testing.assert_allclose(value, expected, rtol=2e-5, atol=1e-6)
@@ -228,7 +228,7 @@ def test_state_lives_beside_each_variable_unless_they_are_treated_together(name)
 
 def custom_rule(rule):
     ruled = jax.custom_jvp(rule)
-    ruled.defjvp(lambda grads, slopes: (rule(*grads), rule(*slopes)))
+    ruled.defjvp(lambda primals, tangents: (rule(*primals), rule(*tangents)))
     return ruled
 
 
@@ -328,12 +328,12 @@ def test_the_gradient_is_that_of_the_value_which_the_loss_reads(sess):
     x = hl.Variable(3.0, name="x")
     before = x * x
     with hl.control_dependencies([x.assign(5.0)]):
-        (slope,) = hl.gradients(before, x)
+        (grad,) = hl.gradients(before, x)
         after = x * x
         (later,) = hl.gradients(after, x)
         (both,) = hl.gradients([before, after], x)
     sess.run(x.initializer)
-    assert sess.run([before, slope]) == [9.0, 6.0]
+    assert sess.run([before, grad]) == [9.0, 6.0]
     assert sess.run([after, later]) == [25.0, 10.0]
     with pytest.raises(errors.InvalidArgumentError, match="'x' is read both before and after an update"):
         sess.run(both)

@@ -74,30 +74,30 @@ class Layout:
 
     def state(self) -> dict[str, Any]:
         params = self.params()
-        return {"params": params, "slots": optax.adam(1e-2).init(params), "n": jnp.zeros((), jnp.int32)}
+        return {"params": params, "opt_state": optax.adam(1e-2).init(params), "n": jnp.zeros((), jnp.int32)}
 
     def sharding(self) -> Any:
         """Returns where the state lives."""
         if self.places is None:
             return None
-        slots = jax.eval_shape(self.state)["slots"]
+        opt_state = jax.eval_shape(self.state)["opt_state"]
         beside = optax.tree_map_params(
-            optax.adam(1e-2), lambda _, place: place, slots, self.places, transform_non_params=lambda _: self.whole
+            optax.adam(1e-2), lambda _, place: place, opt_state, self.places, transform_non_params=lambda _: self.whole
         )
-        return {"params": self.places, "slots": beside, "n": self.whole}
+        return {"params": self.places, "opt_state": beside, "n": self.whole}
 
     def step(self, state: dict[str, Any], batch: Any) -> Any:
-        loss, slope = jax.value_and_grad(self.loss)(state["params"], batch)
-        updates, slots = optax.adam(1e-2).update(slope, state["slots"])
+        loss, grad = jax.value_and_grad(self.loss)(state["params"], batch)
+        updates, opt_state = optax.adam(1e-2).update(grad, state["opt_state"])
         params = optax.apply_updates(state["params"], updates)
-        return {"params": params, "slots": slots, "n": state["n"] + 1}, {"loss": loss}
+        return {"params": params, "opt_state": opt_state, "n": state["n"] + 1}, {"loss": loss}
 
     def evaluation(self, state: dict[str, Any], batch: Any) -> dict[str, Any]:
         return {"loss": self.loss(state["params"], batch), "norm": optax.tree.norm(state["params"])}
 
     def loop(self, data: Any) -> hl.train.Loop:
         with hl.Graph().as_default():
-            batches = hl.data.iterator(hl.data.arrays(data, BATCH, epochs=None), device=self.batch)
+            batches = hl.data.iterator(hl.data.from_arrays(data, BATCH, epochs=None), device=self.batch)
         return hl.train.Loop(self.step, self.state, batches, sharding=self.sharding())
 
 
@@ -191,7 +191,7 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
         average = hl.train.ExponentialMovingAverage(0.5)
         averaged = average.apply(params)
     progress, last = io.StringIO(), hl.train.FinalOpsHook({"norm": norm, "average": average.average(params)})
-    evaluate = hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2, keep_best="loss")
+    evaluate = hl.train.Evaluate(layout.evaluation, hl.data.from_arrays(examples()[:48], 16), every=2, keep_best="loss")
     seen: list[Any] = []
 
     class Averaging(hl.train.SessionRunHook):
@@ -301,7 +301,7 @@ def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
     with hl.Graph().as_default():
         beside = layout.places or dict.fromkeys(layout.params())
         params = {name: hl.Variable(value, name=name, sharding=beside[name]) for name, value in layout.params().items()}
-        batch = hl.data.iterator(hl.data.arrays(examples(), BATCH, epochs=None), device=layout.batch)
+        batch = hl.data.iterator(hl.data.from_arrays(examples(), BATCH, epochs=None), device=layout.batch)
         loss = hl.op(layout.loss, name="loss")(params, batch)
         step = hl.train.create_global_step()
         clipped = lambda learning_rate: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))  # noqa: E731
@@ -311,11 +311,11 @@ def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
         average = hl.train.ExponentialMovingAverage(0.9)
         with hl.control_dependencies([train]):
             train = hl.group(train, average.apply())
-        slopes = {variable.op.name: slope for slope, variable in pairs}
+        grads = {variable.op.name: grad for grad, variable in pairs}
         hl.summary.scalar("loss", loss)
-        hl.summary.histogram("slopes", slopes)
+        hl.summary.histogram("grads", grads)
         hl.summary.image("rows", hl.op(lambda batch: batch.reshape(BATCH, 4, 4, 1))(batch), max_outputs=3)
-        norm = hl.op(optax.tree.norm, name="norm")(slopes)
+        norm = hl.op(optax.tree.norm, name="norm")(grads)
         averages = {name: average.average(variable) for name, variable in params.items()}
         last = hl.train.FinalOpsHook({"averages": averages, "rate": optimizer.learning_rate})
         evaluate = hl.train.Evaluate(
@@ -380,10 +380,10 @@ def optimizers(layout: Layout, logdir: Path) -> dict[str, Any]:
                 for _ in range(4):
                     session.run(train)
                 values = session.snapshot()
-        slots = values[optimizer.slots[0].op.name]
+        opt_state = values[optimizer.slots[0].op.name]
         found[name] = {
-            "values": numbers([values["params"], values["copy"], slots]),
-            "places": places([values["params"], values["copy"], slots]),
+            "values": numbers([values["params"], values["copy"], opt_state]),
+            "places": places([values["params"], values["copy"], opt_state]),
             "compiled": lines.compiled,
         }
     return found
@@ -401,7 +401,7 @@ def readings(layout: Layout, logdir: Path) -> dict[str, Any]:
     hooks = [
         hl.train.LoggingTensorHook({"norm": norm}, trigger=hl.train.every(2)),
         hl.train.SummarySaverHook(trigger=hl.train.every(2), output_dir=str(logdir), summary_op=summaries),
-        hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2),
+        hl.train.Evaluate(layout.evaluation, hl.data.from_arrays(examples()[:48], 16), every=2),
     ]
     collectives: list[list[str]] = []
     steps: list[int] = []

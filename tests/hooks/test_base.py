@@ -17,7 +17,7 @@ def test_every_callback_of_the_base_class_does_nothing():
 
 
 def test_the_optional_callbacks_are_not_there_to_be_called():
-    for name in ("on_exception", "save_last", "after_close"):
+    for name in ("on_exception", "save_on_failure", "after_close"):
         assert not hasattr(SessionRunHook(), name)
 
 

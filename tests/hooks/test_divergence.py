@@ -32,7 +32,7 @@ def batches(count=40, nan_at=(), bad_slope_at=()):
 
 
 class Job:
-    """A model that keeps all that a step may change: weights, slots, averages, statistics of the batch, noise."""
+    """A model that keeps all that a step may change: weights, opt_state, averages, statistics of the batch, noise."""
 
     def __init__(self, data, drawn=None):
         self.graph = hl.Graph(seed=5)
@@ -139,8 +139,8 @@ def test_too_many_in_a_row_are_an_error():
 def test_a_nan_gradient_is_skipped_by_whoever_watches_the_gradients():
     job = Job(batches(12, bad_slope_at=[5]))
     with job.graph.as_default():
-        (slope,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
-    assert np.isfinite(job.run(train.NanTensorHook(slope, on_nan="skip"))["weight"]).all()
+        (grad,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
+    assert np.isfinite(job.run(train.NanTensorHook(grad, on_nan="skip"))["weight"]).all()
     assert np.isnan(Job(batches(12, bad_slope_at=[5])).run()["weight"]).any()
 
 
@@ -333,9 +333,9 @@ def test_going_back_to_the_same_checkpoint_too_often_is_an_error(tmp_path):
 def test_several_hooks_go_back_once(tmp_path, caplog):
     job = Job(batches(40, bad_slope_at=[13, 23]))
     with job.graph.as_default():
-        (slope,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
+        (grad,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
     # The gradient is NaN in run 14, and the loss in the next, which is told first.
-    hooks = [watching("rollback", strict=True), train.NanTensorHook(slope, on_nan="rollback")]
+    hooks = [watching("rollback", strict=True), train.NanTensorHook(grad, on_nan="rollback")]
     state = job.run(*hooks, directory=tmp_path)
     assert [said.partition("went back to those of ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
         "10",
@@ -406,6 +406,6 @@ def test_a_guard_of_ones_own_is_refused_there_as_well():
         run = (weight.assign_add(1.0), hl.skip_updates_if(hl.op(jnp.isnan)(weight)))
         with hl.Session(Servers()) as session:
             session.run(hl.global_variables_initializer())
-            session.lowlevel.publish()
+            session.backend.publish()
             with pytest.raises(errors.UnimplementedError, match="which happens on a parameter server"):
                 session.run(run)

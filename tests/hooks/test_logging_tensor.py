@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hookline import constant, host_op
 from hookline.errors import AbortedError, OutOfRangeError
 from hookline.testing import FakeClock, RecordingHook
-from hookline.train import LoggingTensorHook, when
+from hookline.train import LoggingTensorHook, only_for
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_runs_that_it_was_not_called_on_count(model):
 
 def test_bound_to_some_runs_it_counts_those(model, lines):
     other = model.global_step.assign_add(0)
-    with model.session(when(model.train, LoggingTensorHook(["loss"], every_n_iter=3))) as session:
+    with model.session(only_for(model.train, LoggingTensorHook(["loss"], every_n_iter=3))) as session:
         for _ in range(7):
             session.run(other)
             session.run(model.train)

@@ -9,7 +9,7 @@ import pytest
 from hookline import Graph, SessionConfig, Variable, get_default_graph, op, placeholder
 from hookline.errors import AbortedError, NanLossDuringTrainingError
 from hookline.testing import RecordingHook
-from hookline.train import NanTensorHook, SessionRunHook, create_global_step, every, when
+from hookline.train import NanTensorHook, SessionRunHook, create_global_step, every, only_for
 
 NAN, INF = float("nan"), float("inf")
 LATE = SessionConfig().max_runs_ahead
@@ -173,7 +173,7 @@ def test_bound_to_some_runs_it_watches_those(model, loss, x):
     other = model.global_step.assign_add(1)
     for values, found in (((NAN, 1.0), False), ((1.0, NAN), True)):
         asked = list(zip((other, model.train), values, strict=True)) * 100
-        assert bool(until_nan(model, x, asked, when(model.train, NanTensorHook(loss)))[1]) == found
+        assert bool(until_nan(model, x, asked, only_for(model.train, NanTensorHook(loss)))[1]) == found
 
 
 def test_the_check_is_added_once_a_graph_and_tensor(model):
@@ -201,7 +201,7 @@ def test_a_preemption_is_recovered_with_the_hook_aboard(feed, loss):
 
 @pytest.mark.parametrize("bad", [7, 90, 131])
 def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, x, bad, monkeypatch):
-    monkeypatch.setattr("hookline.session.running.latches._START_ANEW_RUNS", 30)  # For 2**30 runs, which take hours.
+    monkeypatch.setattr("hookline.session.running.latches._REBASE_RUNS", 30)  # For 2**30 runs, which take hours.
     asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 200)]
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
     assert f"global step {bad}" in error

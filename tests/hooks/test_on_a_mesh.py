@@ -98,7 +98,7 @@ def test_what_is_compared_is_there(trained):
     assert found["loop"]["rates"] == 2
     assert "global step 6" in found["NaN: raise"]["raised"]
     assert [len(found[f"NaN: {on_nan}"]["told"]) for on_nan in ("raise", "stop", "skip", "rollback")] == [0, 1, 3, 3]
-    assert {"rows/image/0 1", "slopes 3", "loss 5"} <= found["graph"]["summaries"].keys()
+    assert {"rows/image/0 1", "grads 3", "loss 5"} <= found["graph"]["summaries"].keys()
     assert {"w/ExponentialMovingAverage", "optimizer/joint"} <= found["graph"]["values"].keys()
     for on_nan in ("skip", "rollback"):
         assert np.isfinite(found[f"NaN: {on_nan}"]["state"]).all()

@@ -31,13 +31,13 @@ class OwnSaver:
         session.hook_data.setdefault("savers", {})[self.saver] = self.save_now
 
     def on_trigger(self, firing):
-        firing.context.settle()
+        firing.context.deliver_pending()
         self.save_now(firing.context.session)
 
     def end(self, session):
         self.save_now(session)
 
-    def save_last(self, session, exception):
+    def save_on_failure(self, session, exception):
         self.save_now(session)
 
     def after_close(self):
@@ -113,7 +113,7 @@ def test_a_state_that_a_hook_has_condemned_is_not_saved(job, saver):
         trigger = train.every(3)
 
         def on_trigger(self, firing):
-            firing.context.session.condemn(ValueError("bad"))
+            firing.context.session.mark_invalid(ValueError("bad"))
 
     with pytest.raises(KeyError, match="mine"), job.session(saver, Condemns()) as session:
         job.run(session, 2.0, 2.0, 2.0, fail_after=True)
@@ -137,7 +137,7 @@ def test_a_nan_that_is_found_out_only_after_an_error_in_the_body_is_not_saved_ei
 def test_after_a_nan_that_stops_the_saver_is_told_in_its_end_by_the_fault_of_the_session(job, tmp_path):
     class Careful(OwnSaver):
         def save_now(self, session):
-            if session.fault is None:
+            if session.invalid_reason is None:
                 super().save_now(session)
 
     saver = Careful(str(tmp_path))

@@ -91,9 +91,9 @@ def test_a_profile_holds_one_run_and_says_which_operations_it_is_of(tmp_path):
     x = hl.placeholder(jnp.float32, [64, 32], name="x")
     weights = hl.Variable(np.random.default_rng(5).normal(size=(32, 16)).astype(np.float32), name="w")
     loss = hl.op(lambda x, w: jnp.mean(jnp.tanh(x @ w)), name="loss")(x, weights)
-    (slope,) = hl.gradients(loss, weights)
+    (grad,) = hl.gradients(loss, weights)
     step = train.get_or_create_global_step()
-    train_op = hl.group(weights.assign_sub(slope), step.assign_add(1), name="train")
+    train_op = hl.group(weights.assign_sub(grad), step.assign_add(1), name="train")
     hook = ProfilerHook(save_steps=3, output_dir=str(tmp_path))
     metadata, options = hl.RunMetadata(), hl.RunOptions(output_partition_graphs=True)
     with train.MonitoredSession(hooks=[hook]) as session:

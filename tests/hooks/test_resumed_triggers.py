@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import hookline as hl
 from hookline import train
 from hookline.testing import FakeClock
-from hookline.train import SecondOrStepTimer, Trigger, at_steps, every, spaced, steps_where
+from hookline.train import SecondOrStepTimer, Trigger, at_steps, every, first_then_every, when_step
 
 
 class Firings(train.SessionRunHook):
@@ -50,28 +50,36 @@ def trained(directory, trigger: Trigger, last_step: int, steps_per_run: int = 1)
         pytest.param(every(100), every(20), 300, [260, 280, 300], id="a shorter every"),
         pytest.param(every(20), every(100), 450, [300, 400], id="a longer every"),
         pytest.param(every(100), every(100), 310, [300], id="the same"),
-        pytest.param(spaced(100), spaced(20), 300, [261, 281], id="a shorter spaced"),
-        pytest.param(spaced(20), spaced(100), 450, [341, 441], id="a longer spaced"),
-        pytest.param(every(100), spaced(20), 300, [260, 280, 300], id="spaced after every"),
-        pytest.param(spaced(100), every(20), 300, [260, 280, 300], id="every after spaced"),
+        pytest.param(first_then_every(100), first_then_every(20), 300, [261, 281], id="a shorter spaced"),
+        pytest.param(first_then_every(20), first_then_every(100), 450, [341, 441], id="a longer spaced"),
+        pytest.param(every(100), first_then_every(20), 300, [260, 280, 300], id="spaced after every"),
+        pytest.param(first_then_every(100), every(20), 300, [260, 280, 300], id="every after spaced"),
         pytest.param(SecondOrStepTimer(every_steps=100), every(20), 280, [260, 280], id="every after a timer"),
         pytest.param(every(100), at_steps(10, 220, 270), 300, [270], id="steps of which some are past"),
         pytest.param(at_steps(10), every(20), 280, [260, 280], id="every after steps"),
         pytest.param(every(100), every(20) | at_steps(3, 240, 255), 270, [255, 260], id="an or of it"),
         pytest.param(every(20) | at_steps(3), every(50), 310, [300], id="a part of an or"),
-        pytest.param(spaced(100) | at_steps(230), spaced(100), 310, [301], id="an equal part of an or"),
-        pytest.param(spaced(100), at_steps(260) | spaced(100), 310, [260, 301], id="an or with the same as a part"),
+        pytest.param(
+            first_then_every(100) | at_steps(230), first_then_every(100), 310, [301], id="an equal part of an or"
+        ),
+        pytest.param(
+            first_then_every(100),
+            at_steps(260) | first_then_every(100),
+            310,
+            [260, 301],
+            id="an or with the same as a part",
+        ),
         pytest.param(every(100), every(4) & every(10), 300, [260, 280, 300], id="an and"),
         pytest.param(every(4) & every(10), every(6) & every(10), 310, [270, 300], id="another and"),
-        pytest.param(steps_where(lambda step: step == 5), every(20), 270, [260], id="every after a predicate"),
+        pytest.param(when_step(lambda step: step == 5), every(20), 270, [260], id="every after a predicate"),
         pytest.param(every(1000), every(20), 270, [260], id="one that never fired"),
     ],
 )
 def test_a_training_saved_at_250_fires_on_the_grid_of_the_trigger_with_which_it_goes_on(
     tmp_path, before, after, last, fired, steps_per_run
 ):
-    trained(tmp_path, before.anew(), 250)
-    assert trained(tmp_path, after.anew(), last, steps_per_run).steps == fired
+    trained(tmp_path, before.clone(), 250)
+    assert trained(tmp_path, after.clone(), last, steps_per_run).steps == fired
 
 
 def test_a_cadence_in_seconds_that_becomes_one_in_steps_goes_on_from_the_last_firing(tmp_path):
@@ -86,9 +94,9 @@ def test_a_cadence_in_steps_that_becomes_one_in_seconds_has_waited_since_the_las
 
 
 def test_a_shorter_cadence_that_is_resumed_twice_keeps_its_grid(tmp_path):
-    trained(tmp_path, spaced(100), 250)
-    assert trained(tmp_path, spaced(20), 255).steps == []
-    assert trained(tmp_path, spaced(20), 300).steps == [261, 281]
+    trained(tmp_path, first_then_every(100), 250)
+    assert trained(tmp_path, first_then_every(20), 255).steps == []
+    assert trained(tmp_path, first_then_every(20), 300).steps == [261, 281]
 
 
 def test_a_trigger_of_ones_own_gets_its_own_state(tmp_path):
@@ -116,7 +124,9 @@ def test_a_trigger_of_ones_own_gets_its_own_state(tmp_path):
 
 
 CADENCES = st.integers(1, 40)
-SIMPLE = st.one_of(CADENCES.map(every), CADENCES.map(spaced), st.sets(CADENCES, min_size=1).map(lambda s: at_steps(*s)))
+SIMPLE = st.one_of(
+    CADENCES.map(every), CADENCES.map(first_then_every), st.sets(CADENCES, min_size=1).map(lambda s: at_steps(*s))
+)
 TRIGGERS = st.one_of(SIMPLE, st.tuples(SIMPLE, SIMPLE).map(lambda parts: parts[0] | parts[1]))
 
 
@@ -131,19 +141,19 @@ def fired(trigger: Trigger, steps) -> list[int]:
 
 @given(TRIGGERS, st.integers(0, 100))
 def test_an_equal_trigger_goes_on_as_if_nothing_had_been(trigger, saved_at):
-    whole = trigger.anew()
+    whole = trigger.clone()
     whole.start(0)
-    parts = trigger.anew()
+    parts = trigger.clone()
     parts.start(0)
     before = fired(parts, range(1, saved_at + 1))
-    resumed = trigger.anew()
+    resumed = trigger.clone()
     resumed.resume(parts.get_state(), saved_at, saved_at)
     assert before + fired(resumed, range(saved_at + 1, 150)) == fired(whole, range(1, 150))
 
 
 @given(TRIGGERS, CADENCES, st.integers(1, 100), st.integers(1, 16))
 def test_every_fires_on_its_grid_alone_whatever_was_there_before(trigger, cadence, saved_at, steps_per_run):
-    trigger = trigger.anew()
+    trigger = trigger.clone()
     trigger.start(0)
     fired(trigger, range(1, saved_at + 1))
     resumed = every(cadence)

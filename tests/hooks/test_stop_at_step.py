@@ -229,7 +229,7 @@ def test_a_hook_that_is_added_to_an_open_session_limits_it(model):
 def test_what_is_no_hook_may_limit_a_session(model):
     class Limits(SessionRunHook):
         def after_create_session(self, session, coord):
-            session.limit_step(2, owner="the quota")
+            session.set_last_step(2, owner="the quota")
 
     with session_at(0, Limits()) as session:
         for _ in range(4):

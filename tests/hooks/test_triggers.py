@@ -22,7 +22,7 @@ from hookline.train import (
     at_steps,
     every,
     log_spaced,
-    steps_where,
+    when_step,
 )
 
 
@@ -93,7 +93,7 @@ def test_given_steps_and_steps_spaced_evenly_by_their_logarithm():
 
 def test_a_predicate_is_asked_about_every_step_that_goes_by():
     asked = []
-    trigger = steps_where(lambda step: asked.append(step) or step % 7 == 0)
+    trigger = when_step(lambda step: asked.append(step) or step % 7 == 0)
     trigger.start(0)
     assert fired(trigger, [3, 6, 9, 12, 15]) == [9, 15]
     assert asked == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14]
@@ -103,7 +103,7 @@ def test_both_fires_on_common_steps_and_either_on_all():
     assert fired(every(3) & every(5), range(1, 50)) == [15, 30, 45]
     assert fired(every(3) & every(5), range(0, 50, 2)) == [16, 30, 46]
     assert fired(every(10) | at_steps(1, 2, 3), range(1, 22)) == [1, 2, 3, 10, 20]
-    assert fired(every(4) & steps_where(lambda step: step > 10), range(1, 22)) == [12, 16, 20]
+    assert fired(every(4) & when_step(lambda step: step > 10), range(1, 22)) == [12, 16, 20]
     assert fired(every(2) & at_steps(3), range(1, 50)) == []
     assert fired(every(997) & every(1009), range(997 * 1009 - 3, 997 * 1009 + 3)) == [997 * 1009]
 
@@ -180,7 +180,7 @@ def test_a_trigger_of_ones_own_composes():
         (lambda: at_steps(), ValueError, "one step or more, got none"),
         (lambda: at_steps([1, 2]), TypeError, r"a whole number as steps, got \[1, 2\]"),
         (lambda: log_spaced(0), ValueError, "per_decade >= 1, got 0"),
-        (lambda: steps_where(10), TypeError, "a function of the step, got 10"),
+        (lambda: when_step(10), TypeError, "a function of the step, got 10"),
         (lambda: every(3) | 5, TypeError, "unsupported operand"),
         (lambda: (lambda a: a & a)(every(3)), ValueError, r"\(every\(3\) & every\(3\)\) has the same trigger twice"),
     ],
@@ -195,7 +195,7 @@ leaves = st.one_of(
     st.integers(0, 9).map(lambda secs: f"every(secs={secs})"),
     st.lists(st.integers(0, 60), min_size=1, max_size=5).map(lambda s: f"at_steps({', '.join(map(str, s))})"),
     st.integers(1, 5).map(lambda n: f"log_spaced({n})"),
-    st.integers(2, 6).map(lambda n: f"steps_where(lambda step: step % {n} == 1)"),
+    st.integers(2, 6).map(lambda n: f"when_step(lambda step: step % {n} == 1)"),
     st.integers(1, 9).map(lambda n: f"SecondOrStepTimer(every_steps={n})"),
     st.integers(0, 9).map(lambda secs: f"SecondOrStepTimer(every_secs={secs})"),
 )
@@ -324,7 +324,7 @@ def test_a_leap_is_looked_back_at_for_so_many_steps_only():
         asked.append(step)
         return step == 5 * 10**9 - 20_000
 
-    trigger = steps_where(predicate)
+    trigger = when_step(predicate)
     trigger.start(0)
     assert not trigger.should_trigger_for_step(5 * 10**9)
     assert len(asked) <= 10_001

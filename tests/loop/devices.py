@@ -149,7 +149,7 @@ class _Job:
 
         self.state, self.batches, self.sharding = state, batches, sharding
 
-        def loss_of(params: Any, batch: Any) -> Any:
+        def loss_fn(params: Any, batch: Any) -> Any:
             is_typed = jax.sharding.AxisType.Explicit in jax.typeof(params["w"]).sharding.mesh.axis_types
             places = (hidden, out) if is_typed else (None, None)
             layer = jnp.tanh(jnp.einsum("bi,ij->bj", batch, params["w"], out_sharding=places[0]))
@@ -158,10 +158,10 @@ class _Job:
 
         @jax.jit
         def step(state: Any, batch: Any) -> Any:
-            loss, slope = jax.value_and_grad(loss_of)(state["params"], batch)
-            updates, slots = optax.adam(1e-2).update(slope, state["slots"])
+            loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
+            updates, opt_state = optax.adam(1e-2).update(grads, state["opt_state"])
             params = optax.apply_updates(state["params"], updates)
-            return {**state, "params": params, "slots": slots, "n": state["n"] + 1}, {"loss": loss}
+            return {**state, "params": params, "opt_state": opt_state, "n": state["n"] + 1}, {"loss": loss}
 
         def nan_step(state: Any, batch: Any) -> Any:
             bad = batch.min() < -3.8  # In the fourth one alone.
@@ -169,7 +169,7 @@ class _Job:
             return state, {"loss": jnp.where(bad, jnp.nan, metrics["loss"])}
 
         self.step, self.nan_step = step, nan_step
-        self.eval_step = lambda state, batch: {"loss": loss_of(state["params"], batch)}
+        self.eval_step = lambda state, batch: {"loss": loss_fn(state["params"], batch)}
 
 
 def _made(kind: str) -> _Job:
@@ -188,7 +188,7 @@ def _made(kind: str) -> _Job:
     data = np.random.default_rng(0).normal(size=(160, FEATURES)).astype("float32")
 
     def batches(device: Any = None) -> Any:
-        source = hl.data.arrays(data, 16, shuffle_seed=1, epochs=None)
+        source = hl.data.from_arrays(data, 16, shuffle_seed=1, epochs=None)
         if device is None:
             return source
         with hl.Graph().as_default():
@@ -197,7 +197,7 @@ def _made(kind: str) -> _Job:
     def init(width: int = FEATURES) -> Any:
         one, other = jax.random.split(jax.random.key(0))
         params = {"w": jax.random.normal(one, (FEATURES, width)) / 8, "v": jax.random.normal(other, (width,)) / 8}
-        return {"params": params, "slots": optax.adam(1e-2).init(params), "n": jnp.zeros((), int)}
+        return {"params": params, "opt_state": optax.adam(1e-2).init(params), "n": jnp.zeros((), int)}
 
     def split(leaf: Any) -> Any:
         return jax.device_put(leaf, rows if np.ndim(leaf) and len(leaf) % jax.device_count() == 0 else whole)

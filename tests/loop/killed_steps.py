@@ -26,14 +26,14 @@ def sources():
     import hookline as hl
 
     examples = np.random.default_rng(0).normal(size=(130, 4)).astype("float32")
-    shuffled = hl.data.arrays(examples, 4, shuffle_seed=7, epochs=5)
+    shuffled = hl.data.from_arrays(examples, 4, shuffle_seed=7, epochs=5)
     with hl.Graph().as_default():  # Read ahead in blocks, of which runs take parts.
         ahead = hl.data.iterator(shuffled, prefetch=2)
     return {"arrays": ahead, "generators": lambda: iter(list(shuffled))}
 
 
 def trained(directory, source, steps_per_run, points):
-    """Trains up to the last step, and returns a fingerprint of the state, the draws and the optimizer's slots."""
+    """Trains up to the last step, and returns a fingerprint of the state, the draws and the optimizer's opt_state."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -44,13 +44,13 @@ def trained(directory, source, steps_per_run, points):
     optimizer = optax.adam(optax.cosine_decay_schedule(0.1, LAST_STEP))
 
     def step(state, batch, key):
-        def loss_of(weights):
+        def loss_fn(weights):
             kept = jax.random.bernoulli(key, 0.8, weights.shape)
             return jnp.mean((batch @ jnp.where(kept, weights / 0.8, 0.0) - batch.sum(axis=1)) ** 2)
 
-        loss, slope = jax.value_and_grad(loss_of)(state["weights"])
-        changes, slots = optimizer.update(slope, state["slots"])
-        return {"weights": optax.apply_updates(state["weights"], changes), "slots": slots}, {"loss": loss}
+        loss, grads = jax.value_and_grad(loss_fn)(state["weights"])
+        changes, opt_state = optimizer.update(grads, state["opt_state"])
+        return {"weights": optax.apply_updates(state["weights"], changes), "opt_state": opt_state}, {"loss": loss}
 
     class At(hl.train.SessionRunHook):
         """Says to whoever kills how far it has come."""
@@ -68,7 +68,7 @@ def trained(directory, source, steps_per_run, points):
     weights = jnp.zeros(4)
     loop = hl.train.Loop(
         step,
-        {"weights": weights, "slots": optimizer.init(weights)},
+        {"weights": weights, "opt_state": optimizer.init(weights)},
         sources()[source],
         seed=3,
         steps_per_run=steps_per_run,

@@ -116,7 +116,7 @@ def _looped(case: Script, given: str, logdir: str) -> dict[str, Any]:
             state = case.make if given == "function" else case.make()
             loop = hl.train.Loop(case.step, state, lambda: _stream(case))
         losses = _Losses(loop)
-        state = loop.run(logdir, last_step, hooks=[losses], progress=False, log_steps=None, watch=None)
+        state = loop.run(logdir, last_step, hooks=[losses], progress=False, log_steps=None, nan_check=None)
         return _told(losses.values, state)
 
     forget_programs()
@@ -169,11 +169,11 @@ def boxes() -> Script:
     rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
 
     def step(state: TrainState, batch: Any) -> Any:
-        def loss_of(params: Any) -> Any:
+        def loss_fn(params: Any) -> Any:
             return jnp.mean((state.apply_fn({"params": params}, batch).sum(axis=(1, 2)) - batch.sum(axis=1)) ** 2)
 
-        loss, slope = jax.value_and_grad(loss_of)(state.params)
-        return state.apply_gradients(grads=slope), {"loss": loss}
+        loss, grads = jax.value_and_grad(loss_fn)(state.params)
+        return state.apply_gradients(grads=grads), {"loss": loss}
 
     given = (shardings, rows)
     step = jax.jit(step, in_shardings=given, out_shardings=(shardings, whole), donate_argnums=0)
@@ -190,11 +190,11 @@ def shards() -> Script:
         return {"w": jax.random.normal(key, (2, 8)) / 3, "v": jnp.ones(8) / 3, "n": jnp.zeros((), int)}
 
     def step(state: Any, batch: Any) -> Any:
-        def loss_of(w: Any, v: Any) -> Any:
+        def loss_fn(w: Any, v: Any) -> Any:
             whole = jax.lax.all_gather(w, "data", tiled=True)
             return jnp.mean((jnp.tanh(batch @ whole) @ v - batch.sum(axis=1)) ** 2)
 
-        loss, (by_w, by_v) = jax.value_and_grad(loss_of, (0, 1))(state["w"], state["v"])
+        loss, (by_w, by_v) = jax.value_and_grad(loss_fn, (0, 1))(state["w"], state["v"])
         loss, by_v = jax.lax.pmean((loss, by_v), "data")
         new = {"w": state["w"] - 0.1 * by_w / 4, "v": state["v"] - 0.1 * by_v, "n": state["n"] + 1}
         return new, {"loss": loss}
@@ -228,9 +228,9 @@ def objects() -> Script:
 
     @nnx.jit
     def step(model: Any, optimizer: Any, batch: Any) -> Any:
-        loss_of = lambda model: jnp.mean((model(batch) - batch.sum(axis=1)) ** 2)  # noqa: E731
-        loss, slope = nnx.value_and_grad(loss_of)(model)
-        optimizer.update(model, slope)
+        loss_fn = lambda model: jnp.mean((model(batch) - batch.sum(axis=1)) ** 2)  # noqa: E731
+        loss, grads = nnx.value_and_grad(loss_fn)(model)
+        optimizer.update(model, grads)
         return {"loss": loss}
 
     return Script(make, step, NamedSharding(mesh, P("data")), lambda: jax.set_mesh(mesh))
@@ -246,13 +246,13 @@ def references() -> Script:
 
     @jax.jit
     def write(refs: Any, batch: Any) -> Any:
-        def loss_of(w: Any) -> Any:
+        def loss_fn(w: Any) -> Any:
             made = jnp.einsum("bi,ij->bj", batch, w, out_sharding=P("data", None))
             return jnp.mean((made.sum(axis=1) - batch.sum(axis=1)) ** 2)
 
-        loss, slope = jax.value_and_grad(loss_of)(refs["w"][...])
+        loss, grads = jax.value_and_grad(loss_fn)(refs["w"][...])
         refs["count"][...] += 1
-        refs["mean"][...] = 0.9 * refs["mean"][...] + 0.1 * slope
+        refs["mean"][...] = 0.9 * refs["mean"][...] + 0.1 * grads
         refs["w"][...] -= 0.1 * refs["mean"][...] / (1 - 0.9 ** refs["count"][...])
         return {"loss": loss}
 
@@ -276,11 +276,11 @@ def modules() -> Script:
 
     @eqx.filter_jit
     def step(state: Any, batch: Any) -> Any:
-        (model, slots), batch = eqx.filter_shard(state, whole), eqx.filter_shard(batch, rows)
-        loss_of = lambda model: jnp.mean((jax.vmap(model)(batch) - batch.sum(axis=1)) ** 2)  # noqa: E731
-        loss, slope = eqx.filter_value_and_grad(loss_of)(model)
-        updates, slots = optimizer.update(slope, slots)
-        return eqx.filter_shard((eqx.apply_updates(model, updates), slots), whole), {"loss": loss}
+        (model, opt_state), batch = eqx.filter_shard(state, whole), eqx.filter_shard(batch, rows)
+        loss_fn = lambda model: jnp.mean((jax.vmap(model)(batch) - batch.sum(axis=1)) ** 2)  # noqa: E731
+        loss, grads = eqx.filter_value_and_grad(loss_fn)(model)
+        updates, opt_state = optimizer.update(grads, opt_state)
+        return eqx.filter_shard((eqx.apply_updates(model, updates), opt_state), whole), {"loss": loss}
 
     return Script(make, step, rows, is_made_in_place=False)
 

@@ -30,17 +30,17 @@ def mesh_of(axes: Any = AUTO, shape: tuple[int, ...] = (4,), names: tuple[str, .
 
 def init() -> Any:
     w = jax.random.normal(jax.random.key(0), (8, 4))
-    return {"w": w, "slots": optax.adam(0.1).init(w), "n": jnp.zeros((), jnp.int32)}
+    return {"w": w, "opt_state": optax.adam(0.1).init(w), "n": jnp.zeros((), jnp.int32)}
 
 
 def step(state: Any, batch: Any) -> Any:
-    loss, slope = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(state["w"])
-    changes, slots = optax.adam(0.1).update(slope, state["slots"], state["w"])
-    return {"w": optax.apply_updates(state["w"], changes), "slots": slots, "n": state["n"] + 1}, {"loss": loss}
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(state["w"])
+    changes, opt_state = optax.adam(0.1).update(grad, state["opt_state"], state["w"])
+    return {"w": optax.apply_updates(state["w"], changes), "opt_state": opt_state, "n": state["n"] + 1}, {"loss": loss}
 
 
 def batches() -> Any:
-    return hl.data.arrays(np.random.default_rng(0).normal(size=(64, 8)).astype("float32"), 16, epochs=None)
+    return hl.data.from_arrays(np.random.default_rng(0).normal(size=(64, 8)).astype("float32"), 16, epochs=None)
 
 
 def specs_of(tree: Any) -> dict[str, str]:
@@ -119,7 +119,7 @@ def function_inside_a_mesh() -> Any:
 def uncommitted_count() -> Any:
     rows = jax.NamedSharding(mesh_of(), jax.P("data"))
     w = jax.device_put(init()["w"], rows)
-    return trained({"w": w, "slots": optax.adam(0.1).init(w), "n": jnp.zeros((), jnp.int32)})
+    return trained({"w": w, "opt_state": optax.adam(0.1).init(w), "n": jnp.zeros((), jnp.int32)})
 
 
 def abstract() -> Any:
@@ -132,8 +132,8 @@ def module_that_can_be_called() -> Any:
     model = equinox.nn.Linear(8, 4, key=jax.random.key(0))
 
     def module_step(model: Any, batch: Any) -> Any:
-        slopes = jax.grad(lambda m: jnp.mean(jax.vmap(m)(batch) ** 2))(model)
-        return jax.tree.map(lambda w, slope: w - 0.1 * slope, model, slopes), {}
+        grads = jax.grad(lambda m: jnp.mean(jax.vmap(m)(batch) ** 2))(model)
+        return jax.tree.map(lambda w, grad: w - 0.1 * grad, model, grads), {}
 
     arrays = hl.train.Loop(module_step, model, batches()).run(last_step=3, progress=False)
     make = lambda: equinox.nn.Linear(8, 4, key=jax.random.key(0))  # noqa: E731
@@ -150,8 +150,8 @@ def nnx_objects_of_a_function() -> Any:
         return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
 
     def objects_step(model: Any, optimizer: Any, batch: Any) -> Any:
-        loss, slopes = nnx.value_and_grad(lambda m: jnp.mean(m(batch) ** 2))(model)
-        optimizer.update(model, slopes)
+        loss, grads = nnx.value_and_grad(lambda m: jnp.mean(m(batch) ** 2))(model)
+        optimizer.update(model, grads)
         return {"loss": loss}
 
     given, _ = hl.train.Loop(objects_step, make(), batches()).run(last_step=3, progress=False)
@@ -175,14 +175,16 @@ def step_of_a_shard_map() -> Any:
 
     def mapped(state: Any, batch: Any) -> Any:
         def local(w: Any, batch: Any) -> Any:
-            loss, slope = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(w)
-            return jax.lax.pmean(loss, "data"), jax.lax.pmean(slope, "data")
+            loss, grad = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(w)
+            return jax.lax.pmean(loss, "data"), jax.lax.pmean(grad, "data")
 
         # No mesh is named: it is that of the context.
         parts = jax.shard_map(local, in_specs=(jax.P(), jax.P("data")), out_specs=(jax.P(), jax.P()), check_vma=False)
-        loss, slope = parts(state["w"], batch)
-        changes, slots = optax.adam(0.1).update(slope, state["slots"], state["w"])
-        return {"w": optax.apply_updates(state["w"], changes), "slots": slots, "n": state["n"] + 1}, {"loss": loss}
+        loss, grad = parts(state["w"], batch)
+        changes, opt_state = optax.adam(0.1).update(grad, state["opt_state"], state["w"])
+        return {"w": optax.apply_updates(state["w"], changes), "opt_state": opt_state, "n": state["n"] + 1}, {
+            "loss": loss
+        }
 
     with jax.set_mesh(mesh):
         return trained(init, sharding=jax.NamedSharding(mesh, jax.P()), train_step=mapped)

@@ -26,7 +26,7 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
 def init() -> Any:
     keys = jax.random.split(jax.random.key(0), 2)
     params = {"w": jax.random.normal(keys[0], (16, 32)) / 4, "v": jax.random.normal(keys[1], (32, 4)) / 6}
-    return {"params": params, "slots": OPTIMIZER.init(params)}
+    return {"params": params, "opt_state": OPTIMIZER.init(params)}
 
 
 def product(rows: Any, weights: Any) -> Any:
@@ -36,14 +36,14 @@ def product(rows: Any, weights: Any) -> Any:
 
 
 def step(state: Any, batch: Any, key: Any) -> Any:
-    def loss_of(params: Any) -> Any:
+    def loss_fn(params: Any) -> Any:
         return jnp.mean((product(jnp.tanh(product(batch, params["w"])), params["v"]) - batch.sum()) ** 2)
 
-    loss, slope = jax.value_and_grad(loss_of)(state["params"])
-    changes, slots = OPTIMIZER.update(slope, state["slots"], state["params"])
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+    changes, opt_state = OPTIMIZER.update(grads, state["opt_state"], state["params"])
     params = optax.apply_updates(state["params"], changes)
     noisy = params | {"v": params["v"] + 1e-3 * jax.random.normal(key, params["v"].shape)}
-    return {"params": noisy, "slots": slots}, {"loss": loss}
+    return {"params": noisy, "opt_state": opt_state}, {"loss": loss}
 
 
 def trained(steps_per_run: int, mesh: Any, rule: Any, examples: int) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def trained(steps_per_run: int, mesh: Any, rule: Any, examples: int) -> dict[str
     The batches are split over the axis `data`.
     """
     x = np.random.default_rng(0).normal(size=(examples, 16)).astype("float32")
-    data = hl.data.arrays(x, 16, shuffle_seed=1, epochs=None)
+    data = hl.data.from_arrays(x, 16, shuffle_seed=1, epochs=None)
     with log() as told:
         loop = hl.train.Loop(step, init, data, sharding=rule(mesh), seed=3, steps_per_run=steps_per_run)
         state = loop.run(last_step=LAST_STEP, progress=False, log_steps=5)

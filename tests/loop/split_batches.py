@@ -67,11 +67,11 @@ def step(state: Any, batch: Any) -> Any:
     is_padded = isinstance(batch, hl.data.Padded)
     content, mask = batch if is_padded else (batch, None)
 
-    def loss_of(w: Any) -> Any:
+    def loss_fn(w: Any) -> Any:
         return jnp.mean(squares(w, content), where=mask)
 
-    loss, slope = jax.value_and_grad(loss_of)(state["w"])
-    return {"w": state["w"] - 0.1 * slope}, {"loss": loss, "first": content[0].sum()}
+    loss, grads = jax.value_and_grad(loss_fn)(state["w"])
+    return {"w": state["w"] - 0.1 * grads}, {"loss": loss, "first": content[0].sum()}
 
 
 class Look(hl.train.SessionRunHook):
@@ -116,7 +116,7 @@ def trained(
 
 
 def arrays(part: slice = slice(None), size: int = 8, **options: Any) -> Any:
-    return hl.data.arrays((X[part], Y[part]), size, **options)
+    return hl.data.from_arrays((X[part], Y[part]), size, **options)
 
 
 def one_by_one(part: slice = slice(None), size: int = 8) -> Iterator[Any]:
@@ -172,12 +172,12 @@ def by_default_to_a_step_that_is_mapped_over_shards() -> Any:
 
         def mapped(state: Any, batch: Any, over: Any = over) -> Any:
             def of_a_shard(w: Any, batch: Any) -> Any:
-                loss, slope = jax.value_and_grad(lambda w: jax.lax.pmean(squares(w, batch).mean(), "data"))(w)
-                return loss, slope, jax.lax.psum(batch[0].sum(), "data")
+                loss, grads = jax.value_and_grad(lambda w: jax.lax.pmean(squares(w, batch).mean(), "data"))(w)
+                return loss, grads, jax.lax.psum(batch[0].sum(), "data")
 
             specs = {"in_specs": (jax.P(), jax.P("data")), "out_specs": jax.P()}
-            loss, slope, first = jax.shard_map(of_a_shard, mesh=over, **specs)(state["w"], batch)
-            return {"w": state["w"] - 0.1 * slope}, {"loss": loss, "first": first}
+            loss, grads, first = jax.shard_map(of_a_shard, mesh=over, **specs)(state["w"], batch)
+            return {"w": state["w"] - 0.1 * grads}, {"loss": loss, "first": first}
 
         for last_batch in ("keep", "drop"):
             found.append(trained(state_on(over), arrays(), step=mapped, last_batch=last_batch))

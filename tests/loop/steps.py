@@ -24,7 +24,7 @@ Y = np.tanh(X).sum(axis=1)
 
 
 def batches(epochs: int | None = None) -> Any:
-    return hl.data.arrays((X, Y), BATCH, shuffle_seed=1, epochs=epochs)
+    return hl.data.from_arrays((X, Y), BATCH, shuffle_seed=1, epochs=epochs)
 
 
 def mse(predicted: Any, wanted: Any) -> Any:
@@ -124,10 +124,10 @@ def equinox(jit: Callable[[Any], Any]) -> Written:
     optimizer = optax.adam(1e-2)
 
     def step(state, batch):
-        (model, slots), (x, y) = state, batch
+        (model, opt_state), (x, y) = state, batch
         loss, gradients = eqx.filter_value_and_grad(lambda model: mse(jax.vmap(model)(x), y))(model)
-        updates, slots = optimizer.update(gradients, slots, model)
-        return (eqx.apply_updates(model, updates), slots), {"loss": loss}
+        updates, opt_state = optimizer.update(gradients, opt_state, model)
+        return (eqx.apply_updates(model, updates), opt_state), {"loss": loss}
 
     state = model, optimizer.init(eqx.filter(model, eqx.is_inexact_array))
     return Written(jit(step), state, lambda state: eqx.filter(state[0], eqx.is_inexact_array))

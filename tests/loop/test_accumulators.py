@@ -26,9 +26,9 @@ def loss_fn(model, batch):
 
 @nnx.jit
 def train_step(model, optimizer, metrics, batch):
-    (loss, logits), slope = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)
+    (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)
     metrics.update(loss=loss, logits=logits, labels=batch[1])
-    optimizer.update(model, slope)
+    optimizer.update(model, grads)
 
 
 @nnx.jit
@@ -46,7 +46,7 @@ def objects():
 
 
 def batches():
-    return hl.data.arrays((X, Y), 10, epochs=None)
+    return hl.data.from_arrays((X, Y), 10, epochs=None)
 
 
 def flat(computed):
@@ -114,7 +114,7 @@ def test_several_steps_in_a_run_have_the_same():
         last_step=9,
         hooks=[see],
         progress=False,
-        watch=None,
+        nan_check=None,
         log_steps=None,
         logging=hl.train.LoggingOptions(rate_steps=None),
     )
@@ -147,12 +147,12 @@ def test_a_step_counter_in_a_part_sets_the_global_step():
 @pytest.mark.parametrize("steps_per_run", [1, 2])
 def test_an_evaluation_begins_with_empty_ones_and_takes_in_batch_after_batch(steps_per_run):
     model, optimizer, metrics = objects()
-    evaluate = hl.train.Evaluate(eval_step, hl.data.arrays((X, Y), 16), every=2, steps_per_run=steps_per_run)
+    evaluate = hl.train.Evaluate(eval_step, hl.data.from_arrays((X, Y), 16), every=2, steps_per_run=steps_per_run)
     loop = hl.train.Loop(train_step, (model, optimizer, metrics), batches())
     loop.run(last_step=3, hooks=[evaluate], progress=False)
     trained = flat(metrics.compute())
     metrics.reset()
-    for batch in hl.data.arrays((X, Y), 16):
+    for batch in hl.data.from_arrays((X, Y), 16):
         eval_step(model, metrics, batch)
     found = {name: value for name, value in evaluate.values.items() if "standard" not in name}
     assert found == pytest.approx(flat(metrics.compute()), rel=1e-5)
@@ -178,8 +178,8 @@ def test_a_warm_start_takes_them_with_the_slots_alone(logs, tmp_path):
 
     hl.train.Loop(train_step, objects(), batches()).run(str(tmp_path), last_step=3, progress=False)
     counts = []
-    for slots in (False, True):
-        warm, begun = hl.train.WarmStart(str(tmp_path), slots=slots), Begun()
+    for opt_state in (False, True):
+        warm, begun = hl.train.WarmStart(str(tmp_path), opt_state=opt_state), Begun()
         with hl.train.Loop(train_step, objects(), batches()).session(warm_start=warm, hooks=[begun], progress=False):
             counts.append(begun.count)
     assert counts == [0, 2], "of the steps since they began anew"
@@ -203,7 +203,7 @@ def test_what_an_object_of_ones_own_updates_and_computes_is_no_metric_unless_it_
         model.update(batch)
 
     made = Filter()
-    hl.train.Loop(step, made, hl.data.arrays(np.ones(8), 2), reset_metrics_steps=2).run(progress=False)
+    hl.train.Loop(step, made, hl.data.from_arrays(np.ones(8), 2), reset_metrics_steps=2).run(progress=False)
     assert made.compute() == 8
 
     @jax.tree_util.register_dataclass

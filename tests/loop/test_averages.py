@@ -27,11 +27,11 @@ def begin():
 
 @jax.jit
 def step(state, batch):
-    def loss_of(params):
+    def loss_fn(params):
         return jnp.mean((params["w"] + params["b"].astype("float32") - batch) ** 2)
 
-    loss, slope = jax.value_and_grad(loss_of)(state["params"])
-    updates, opt = OPTIMIZER.update(slope, state["opt"])
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+    updates, opt = OPTIMIZER.update(grads, state["opt"])
     params = optax.apply_updates(state["params"], updates)
     return {"params": params, "opt": opt, "step": state["step"] + 1}, {"loss": loss}
 
@@ -41,7 +41,7 @@ def error(state, batch):
 
 
 def loop(**more):
-    return hl.train.Loop(step, begin(), hl.data.arrays(X, 8, epochs=None), **{"ema": DECAY, **more})
+    return hl.train.Loop(step, begin(), hl.data.from_arrays(X, 8, epochs=None), **{"ema": DECAY, **more})
 
 
 def by_hand(steps):
@@ -62,7 +62,7 @@ def alike(found, wanted):
 def test_averages_are_those_by_hand_and_go_on_after_a_restart(more, tmp_path):
     made = loop(**more)
     made.run(str(tmp_path), 3, progress=False)
-    evaluate = hl.train.Evaluate(error, hl.data.arrays(X, 16), every=100, averaged=True)
+    evaluate = hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=100, averaged=True)
     made = loop(**more)
     state = made.run(str(tmp_path), 10, progress=False, hooks=[evaluate])
     wanted, average = by_hand(10)
@@ -90,8 +90,8 @@ def test_bits_are_those_of_the_run_that_was_left_alone_and_of_a_recovery(tmp_pat
 
 def test_the_best_checkpoint_may_be_that_of_the_averages(tmp_path):
     rides = [
-        hl.train.Evaluate(error, hl.data.arrays(X, 16), every=2, averaged=True, name="averaged", keep_best="loss"),
-        hl.train.Evaluate(error, hl.data.arrays(X, 16), every=2),
+        hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=2, averaged=True, name="averaged", keep_best="loss"),
+        hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=2),
     ]
     loop().run(str(tmp_path), 12, progress=False, hooks=rides)
     averaged, plain = rides
@@ -104,7 +104,7 @@ def test_the_best_checkpoint_may_be_that_of_the_averages(tmp_path):
 def test_updates_that_are_held_back_move_no_average():
     poisoned = X.copy()
     poisoned[8:16] = np.nan
-    made = hl.train.Loop(step, begin(), hl.data.arrays(poisoned, 8), ema=DECAY)
+    made = hl.train.Loop(step, begin(), hl.data.from_arrays(poisoned, 8), ema=DECAY)
     made.run(None, 3, progress=False, on_nan="skip")
     assert np.isfinite(made.averaged_result["params"]["w"]).all()
 
@@ -119,8 +119,8 @@ def test_objects_of_nnx_come_back_new(tmp_path):
             return self.dropout(self.norm(self.linear(x)))
 
     def train_step(model, optimizer, batch):
-        loss, slope = nnx.value_and_grad(lambda model: jnp.mean((model(batch) - batch) ** 2))(model)
-        optimizer.update(model, slope)
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(batch) - batch) ** 2))(model)
+        optimizer.update(model, grads)
         return {"loss": loss}
 
     def eval_step(model, batch):
@@ -132,8 +132,8 @@ def test_objects_of_nnx_come_back_new(tmp_path):
         return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 
     given = objects()
-    made = hl.train.Loop(train_step, given, hl.data.arrays(X, 8, epochs=None), ema=0.5)
-    evaluate = hl.train.Evaluate(eval_step, hl.data.arrays(X, 16), every=100, averaged=True)
+    made = hl.train.Loop(train_step, given, hl.data.from_arrays(X, 8, epochs=None), ema=0.5)
+    evaluate = hl.train.Evaluate(eval_step, hl.data.from_arrays(X, 16), every=100, averaged=True)
     made.run(str(tmp_path), 4, progress=False, hooks=[evaluate])
     model, optimizer = made.averaged_result
     assert model is not given[0]
@@ -148,13 +148,13 @@ def test_objects_of_nnx_come_back_new(tmp_path):
 def test_the_parameters_of_a_lookahead_are_parameters():
     begin = {"params": optax.LookaheadParams.init_synced({"w": jnp.zeros(2)})}
     move = lambda state, batch: (jax.tree.map(lambda leaf: leaf + 1, state), {})  # noqa: E731
-    made = hl.train.Loop(move, begin, hl.data.arrays(X, 8), ema=0.5)
+    made = hl.train.Loop(move, begin, hl.data.from_arrays(X, 8), ema=0.5)
     made.run(None, 1, progress=False)
     assert float(made.averaged_result["params"].slow["w"][0]) == 0.5
 
 
 def test_after_a_warm_start_they_begin_with_what_was_taken(tmp_path):
-    hl.train.Loop(step, begin(), hl.data.arrays(X, 8)).run(str(tmp_path), 4, progress=False)
+    hl.train.Loop(step, begin(), hl.data.from_arrays(X, 8)).run(str(tmp_path), 4, progress=False)
     old = hl.train.load(str(tmp_path), begin())
     made = loop(ema=0.5)
     made.run(None, 1, progress=False, warm_start=str(tmp_path))
@@ -178,20 +178,20 @@ def test_all_of_it_lives_on_a_mesh(tmp_path):
             return {"params": params, "opt": tx.init(params), "step": jnp.zeros((), int)}
 
         def step(state, batch):
-            loss_of = lambda p: jnp.mean((batch @ p["w"] + p["b"]) ** 2)
-            loss, slope = jax.value_and_grad(loss_of)(state["params"])
-            updates, opt = tx.update(slope, state["opt"])
+            loss_fn = lambda p: jnp.mean((batch @ p["w"] + p["b"]) ** 2)
+            loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+            updates, opt = tx.update(grads, state["opt"])
             params = optax.apply_updates(state["params"], updates)
             return {"params": params, "opt": opt, "step": state["step"] + 1}, {"loss": loss}
 
         x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
         places = jax.tree.map(lambda leaf: rows if leaf.ndim == 2 else whole, jax.eval_shape(begin))
         def loop(**more):
-            return hl.train.Loop(step, begin, hl.data.arrays(x, 8, epochs=None), sharding=places, ema=0.9, **more)
+            return hl.train.Loop(step, begin, hl.data.from_arrays(x, 8, epochs=None), sharding=places, ema=0.9, **more)
         evaluate = lambda state, batch: {"loss": jnp.mean((batch @ state["params"]["w"]) ** 2)}
         for last, steps in ((3, 1), (6, 2)):
-            made = loop(mean_over=3, steps_per_run=steps)
-            rides = [hl.train.Evaluate(evaluate, hl.data.arrays(x, 16), every=2, averaged=True)]
+            made = loop(smoothing_steps=3, steps_per_run=steps)
+            rides = [hl.train.Evaluate(evaluate, hl.data.from_arrays(x, 16), every=2, averaged=True)]
             script = hl.train.CheckpointOptions(restore_hyperparams=False)
             made.run(sys.argv[1], last, progress=False, hooks=rides, checkpoints=script)
         alone = loop()
@@ -202,7 +202,7 @@ def test_all_of_it_lives_on_a_mesh(tmp_path):
         loaded = hl.train.load(sys.argv[1], jax.eval_shape(begin), averaged=True, sharding=places)
         assert np.array_equal(loaded["params"]["w"], found["params"]["w"])
         assert loaded["params"]["w"].sharding == rows
-        warm = hl.train.WarmStart(sys.argv[1], slots=True)
+        warm = hl.train.WarmStart(sys.argv[1], opt_state=True)
         state = loop().run(None, 7, progress=False, warm_start=warm)
         assert (int(state["step"]), state["params"]["w"].sharding) == (7, rows)
     """
@@ -222,7 +222,7 @@ def test_wrong_arguments_are_refused(tmp_path):
         loop(ema={"parms": 0.9})
     with pytest.raises(ValueError, match="the state has none outside its optimizer"):
         hl.train.Loop(lambda s, b: (s, {}), {"n": jnp.zeros((), int)}, [X], ema=0.9)
-    evaluate = hl.train.Evaluate(error, hl.data.arrays(X, 16), every=1, averaged=True)
+    evaluate = hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=1, averaged=True)
     with pytest.raises(ValueError, match="Evaluate 'eval' requires train.Loop"):
         loop(ema=None).run(None, 1, progress=False, hooks=[evaluate])
     with pytest.raises(ValueError, match="takes averaged=True with a function"):

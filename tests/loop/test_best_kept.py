@@ -26,7 +26,7 @@ def evaluating(name: str, accuracies: Any, **arguments: Any) -> train.Evaluate:
     def eval_step(state: Any, batch: Any) -> Any:
         return {"accuracy": accuracies[state["n"]] + 0.0 * batch.mean()}
 
-    return train.Evaluate(eval_step, hl.data.arrays(np.arange(2.0), 2), every=1, name=name, **arguments)
+    return train.Evaluate(eval_step, hl.data.from_arrays(np.arange(2.0), 2), every=1, name=name, **arguments)
 
 
 def val(name: str = "val", **arguments: Any) -> train.Evaluate:
@@ -39,7 +39,7 @@ def on_train(name: str = "train") -> train.Evaluate:
 
 def trained(logdir: Any, last_step: int, *hooks: Any) -> list[int]:
     """Trains on to a step; returns the steps of the checkpoints that are there."""
-    loop = train.Loop(step, {"n": jnp.zeros((), int)}, hl.data.arrays(np.arange(32.0), 2))
+    loop = train.Loop(step, {"n": jnp.zeros((), int)}, hl.data.from_arrays(np.arange(32.0), 2))
     loop.run(
         str(logdir),
         last_step,

@@ -105,27 +105,27 @@ def step_of(logits_of, optimizer, parts):
         decay = 1e-3 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
         return each.mean() + decay, {"each": each, "logits": logits, "activations": activations}
 
-    def slopes(params, batch):
+    def grads_of(params, batch):
         (loss, seen), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, *batch)
         return grads, {"loss": loss, "norm": optax.tree.norm(grads), **seen}
 
     @jax.jit
     def step(state, batch):
         if parts == 1:
-            grads, metrics = slopes(state["params"], batch)
+            grads, metrics = grads_of(state["params"], batch)
         else:
 
             def add(total, part):
-                grads, metrics = slopes(state["params"], part)
+                grads, metrics = grads_of(state["params"], part)
                 return jax.tree.map(lambda a, b: a + b / parts, total, grads), metrics
 
             split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), batch)
             grads, metrics = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, state["params"]), split)
             metrics["loss"] = metrics["loss"].mean()
-        updates, slots = optimizer.update(grads, state["slots"], state["params"])
+        updates, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
         params = optax.apply_updates(state["params"], updates)
         metrics |= {"grads": numbered(grads), "updates": numbered(updates), "weights": optax.tree.norm(params)}
-        return {"params": params, "slots": slots}, metrics
+        return {"params": params, "opt_state": opt_state}, metrics
 
     return step
 
@@ -139,7 +139,7 @@ def numbered(tree):
 
 class Fetch(train.SessionRunHook):
     def __init__(self, fetches, every, late=False):
-        self.fetches, self.trigger, self.late = fetches, train.every(every), late
+        self.fetches, self.trigger, self.deferred = fetches, train.every(every), late
 
     def on_trigger(self, firing):
         jax.tree.map(np.asarray, firing.values)
@@ -166,14 +166,14 @@ HOOKS = {
     "summaries 7": lambda loop: [],
 }
 QUIET = {
-    "logging": train.LoggingOptions(summary_steps=None), "log_steps": None, "watch": None, "progress": False,
+    "logging": train.LoggingOptions(summary_steps=None), "log_steps": None, "nan_check": None, "progress": False,
 }  # fmt: skip
 
 
 def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
     begin, logits_of = MODELS[model]
     chosen, params = OPTIMIZERS[optimizer], begin()
-    state = {"params": params, "slots": chosen.init(params)}
+    state = {"params": params, "opt_state": chosen.init(params)}
     if jax.device_count() > 1:
         mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         state = jax.device_put(state, jax.NamedSharding(mesh, jax.P()))
@@ -183,7 +183,7 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
         found += HOOKS[kind](loop)
         if kind.startswith("summaries"):
             written = train.LoggingOptions(summary_steps=int(kind.split()[1]))
-            settings |= {"logging": written, "log_steps": 5, "watch": "loss"}
+            settings |= {"logging": written, "log_steps": 5, "nan_check": "loss"}
     return bits(loop.run(logdir, hooks=found, last_step=LAST_STEP, **settings))
 
 

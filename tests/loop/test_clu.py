@@ -44,8 +44,8 @@ def test_a_collection_is_computed_in_each_step_and_in_an_evaluation():
         def after_run(self, run_context, run_values):
             seen.append({name: float(value) for name, value in run_values.results.items()})
 
-    loop = hl.train.Loop(train_step, {"w": jnp.zeros(3)}, hl.data.arrays((X, Y), 16))
-    evaluate = hl.train.Evaluate(measured, hl.data.arrays((X, Y), 24), every=4)
+    loop = hl.train.Loop(train_step, {"w": jnp.zeros(3)}, hl.data.from_arrays((X, Y), 16))
+    evaluate = hl.train.Evaluate(measured, hl.data.from_arrays((X, Y), 24), every=4)
     loop.run(hooks=[See(), evaluate])
 
     wanted = [by_hand(0.5 * n, X[16 * n : 16 * n + 16], Y[16 * n : 16 * n + 16]) for n in range(4)]
@@ -58,7 +58,7 @@ def test_one_in_the_state_accumulates_and_begins_anew(caplog):
         return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
 
     state = {"w": jnp.zeros(3), "metrics": Metrics.empty()}
-    loop = hl.train.Loop(accumulating, state, hl.data.arrays((X, Y), 16), reset_metrics_steps=2)
+    loop = hl.train.Loop(accumulating, state, hl.data.from_arrays((X, Y), 16), reset_metrics_steps=2)
     with caplog.at_level("INFO", "hookline"):
         loop.run(log_steps=1)
     parts = [by_hand(0.5 * n, X[16 * n : 16 * n + 16], Y[16 * n : 16 * n + 16])["loss"] for n in range(4)]
@@ -71,9 +71,9 @@ def test_an_evaluation_takes_in_nothing_of_the_training():
     def accumulating(state, batch):
         return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
 
-    loop = hl.train.Loop(accumulating, {"w": jnp.zeros(3), "metrics": Metrics.empty()}, hl.data.arrays((X, Y), 16))
+    loop = hl.train.Loop(accumulating, {"w": jnp.zeros(3), "metrics": Metrics.empty()}, hl.data.from_arrays((X, Y), 16))
     evaluate = hl.train.Evaluate(
-        lambda state, batch: state["metrics"].merge(measured(state, batch)), hl.data.arrays((X, Y), 24), every=4
+        lambda state, batch: state["metrics"].merge(measured(state, batch)), hl.data.from_arrays((X, Y), 24), every=4
     )
     loop.run(hooks=[evaluate], progress=False)
     assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
@@ -88,7 +88,7 @@ def test_one_that_collects_values_is_left_out_with_the_reason(caplog):
     def step(state, batch):
         return state, Collecting.single_from_model_output(losses=batch[0])
 
-    loop = hl.train.Loop(step, {"w": jnp.zeros(3)}, hl.data.arrays((X, Y), 16))
+    loop = hl.train.Loop(step, {"w": jnp.zeros(3)}, hl.data.from_arrays((X, Y), 16))
     assert list(loop.metrics) == ["loss"]
     assert "'scores' is a" in caplog.text
     assert "whose compute() reads values" in caplog.text

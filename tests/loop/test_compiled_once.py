@@ -23,7 +23,7 @@ def train_step(state, batch):
 
 
 def loop_of(step=train_step, size=4):
-    return hl.train.Loop(step, {"w": np.zeros(2, "float32")}, hl.data.arrays(ROWS, size, epochs=None))
+    return hl.train.Loop(step, {"w": np.zeros(2, "float32")}, hl.data.from_arrays(ROWS, size, epochs=None))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_what_has_changed_since_is_compiled_with_its_new_value(compiled, monkeyp
         return {"w": state["w"] + RATE}, {}
 
     def trained(step):
-        return loop_of(step).run(last_step=3, progress=False, watch=None)["w"].tolist()
+        return loop_of(step).run(last_step=3, progress=False, nan_check=None)["w"].tolist()
 
     for value in (1.0, 2.0, 1.0):
         rates.rate = value
@@ -94,7 +94,9 @@ def test_steps_that_are_alike_for_one_batch_and_not_for_another_are_apart(compil
         return step
 
     # Batches of 5, 5 and 2, twice.
-    ends = [loop_of(of(value), size=5).run(last_step=6, progress=False, watch=None)["w"][0] for value in (10, 20, 10)]
+    ends = [
+        loop_of(of(value), size=5).run(last_step=6, progress=False, nan_check=None)["w"][0] for value in (10, 20, 10)
+    ]
     assert ends == [24, 44, 24]
     assert len(compiled()) == 4, "the initial values, batches of 5, and two steps for batches of 2"
 
@@ -107,7 +109,7 @@ def test_a_callback_is_the_one_of_its_own_step():
             return {"w": doubled}, {}
 
         names = [None] * (1 + len(seen))
-        loop_of(step).run(last_step=3, progress=False, watch=None)
+        loop_of(step).run(last_step=3, progress=False, nan_check=None)
         jax.effects_barrier()
         return seen
 
@@ -133,7 +135,7 @@ def test_a_run_goes_on_when_jax_has_forgotten_its_programs_or_is_configured_othe
 
 def test_a_shared_program_keeps_nothing_of_the_training_that_compiled_it():
     loop = loop_of(lambda state, batch: ({"w": state["w"] + batch.mean()}, {}))
-    loop.run(last_step=2, progress=False, watch=None)
+    loop.run(last_step=2, progress=False, nan_check=None)
     graph = weakref.ref(loop.graph)
     del loop
     gc.collect()
@@ -151,7 +153,7 @@ def test_a_step_with_a_mesh_of_its_own_is_of_its_devices(compiled):
         return w + total(batch), {}
 
     for _ in range(2):
-        hl.train.Loop(step, np.float32(0), hl.data.arrays(ROWS, 4)).run(last_step=2, progress=False)
+        hl.train.Loop(step, np.float32(0), hl.data.from_arrays(ROWS, 4)).run(last_step=2, progress=False)
     assert len([about for about in compiled() if "writes state" in about and "batches" not in about]) >= 2
 
 
@@ -159,7 +161,7 @@ def test_large_constants_are_not_kept_with_a_program():
     def train():
         large = jnp.ones((500, 1234))
         step = lambda w, batch: (w + batch.mean() * large.mean(), {})  # noqa: E731
-        hl.train.Loop(step, np.float32(0), hl.data.arrays(ROWS, 4)).run(last_step=2, progress=False)
+        hl.train.Loop(step, np.float32(0), hl.data.from_arrays(ROWS, 4)).run(last_step=2, progress=False)
 
     for _ in range(2):
         train()

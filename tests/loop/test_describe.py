@@ -11,22 +11,22 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline.loop.description import parts_of  # For a mesh of more devices than there are.
+from hookline.loop.description import state_parts  # For a mesh of more devices than there are.
 from hookline.testing import read_events
 
 OPTIMIZER = optax.adam(1e-3)
 
 
 def train_step(state, batch):
-    params, slots = state["params"], state["slots"]
-    loss, slope = jax.value_and_grad(lambda p: ((batch @ p["w"] + p["b"]) ** 2).mean())(params)
-    changes, slots = OPTIMIZER.update(slope, slots, params)
-    return {"params": optax.apply_updates(params, changes), "slots": slots}, {"loss": loss}
+    params, opt_state = state["params"], state["opt_state"]
+    loss, grads = jax.value_and_grad(lambda p: ((batch @ p["w"] + p["b"]) ** 2).mean())(params)
+    changes, opt_state = OPTIMIZER.update(grads, opt_state, params)
+    return {"params": optax.apply_updates(params, changes), "opt_state": opt_state}, {"loss": loss}
 
 
 def init():
     params = {"w": jnp.ones((4, 2)), "b": jnp.zeros(2)}
-    return {"params": params, "slots": OPTIMIZER.init(params)}
+    return {"params": params, "opt_state": OPTIMIZER.init(params)}
 
 
 def batches():
@@ -41,11 +41,11 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
         checkpoints=hl.train.CheckpointOptions(save_steps=10),
         logging=hl.train.LoggingOptions(summary_steps=None),
     )
-    params, slots = made.parts
+    opt_state, params = made.parts
     assert (params.name, params.arrays, params.parameters, params.size_bytes) == ("params", 2, 10, 40)
-    assert (slots.name, slots.arrays, slots.parameters) == ("slots", 5, 21)
+    assert (opt_state.name, opt_state.arrays, opt_state.parameters) == ("opt_state", 5, 21)
     assert made.batch == "float32[8, 4]"
-    assert made.begins == "It begins with the given state, to step 20."
+    assert made.start == "It begins with the given state, to step 20."
     run = tmp_path / "run"
     assert [(each.hook, each.what, each.when) for each in made.writes] == [
         (
@@ -62,15 +62,15 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
     assert made.programs[0] == "outputs none; writes state, global_step"
     assert not run.exists(), "it writes nothing"
     loop.run(str(run), 20, progress=False)
-    assert loop.describe(str(run)).begins == f"It goes on from '{run}/model.ckpt-20'."
+    assert loop.describe(str(run)).start == f"It goes on from '{run}/model.ckpt-20'."
     left = f"No step is left: '{run}/model.ckpt-20' is at step 20, and the last is 8."
-    assert loop.describe(str(run), 8).begins == left
-    assert loop.describe(last_step=8).begins == "No step is left: it stopped at step 20, and the last is 8."
+    assert loop.describe(str(run), 8).start == left
+    assert loop.describe(last_step=8).start == "No step is left: it stopped at step 20, and the last is 8."
 
 
 def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
     class Report(hl.train.SessionRunHook):
-        writes = "a report by mail"
+        output_description = "a report by mail"
         trigger = hl.train.every(5)
 
         def on_trigger(self, firing):
@@ -79,7 +79,7 @@ def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
     loop = hl.train.Loop(train_step, init, batches, steps_per_run=4)
     assert "Nothing is written." in str(loop.describe())
     stopping = hl.train.FunctionHook(print, every=hl.train.at_steps(3))
-    stopping.writes = "a line"
+    stopping.output_description = "a line"
     assert "FunctionHook writes a line; at step 3 and so on." in str(loop.describe(hooks=[stopping]))
     made = loop.describe(hooks=[Report()])
     assert [(each.hook, each.what, each.when) for each in made.writes] == [
@@ -121,7 +121,7 @@ def test_the_steps_that_it_names_are_those_that_a_run_writes(tmp_path):
         }
 
     class Report(hl.train.SessionRunHook):
-        writes = "a report"
+        output_description = "a report"
         trigger = hl.train.every(4) | hl.train.at_steps(3)
 
         def on_trigger(self, firing):
@@ -146,13 +146,15 @@ def test_it_says_how_the_state_is_split():
     mesh = jax.sharding.AbstractMesh((4,), ("data",))
     whole, rows = (jax.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P("data")))
     spec = jax.eval_shape(init)["params"]
-    state = types.SimpleNamespace(spec=spec, places=(whole, rows))
-    assert [(part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in parts_of(state, {}, {})] == [
+    state = types.SimpleNamespace(spec=spec, shardings=(whole, rows))
+    assert [
+        (part.name, part.size_bytes, part.bytes_a_device, part.placement) for part in state_parts(state, {}, {})
+    ] == [
         ("b", 8, 8, "1 whole"),
         ("w", 32, 8, "1 P('data',)"),
     ]
-    alone = types.SimpleNamespace(spec=spec["w"], places=(), op=types.SimpleNamespace(name="state"))
-    assert parts_of(alone, {}, {})[0] == (
+    alone = types.SimpleNamespace(spec=spec["w"], shardings=(), op=types.SimpleNamespace(name="state"))
+    assert state_parts(alone, {}, {})[0] == (
         "state",
         1,
         8,
@@ -163,23 +165,23 @@ def test_it_says_how_the_state_is_split():
 
 
 def test_it_says_what_a_step_carries_beside_the_state_and_calls_parts_as_parameters():
-    def step(model, slots, batch):
-        after, told = train_step({"params": model, "slots": slots}, batch)
-        return after["params"], after["slots"], told
+    def step(model, opt_state, batch):
+        after, told = train_step({"params": model, "opt_state": opt_state}, batch)
+        return after["params"], after["opt_state"], told
 
-    made = hl.train.Loop(step, tuple(init().values()), batches, ema=0.9, mean_over=5).describe()
+    made = hl.train.Loop(step, tuple(init().values()), batches, ema=0.9, smoothing_steps=5).describe()
     assert [(part.name, part.parameters, part.size_bytes) for part in made.parts] == [
         ("model", 10, 40),
-        ("slots", 21, 84),
+        ("opt_state", 21, 84),
         ("ema", 10, 40),
-        ("mean_over", 6, 24),
+        ("smoothing_steps", 6, 24),
     ]
     assert str(made).startswith("47 numbers in 11 arrays, 188 B")
 
 
 def test_it_says_what_mesh_it_lies_on():
     whole = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
-    assert hl.train.Loop(train_step, init, batches, sharding=whole).describe().lies_on == (
+    assert hl.train.Loop(train_step, init, batches, sharding=whole).describe().devices == (
         "1 device (cpu:0), a mesh of data=1"
     )
 
@@ -187,7 +189,7 @@ def test_it_says_what_mesh_it_lies_on():
 def test_wrong_arguments_are_refused_as_by_the_session():
     loop = hl.train.Loop(train_step, init, batches)
     with pytest.raises(ValueError, match="no metric 'accuracy'"):
-        loop.describe(watch="accuracy")
+        loop.describe(nan_check="accuracy")
     with pytest.raises(TypeError, match="hooks must be a list of hooks, got 3"):
         loop.describe(hooks=3)
     with pytest.raises(hl.errors.NotFoundError, match="/nope"):
@@ -206,13 +208,13 @@ def test_a_loop_has_one_open_session(tmp_path):
 
 
 def test_the_last_step_is_that_of_the_last_pass(tmp_path):
-    data = hl.data.arrays(np.ones((24, 4), np.float32), 8)
+    data = hl.data.from_arrays(np.ones((24, 4), np.float32), 8)
     made = hl.train.Loop(train_step, init, data).describe(
         str(tmp_path), epochs=4, checkpoints=hl.train.CheckpointOptions(save_steps=5)
     )
-    assert made.begins == "It begins with the given state, to step 12."
+    assert made.start == "It begins with the given state, to step 12."
     assert made.writes[1].when == "at steps 0, 5, 10, 12"
-    assert hl.train.Loop(train_step, init, data).describe(None, 9, epochs=4).begins.endswith("to step 9.")
+    assert hl.train.Loop(train_step, init, data).describe(None, 9, epochs=4).start.endswith("to step 9.")
 
 
 def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
@@ -224,19 +226,19 @@ def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
 
     describe_or_run("run", 2, progress=False)
     made = describe_or_run("describe", 2)
-    assert made.begins == (
+    assert made.start == (
         "No step is left: it stopped early at step 6: loss of 'eval' has not improved for 2 evaluations. To train on, "
         "give train_on=True."
     )
     assert made.writes == ()
     for more in (describe_or_run("describe", 3), describe_or_run("describe", 2, train_on=True)):
-        assert more.begins == f"It goes on from '{tmp_path}/model.ckpt-6', to step 20."
+        assert more.start == f"It goes on from '{tmp_path}/model.ckpt-6', to step 20."
         assert more.writes
 
 
 def test_a_trigger_that_hardly_ever_fires_ends(tmp_path):
     class Rare(hl.train.SessionRunHook):
-        trigger, writes = hl.train.steps_where(lambda step: step in (3, 7)), "its file"
+        trigger, output_description = hl.train.when_step(lambda step: step in (3, 7)), "its file"
 
         def on_trigger(self, firing): ...
 
@@ -257,9 +259,9 @@ def test_the_steps_of_a_trigger_are_known_unless_a_method_of_ones_own_decides():
         def update_last_triggered_step(self, step):
             raise AssertionError("a description fires nothing")
 
-    assert list(Named(every_steps=2).fires(0, 4)) == [1, 3]
-    assert Odd(every_steps=2).fires(0, 4) is None
-    assert Logs(every_steps=2).fires(0, 4) is None
+    assert list(Named(every_steps=2).firing_steps(0, 4)) == [1, 3]
+    assert Odd(every_steps=2).firing_steps(0, 4) is None
+    assert Logs(every_steps=2).firing_steps(0, 4) is None
 
 
 def test_a_stop_for_nan_is_known_before_the_run(tmp_path):
@@ -268,4 +270,4 @@ def test_a_stop_for_nan_is_known_before_the_run(tmp_path):
         return hl.train.Loop(step, {"w": jnp.zeros(())}, batches)
 
     loop().run(str(tmp_path), 20, on_nan="stop", progress=False)
-    assert loop().describe(str(tmp_path), 20, on_nan="stop").begins.startswith("No step is left: it stopped early")
+    assert loop().describe(str(tmp_path), 20, on_nan="stop").start.startswith("No step is left: it stopped early")

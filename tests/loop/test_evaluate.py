@@ -36,7 +36,7 @@ def counting():
 
 
 def evaluating(every=2, **arguments):
-    return hl.train.Evaluate(eval_step, hl.data.arrays(np.arange(5.0), batch_size=2), every=every, **arguments)
+    return hl.train.Evaluate(eval_step, hl.data.from_arrays(np.arange(5.0), batch_size=2), every=every, **arguments)
 
 
 def shown(folder, tag):
@@ -72,7 +72,7 @@ def test_nnx_objects_get_as_many_as_the_step_requires_and_keep_what_they_are():
     def of_both(model, optimizer, batch):
         return {"steps": optimizer.step[...]}
 
-    first = hl.train.Evaluate(of_model, hl.data.arrays((X, Y), 100), every=10)
+    first = hl.train.Evaluate(of_model, hl.data.from_arrays((X, Y), 100), every=10)
     second = hl.train.Evaluate(nnx.jit(of_both), [X], every=10, name="both")
     model, _ = hl.train.Loop(job.step, job.state, batches()).run(last_step=20, hooks=[first, second])
     assert not model.dropout.deterministic, "it was a copy that was set to evaluate"
@@ -97,9 +97,9 @@ def test_an_evaluation_with_other_names_gets_the_first_parts(eval_step, value):
     loop = hl.train.Loop(train_step, (jnp.zeros(()), jnp.zeros(())), [1.0, 2.0])
     if value is None:
         with pytest.raises(TypeError, match="Give its parameters the names of the train step's"):
-            loop.run(hooks=[evaluate], progress=False, watch=None)
+            loop.run(hooks=[evaluate], progress=False, nan_check=None)
     else:
-        loop.run(hooks=[evaluate], progress=False, watch=None)
+        loop.run(hooks=[evaluate], progress=False, nan_check=None)
         assert evaluate.values == {"x": value}
 
 
@@ -311,7 +311,7 @@ def test_several_batches_a_run_give_the_means_of_single_ones(last_batch, backend
     examples = np.random.default_rng(0).normal(size=101).astype("float32")
     found = []
     for steps_per_run in (1, 3, 16, 1000):
-        batches = hl.data.arrays(examples, batch_size=7)
+        batches = hl.data.from_arrays(examples, batch_size=7)
         evaluate = hl.train.Evaluate(eval_step, batches, 2, steps_per_run=steps_per_run, last_batch=last_batch)
         loop = hl.train.Loop(lambda state, _: ({"w": state["w"] + 1.0}, {}), {"w": 0.0}, [1.0] * 6)
         loop.run(hooks=[evaluate], progress=False)

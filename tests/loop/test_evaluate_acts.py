@@ -33,11 +33,11 @@ def eval_step(state, batch):
 def looped(**arguments):
     params = {"w": jnp.zeros(3)}
     state = {"params": params, "opt_state": OPTIMIZER.init(params), "beta": jnp.ones(()), "n": jnp.zeros((), int)}
-    return hl.train.Loop(train_step, state, hl.data.arrays(X, 4, shuffle_seed=0, epochs=None), **arguments)
+    return hl.train.Loop(train_step, state, hl.data.from_arrays(X, 4, shuffle_seed=0, epochs=None), **arguments)
 
 
 def evaluating(**arguments):
-    return hl.train.Evaluate(eval_step, hl.data.arrays(X, 80), every=2, **arguments)
+    return hl.train.Evaluate(eval_step, hl.data.from_arrays(X, 80), every=2, **arguments)
 
 
 def halving(told):
@@ -224,7 +224,9 @@ def test_the_rate_of_an_nnx_optimizer():
         result.state["learning_rate"] = 0.125
 
     evaluate = hl.train.Evaluate(lambda model, batch: {"loss": jnp.mean(model(batch))}, [X], 2, on_result=lower)
-    hl.train.Loop(step, (model, optimizer), hl.data.arrays(X, 4)).run(last_step=2, hooks=[evaluate], progress=False)
+    hl.train.Loop(step, (model, optimizer), hl.data.from_arrays(X, 4)).run(
+        last_step=2, hooks=[evaluate], progress=False
+    )
     assert optimizer.opt_state.hyperparams["learning_rate"][...] == 0.125
 
 

@@ -36,7 +36,7 @@ def test_a_pair_is_a_sum_over_the_sum_of_weights(arguments):
         by_place = jnp.where(mask, losses, 0.0).sum(axis=0), mask.sum(axis=0)
         return {"loss": (jnp.where(mask, losses, 0.0).sum(), mask.sum()), "by": {"place": by_place}}
 
-    found = evaluated(eval_step, hl.data.arrays((TOKENS, MASK), 16), **arguments)
+    found = evaluated(eval_step, hl.data.from_arrays((TOKENS, MASK), 16), **arguments)
     losses = np.where(MASK, abs(TOKENS - 2.0), 0.0)
     assert found["loss"] == pytest.approx(losses.sum() / MASK.sum(), rel=1e-6)
     np.testing.assert_allclose(found["by/place"], losses.sum(axis=0) / MASK.sum(axis=0), rtol=1e-6)
@@ -107,7 +107,7 @@ def of_clu(state, batch):
 @pytest.mark.rounding
 @pytest.mark.parametrize("steps_per_run", [1, 3])
 def test_masked_metrics_are_merged_as_clu_does(steps_per_run):
-    data = hl.data.arrays((TOKENS, MASK, LABELS), 16)
+    data = hl.data.from_arrays((TOKENS, MASK, LABELS), 16)
     merged = Metrics.empty()
     for batch in data:
         merged = merged.merge(jax.jit(of_clu)({"w": jnp.full((), 2.0)}, batch))
@@ -125,7 +125,7 @@ def test_what_is_collected_is_computed_from_the_whole_set(tmp_path, steps_per_ru
     def loop():
         return hl.train.Loop(lambda state, batch: ({"w": state["w"] + 0.25}, {}), {"w": jnp.zeros(())}, [1.0] * 4)
 
-    data = hl.data.arrays((TOKENS, MASK, LABELS), 16)
+    data = hl.data.from_arrays((TOKENS, MASK, LABELS), 16)
     evaluate = hl.train.Evaluate(eval_step, data, 2, keep_best="of/auc", steps_per_run=steps_per_run)
     loop().run(str(tmp_path), hooks=[evaluate], progress=False)
     scores = TOKENS[:, 0] + 1.0 * LABELS
@@ -150,7 +150,7 @@ def test_one_that_the_step_merges_with_that_of_the_state_is_merged_over_the_batc
 
     evaluate = hl.train.Evaluate(eval_step, [np.arange(3.0), np.full(1, 9.0)], every=1)
     state = {"w": jnp.zeros(()), "metric": clu.Average.empty()}
-    hl.train.Loop(train_step, state, [1.0]).run(hooks=[evaluate], progress=False, watch=None)
+    hl.train.Loop(train_step, state, [1.0]).run(hooks=[evaluate], progress=False, nan_check=None)
     assert evaluate.values == {"mean": 3.0}
 
 

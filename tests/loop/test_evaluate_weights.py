@@ -38,7 +38,7 @@ def of_tokens(batch):
 def test_packed_sequences_are_weighted_by_their_tokens(last_batch):
     losses = np.arange(20.0).reshape(5, 4)
     is_token = np.arange(4) < np.array([[4], [1], [0], [0], [2]])
-    batches = hl.data.arrays({"loss": losses, "is_token": is_token}, 2)  # The tokens are 5, 0 and 2.
+    batches = hl.data.from_arrays({"loss": losses, "is_token": is_token}, 2)  # The tokens are 5, 0 and 2.
     content = lambda batch: batch.batch if last_batch == "pad" else batch  # noqa: E731
     found = evaluated(
         batches, lambda batch: batch["is_token"].sum(), lambda batch: of_tokens(content(batch)), last_batch=last_batch

@@ -43,7 +43,7 @@ def train(
         hooks.append(StopAbove(loop.metrics["loss"], most))
     elif on_nan is None and stops:
         hooks.append(hl.train.StopIfNoImprovement(metric, patience))
-    watched = {"watch": None} if on_nan is None else {"on_nan": on_nan}
+    watched = {"nan_check": None} if on_nan is None else {"on_nan": on_nan}
     loop.run(
         folder,
         last_step,
@@ -115,11 +115,11 @@ def test_a_stop_that_was_lifted_is_not_back_after_a_recovery(tmp_path, failed_re
                 raise hl.errors.AbortedError(None, None, "the session is lost")
 
     loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
-    loop.run(str(tmp_path), 20, hooks=[StopAbove(loop.metrics["loss"], 6)], progress=False, watch=None)
+    loop.run(str(tmp_path), 20, hooks=[StopAbove(loop.metrics["loss"], 6)], progress=False, nan_check=None)
     loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
     policy = hl.train.RecoveryPolicy(max_attempts=1, initial_backoff_secs=0)
     arguments = {"hooks": [LoseOnce()], "train_on": True, "checkpoints": hl.train.CheckpointOptions(recovery=policy)}
-    assert loop.run(str(tmp_path), 12, progress=False, watch=None, **arguments)["w"] == 12
+    assert loop.run(str(tmp_path), 12, progress=False, nan_check=None, **arguments)["w"] == 12
 
 
 def test_the_session_of_a_loop_stops_for_good_too(tmp_path):

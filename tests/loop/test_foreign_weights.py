@@ -19,7 +19,7 @@ from flax import linen as nn
 from flax import nnx, serialization
 from flax.training.train_state import TrainState
 from orbax.checkpoint import v1
-from tests import in_step
+from tests import spmd
 
 import hookline as hl
 from hookline.train import WarmStart
@@ -96,7 +96,7 @@ PARAMS = {
 
 def train(state, warm, **more):
     step = lambda state, batch: (jax.tree.map(lambda leaf: leaf, state), {})  # noqa: E731
-    return hl.train.Loop(step, state, hl.data.arrays(X, 8, epochs=None), **more).run(
+    return hl.train.Loop(step, state, hl.data.from_arrays(X, 8, epochs=None), **more).run(
         None, last_step=1, progress=False, warm_start=warm
     )
 
@@ -111,7 +111,7 @@ def test_a_train_state_of_another_library_is_taken_with_the_optimizer_or_without
     found = train(state_of(0), str(tmp_path / "other"))
     assert same(found.params, OLD.params)
     assert (int(found.opt_state[0].count), int(found.step)) == (0, 0)
-    with_slots = train(state_of(0), WarmStart(tmp_path / "other", slots=True))
+    with_slots = train(state_of(0), WarmStart(tmp_path / "other", opt_state=True))
     assert same(with_slots.opt_state, OLD.opt_state)
     assert int(with_slots.step) == 1
 
@@ -321,7 +321,7 @@ def test_processes_in_step_read_their_pieces_and_compare_what_they_see(tmp_path)
             columns = jax.NamedSharding(mesh, jax.P(None, "x"))
             for path in ("one", ("one", "two")[jax.process_index()]):
                 state = {"w": jax.make_array_from_callback((8, 4), columns, lambda index: np.zeros((8, 2), "f4"))}
-                loop = hl.train.Loop(lambda state, batch: state, state, hl.data.arrays(np.ones(4), 4))
+                loop = hl.train.Loop(lambda state, batch: state, state, hl.data.from_arrays(np.ones(4), 4))
                 w = loop.run(None, progress=False, warm_start=f"{sys.argv[1]}/{path}.npz")["w"]
                 print([shard.data[0].tolist() for shard in w.addressable_shards])
                 try:
@@ -330,7 +330,7 @@ def test_processes_in_step_read_their_pieces_and_compare_what_they_see(tmp_path)
                     print(error)
         """)
     )
-    ended = in_step.run(script, tmp_path, timeout_secs=120)
+    ended = spmd.run(script, tmp_path, timeout_secs=120)
     assert [one.out.splitlines()[0] for one in ended] == ["[[1.0, 2.0]]", "[[3.0, 4.0]]"]
     assert all("'w' is spread over several processes. Read the checkpoint in one process" in one.out for one in ended)
     assert "has other arrays in process 1 than in process 0. Give all the same file." in ended[0].err

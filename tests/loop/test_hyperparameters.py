@@ -19,8 +19,8 @@ SCRIPT = hl.train.CheckpointOptions(restore_hyperparams=False)
 
 
 def step(state, batch):
-    loss, slope = jax.value_and_grad(lambda params: jnp.mean((params["w"] - batch) ** 2))(state.params)
-    return state.apply_gradients(grads=slope), {"loss": loss}
+    loss, grads = jax.value_and_grad(lambda params: jnp.mean((params["w"] - batch) ** 2))(state.params)
+    return state.apply_gradients(grads=grads), {"loss": loss}
 
 
 def loop_state(rate):
@@ -31,7 +31,7 @@ def loop_state(rate):
 def loop(rate, make=None, **more):
     """A loop with this learning rate; `make` makes something of the function that makes its state."""
     begin = lambda: loop_state(rate)  # noqa: E731
-    return hl.train.Loop(step, begin() if make is None else make(begin), hl.data.arrays(X, 2, epochs=None), **more)
+    return hl.train.Loop(step, begin() if make is None else make(begin), hl.data.from_arrays(X, 2, epochs=None), **more)
 
 
 def rate_of(state):
@@ -109,14 +109,14 @@ def test_objects_of_nnx_have_them_too(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
 
     def train_step(model, optimizer, batch):
-        loss, slope = nnx.value_and_grad(lambda model: jnp.mean(model(batch) ** 2))(model)
-        optimizer.update(model, slope)
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean(model(batch) ** 2))(model)
+        optimizer.update(model, grads)
         return loss
 
     for rate, last in ((0.01, 1), (0.1, 2)):
         model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
         optimizer = nnx.Optimizer(model, optax.inject_hyperparams(optax.sgd)(learning_rate=rate), wrt=nnx.Param)
-        loop = hl.train.Loop(train_step, (model, optimizer), hl.data.arrays(X, 2, epochs=None))
+        loop = hl.train.Loop(train_step, (model, optimizer), hl.data.from_arrays(X, 2, epochs=None))
         loop.run(str(tmp_path), last, progress=False)
     assert [text.split(",")[0] for text in told(caplog)] == [
         "Loop: learning_rate (1/opt_state/hyperparams/learning_rate) is 0.01"
@@ -144,7 +144,7 @@ def test_the_rate_is_a_metric_that_the_step_need_not_return(caplog):
     ]
     rates.clear()
     plain = TrainState.create(apply_fn=None, params={"w": jnp.zeros(2)}, tx=optax.adam(schedule))
-    given = hl.train.Loop(step, plain, hl.data.arrays(X, 2, epochs=None), learning_rate=schedule, steps_per_run=2)
+    given = hl.train.Loop(step, plain, hl.data.from_arrays(X, 2, epochs=None), learning_rate=schedule, steps_per_run=2)
     given.run(None, 3, progress=False, hooks=[Look(given)])
     assert rates == pytest.approx([1.0, 0.9, 0.8])
 
@@ -175,7 +175,7 @@ def test_the_counter_of_a_part_of_the_state_is_what_a_schedule_goes_by():
 
 
 def test_a_rate_that_was_added_is_nothing_to_watch(caplog):
-    silent = hl.train.Loop(lambda s, b: (step(s, b)[0], {}), loop_state(0.1), hl.data.arrays(X, 2, epochs=None))
+    silent = hl.train.Loop(lambda s, b: (step(s, b)[0], {}), loop_state(0.1), hl.data.from_arrays(X, 2, epochs=None))
     silent.run(None, 1, progress=False)
     assert "learning_rate" in silent.metrics
     assert "no metric is called a loss" not in caplog.text

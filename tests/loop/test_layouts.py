@@ -36,13 +36,13 @@ def placed(state, layout):
             on, spec = mesh(2, 2), lambda leaf: jax.P(*["x", "y"][:leaf.ndim])
     return jax.tree.map(lambda leaf: jax.device_put(leaf, jax.NamedSharding(on, spec(leaf))), state)
 
-def loss_of(params, batch):
+def loss_fn(params, batch):
     return jnp.mean((jnp.tanh(batch @ params["w"]) @ params["v"] - batch.sum(axis=1)) ** 2)
 
 def step(state, batch):
-    loss, slope = jax.value_and_grad(loss_of)(state["params"], batch)
-    updates, slots = optax.adam(1e-2).update(slope, state["slots"])
-    return {"params": optax.apply_updates(state["params"], updates), "slots": slots}, {"loss": loss}
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
+    updates, opt_state = optax.adam(1e-2).update(grads, state["opt_state"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, {"loss": loss}
 
 def bits(state):
     return [zlib.crc32(np.asarray(leaf).tobytes()) for leaf in jax.tree.leaves(state)]
@@ -54,10 +54,10 @@ class Look(hl.train.SessionRunHook):
 
 def train(layout, logdir, last_step):
     params = {"w": jnp.linspace(-1, 1, 64).reshape(8, 8), "v": jnp.ones(8)}
-    state = placed({"params": params, "slots": optax.adam(1e-2).init(params)}, layout)
+    state = placed({"params": params, "opt_state": optax.adam(1e-2).init(params)}, layout)
     data = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
     look = Look()
-    loop = hl.train.Loop(step, state, hl.data.arrays(data, 8, shuffle_seed=1, epochs=None))
+    loop = hl.train.Loop(step, state, hl.data.from_arrays(data, 8, shuffle_seed=1, epochs=None))
     end = loop.run(logdir, last_step, hooks=[look], progress=False)
     values = [np.asarray(leaf, "float64").ravel().tolist() for leaf in jax.tree.leaves(end)]
     return {"begun": look.bits, "spec": look.spec, "given": str(state["params"]["w"].sharding),

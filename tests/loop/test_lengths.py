@@ -59,7 +59,7 @@ def test_each_length_is_compiled_once_and_told_once_and_a_restart_has_the_same_b
     def run(logdir, **arguments):
         loop = hl.train.Loop(train_step, {"w": jnp.ones(())}, SOURCES[source](), steps_per_run=steps_per_run)
         # Summaries and the log would ask for other programs.
-        quiet = {"progress": False, "watch": None, "log_steps": None}
+        quiet = {"progress": False, "nan_check": None, "log_steps": None}
         quiet["logging"] = hl.train.LoggingOptions(summary_steps=None)
         return loop.run(str(logdir), **quiet, **arguments)["w"]
 
@@ -97,7 +97,7 @@ def test_a_ragged_evaluation_rides_along():
 
 def test_many_lengths_are_warned_of_once(caplog):
     batches = [np.ones((2, length), "float32") for length in (*range(1, 20), *range(1, 20))]
-    hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, batches).run(progress=False, watch=None)
+    hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, batches).run(progress=False, nan_check=None)
     (told,) = [record.getMessage() for record in caplog.records if "lengths" in record.getMessage()]
     assert told == (
         "Iterator 'batches': its batches have more than 16 different lengths, and the step is compiled once for each: "

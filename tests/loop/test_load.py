@@ -54,9 +54,9 @@ def arrays(state):
 
 def test_nnx_objects_come_back_new_from_abstract_ones_too(tmp_path):
     model, optimizer = trained("nnx, jitted", tmp_path)
-    found, slots = hl.train.load(str(tmp_path), like=nnx_objects(jit=True).state)
+    found, opt_state = hl.train.load(str(tmp_path), like=nnx_objects(jit=True).state)
     assert same(nnx.state(found), nnx.state(model))
-    assert same(nnx.state(slots), nnx.state(optimizer))
+    assert same(nnx.state(opt_state), nnx.state(optimizer))
 
     abstract = nnx.eval_shape(lambda: NnxNet(nnx.Rngs(0)))
     alone = hl.train.load(str(tmp_path), like=abstract, prefix="0")

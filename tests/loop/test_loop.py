@@ -149,7 +149,7 @@ def test_the_smaller_last_batch_is_trained_too():
         sizes.append(len(batch))
         return {"seen": state["seen"] + len(batch)}, {"loss": 0.0}
 
-    data = hl.data.arrays(X, 100)
+    data = hl.data.from_arrays(X, 100)
     state = hl.train.Loop(step, {"seen": jnp.zeros((), int)}, data).run()
     assert state["seen"] == 256
     assert {100, 56} <= {size for size in sizes if isinstance(size, int)}
@@ -160,7 +160,7 @@ def test_a_step_may_be_given_a_mask_of_the_real_examples():
         (x, y), mask = batch
         return {"seen": state["seen"] + mask.sum()}, {"loss": jnp.mean(x[:, 0] - y, where=mask)}
 
-    loop = hl.train.Loop(masked, {"seen": jnp.zeros((), int)}, hl.data.arrays((X, X[:, 0]), 100), last_batch="pad")
+    loop = hl.train.Loop(masked, {"seen": jnp.zeros((), int)}, hl.data.from_arrays((X, X[:, 0]), 100), last_batch="pad")
     assert loop.run(progress=False)["seen"] == len(X) == 256
     dropped = hl.train.Loop(lambda state, x: ({"n": state["n"] + len(x)}, {}), {"n": 0}, [X, X[:8]], last_batch="drop")
     assert dropped.run(progress=False)["n"] == 256
@@ -179,7 +179,7 @@ def test_what_is_written_for_many_devices_runs_on_one():
 
 def test_batches_may_be_a_part_of_what_an_iterator_gives():
     with hl.Graph().as_default():
-        x, _ = hl.data.iterator(hl.data.arrays((X, X[:, 0]), 100))
+        x, _ = hl.data.iterator(hl.data.from_arrays((X, X[:, 0]), 100))
     assert hl.train.Loop(lambda state, x: ({"n": state["n"] + len(x)}, {}), {"n": 0}, x).run(progress=False)["n"] == 256
 
 
@@ -189,7 +189,7 @@ def test_batches_may_be_a_tensor_with_options():
         return {"seen": state["seen"] + mask.sum()}, {"loss": x.sum()}
 
     with hl.Graph().as_default() as graph:
-        padded = hl.data.iterator(hl.data.arrays(X, 100), last_batch="pad")
+        padded = hl.data.iterator(hl.data.from_arrays(X, 100), last_batch="pad")
         loop = hl.train.Loop(step, {"seen": jnp.zeros((), int)}, padded)
         assert loop.graph is graph
         assert loop.run()["seen"] == 256
@@ -260,7 +260,7 @@ def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, caps
             last_step=5,
             progress=False,
             log_steps=None,
-            watch=None,
+            nan_check=None,
             logging=hl.train.LoggingOptions(summary_steps=None, rate_steps=None),
             checkpoints=hl.train.CheckpointOptions(save_secs=None),
         )
@@ -288,7 +288,7 @@ def nan_at(step):
 def test_a_loss_that_is_nan_ends_the_training_or_does_what_is_said(tmp_path):
     with pytest.raises(hl.train.NanLossDuringTrainingError, match="global step 4"):
         nan_at(4).run(str(tmp_path / "raise"), last_step=10)
-    assert nan_at(4).run(last_step=10, watch=None)["n"] == 10
+    assert nan_at(4).run(last_step=10, nan_check=None)["n"] == 10
     assert nan_at(4).run(last_step=5, on_nan="skip", checkpoints=hl.train.CheckpointOptions(recovery=None))["n"] == 3
 
 
@@ -298,9 +298,9 @@ def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
 
     loop = hl.train.Loop(step, {"n": jnp.zeros(())}, batches())
     loop.run(last_step=1)
-    assert "watch='error'" in caplog.text
+    assert "nan_check='error'" in caplog.text
     with pytest.raises(ValueError, match="no metric 'accuracy' to watch.*There are: error"):
-        loop.run(last_step=2, watch="accuracy")
+        loop.run(last_step=2, nan_check="accuracy")
 
 
 def test_it_recovers_from_a_lost_session(tmp_path):
@@ -343,7 +343,7 @@ def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
     assert loop.result["n"] == 3
     assert ended_early(caplog) == [
         "Loop: the data ended at global step 3, before last_step=10. Give more data, more passes (epochs=), or "
-        "data without an end: hookline.data.arrays(..., epochs=None)."
+        "data without an end: hookline.data.from_arrays(..., epochs=None)."
     ]
 
 
@@ -461,7 +461,7 @@ def test_a_weak_type_is_one_to_the_step_as_it_is_by_hand_and_after_a_restart(sta
         by_hand, metrics = hand(by_hand, batch)
     for last_step in (2, 4):
         loop = hl.train.Loop(step, {"w": jnp.ones(3), "n": start}, [*np.ones((4, 1), "float32")])
-        final = loop.run(tmp_path, last_step, watch=None)
+        final = loop.run(tmp_path, last_step, nan_check=None)
     assert loop.metrics["half"].dtype == metrics["half"].dtype
     assert np.array_equal(final["w"], by_hand["w"])
     assert final["n"].weak_type == by_hand["n"].weak_type

@@ -104,10 +104,10 @@ def test_means_over_the_last_steps_go_on_with_it_into_one_folder_after_another(t
             found[firing.global_step] = {name: np.asarray(value) for name, value in firing.values.items()}
 
     found = {}
-    loop = noisy(mean_over=10)
+    loop = noisy(smoothing_steps=10)
     loop.run(None, 12, progress=False, hooks=[Look(loop, 12)])
     wanted, found = found, {}
-    loop = noisy(mean_over=10)
+    loop = noisy(smoothing_steps=10)
     for last, folder in ((5, None), (7, None), (9, str(tmp_path / "a")), (12, str(tmp_path / "b"))):
         loop.run(folder, last, progress=False, hooks=[Look(loop, 12)])
     assert found == wanted
@@ -121,7 +121,7 @@ def test_arrays_that_were_given_away_are_an_error_that_says_so():
 
 
 def test_a_run_into_another_directory_removes_no_checkpoint_of_the_first(tmp_path):
-    data = hl.data.arrays(np.ones(6, np.float32), 1, epochs=None)
+    data = hl.data.from_arrays(np.ones(6, np.float32), 1, epochs=None)
     loop = hl.train.Loop(lambda state, batch: (state + batch.sum(), {}), np.float32(0), data)
     saves = hl.train.CheckpointOptions(save_steps=1)
     for name, last_step in ("first", 6), ("second", 12):

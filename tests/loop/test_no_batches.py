@@ -79,7 +79,7 @@ def test_it_trains_to_the_last_step_and_a_restart_has_the_same_bits(kind, steps_
 
     def run(name, last_step):
         loop = hl.train.Loop(step, make(), None, seed=0, steps_per_run=steps_per_run)
-        return numbers(loop.run(str(tmp_path / name), last_step, progress=False, watch=None))
+        return numbers(loop.run(str(tmp_path / name), last_step, progress=False, nan_check=None))
 
     whole = run("whole", 25)
     run("parts", 7)
@@ -97,7 +97,7 @@ def test_l_bfgs_and_the_body_of_a_scan_come_to_what_they_come_to_by_hand():
 
     begin = ZEROS, jax.random.key(3)
     by_hand, _ = jax.lax.scan(rl_update, begin, None, 6)
-    found = hl.train.Loop(rl_update, begin, None).run(last_step=6, progress=False, watch=None)
+    found = hl.train.Loop(rl_update, begin, None).run(last_step=6, progress=False, nan_check=None)
     np.testing.assert_allclose(found[0], by_hand[0], rtol=1e-5)
 
 

@@ -10,7 +10,13 @@ import pytest
 from .devices import run
 
 WHOLE, PARTS = "P()", "P('data',)"
-FSDP = {"['n']": WHOLE, "['slots'][0].count": WHOLE, "['slots'][0].mu": PARTS, "['slots'][0].nu": PARTS, "['w']": PARTS}
+FSDP = {
+    "['n']": WHOLE,
+    "['opt_state'][0].count": WHOLE,
+    "['opt_state'][0].mu": PARTS,
+    "['opt_state'][0].nu": PARTS,
+    "['w']": PARTS,
+}
 REPLICATED = dict.fromkeys(FSDP, WHOLE)
 
 

@@ -50,7 +50,12 @@ def test_the_first_start_of_a_loop_that_saves_warns_before_its_first_step(tmp_pa
     assert "Iterator 'batches'" in message
     assert "the generator 'numbers'" in message
     assert "a later start of the training is refused" in message
-    for remedy in ("a function that makes it", "hookline.data.arrays", "get_state and set_state", "resume_data=False"):
+    for remedy in (
+        "a function that makes it",
+        "hookline.data.from_arrays",
+        "get_state and set_state",
+        "resume_data=False",
+    ):
         assert remedy in message
     assert warnings(caplog) == [message]
 
@@ -72,7 +77,7 @@ def test_a_second_start_is_refused_and_names_both_ways_out(tmp_path):
     assert trained(numbers, str(tmp_path), 5) == 2 * sum(range(5))
 
 
-@pytest.mark.parametrize("source", [numbers, lambda: numbers, lambda: hl.data.arrays(np.arange(18.0) // 2, 2)])
+@pytest.mark.parametrize("source", [numbers, lambda: numbers, lambda: hl.data.from_arrays(np.arange(18.0) // 2, 2)])
 @pytest.mark.parametrize("steps_per_run", [1, 4])
 def test_without_resume_data_each_start_begins_the_data_anew(source, steps_per_run, tmp_path):
     for last_step, expected in ((3, 6), (6, 12)):

@@ -20,12 +20,12 @@ DECAY = 0.75
 SCHEDULE = optax.linear_schedule(0.5, 0.0, 10)
 
 
-def loss_of(params, batch):
+def loss_fn(params, batch):
     return jnp.mean((params["w"] - batch) ** 2)
 
 
 def train_step(state, batch):
-    loss, grads = jax.value_and_grad(loss_of)(state.params, batch)
+    loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
     return state.apply_gradients(grads=grads), {"loss": loss}
 
 
@@ -38,7 +38,7 @@ def multi_steps(inner, steps=4, **more):
 
 
 def loop(state, step=train_step, data=X, **more):
-    return hl.train.Loop(step, state, hl.data.arrays(data, 2, epochs=None), **more)
+    return hl.train.Loop(step, state, hl.data.from_arrays(data, 2, epochs=None), **more)
 
 
 def average(step, state, params_of, updated, steps, data=X):
@@ -84,7 +84,7 @@ def test_averages_move_when_the_parameters_do(name, tmp_path):
     assert not near(wanted, begin(tx).params)
     for last, steps_per_run in ((5, 1), (14, 4)):  # It goes on after a restart in the middle of an optimizer step.
         made = loop(begin(tx), data=data, ema=DECAY, steps_per_run=steps_per_run)
-        made.run(str(tmp_path), last, progress=False, watch=None)
+        made.run(str(tmp_path), last, progress=False, nan_check=None)
     assert near(made.averaged_result.params, wanted)
 
 
@@ -165,7 +165,7 @@ def test_counts_of_which_any_may_be_meant_are_refused():
 
 def test_a_step_of_ones_own_is_declared(caplog):
     def step(state, batch):  # It counts its updates, and accumulates gradients in two steps.
-        loss, grads = jax.value_and_grad(loss_of)(state["params"], batch)
+        loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
         total = jax.tree.map(jnp.add, state["total"], grads)
         ends = state["calls"] % 2 == 1
         pick = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ends, a, b), new, old)  # noqa: E731

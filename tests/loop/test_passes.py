@@ -41,7 +41,7 @@ class Stateful:
 
 
 def shuffled(**arguments):
-    return hl.data.arrays(X, 3, shuffle_seed=1, **arguments)
+    return hl.data.from_arrays(X, 3, shuffle_seed=1, **arguments)
 
 
 SOURCES = {
@@ -117,7 +117,7 @@ def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, c
     [
         (lambda: shuffled(epochs=2), True, 3, "its data have epochs of their own, .*epochs=2.*Leave out one"),
         (lambda: lambda: shuffled(epochs=None), True, 3, "epochs of their own, .*epochs=None"),
-        (lambda: lambda: iter(LIST), True, 3, "the number of its batches is not known. Give it, .*length="),
+        (lambda: lambda: iter(LIST), True, 3, "the number of its batches is not known. Give it, .*num_batches="),
         (lambda: iter(LIST), True, 3, "its batches come from an iterator, which gives each once"),
         (lambda: LIST, False, 3, r"each start begins its data anew \(resume_data=False\)"),
         (lambda: LIST, True, 0, "Loop requires epochs >= 1, got 0"),
@@ -131,7 +131,7 @@ def test_epochs_that_cannot_be_counted_are_refused(source, resumes, epochs, said
 
 def test_epochs_of_a_source_of_unknown_length_count_with_its_length(capsys):
     with hl.Graph().as_default():
-        batches = hl.data.iterator(lambda: iter(LIST), length=3)
+        batches = hl.data.iterator(lambda: iter(LIST), num_batches=3)
     assert Watched(batches).run(epochs=2) == [batch.tolist() for batch in LIST] * 2
 
 
@@ -141,6 +141,6 @@ def test_the_progress_line_knows_the_last_step_of_epochs(capsys):
 
 
 def test_passes_end_with_another_batch_size_where_the_examples_end(tmp_path):
-    first = Watched(hl.data.arrays(X, 2)).run(str(tmp_path), epochs=2, last_step=5)
-    then = Watched(hl.data.arrays(X, 4)).run(str(tmp_path), epochs=2)
+    first = Watched(hl.data.from_arrays(X, 2)).run(str(tmp_path), epochs=2, last_step=5)
+    then = Watched(hl.data.from_arrays(X, 4)).run(str(tmp_path), epochs=2)
     assert [example for batch in first + then for example in batch] == [*X, *X]

@@ -63,7 +63,7 @@ def test_switched_off_it_shows_nothing(by_hand, capsys):
 def test_a_hook_of_ones_own_takes_its_place(bound, capsys):
     loop = counting()
     hook = hl.train.ProgressHook([loop.metrics["loss"]], every_secs=100)
-    loop.run(last_step=3, hooks=(each for each in [hl.train.when(loop.train_op, hook) if bound else hook]))
+    loop.run(last_step=3, hooks=(each for each in [hl.train.only_for(loop.train_op, hook) if bound else hook]))
     out, err = capsys.readouterr()
     assert err == ""
     assert [line.split("  ")[0] for line in out.splitlines()] == ["step 1/3", "step 3/3"]
@@ -113,7 +113,7 @@ steps = 3 if os.environ["HOOKLINE_TASK_TYPE"] == "chief" else 4
 loop = hl.train.Loop(
     lambda state, batch: ({"n": state["n"] + 1}, {"loss": state["n"]}),
     {"n": jnp.zeros((), int)},
-    hl.data.arrays(np.ones(8), 1),
+    hl.data.from_arrays(np.ones(8), 1),
 )
 loop.run(last_step=steps)
 print("done")
@@ -135,7 +135,7 @@ class NoRay:
 
 def test_each_task_of_a_launch_shows_lines_under_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(launch, "require_ray", lambda: None)
-    monkeypatch.setattr(launch, "PrivateRayCluster", NoRay)
+    monkeypatch.setattr(launch, "LocalRayCluster", NoRay)
     script = tmp_path / "script.py"
     script.write_text(TASK)
     assert main(["launch", "--workers", "2", str(script)]) == 0

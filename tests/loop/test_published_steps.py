@@ -39,9 +39,9 @@ def assert_same(one: Any, other: Any) -> None:
             np.testing.assert_allclose(jax.device_get(ours), jax.device_get(theirs), rtol=1e-5, atol=1e-6)
 
 
-def updated(w, slots, slope):
-    change, slots = OPTIMIZER.update(slope, slots, w)
-    return optax.apply_updates(w, change), slots
+def updated(w, opt_state, grads):
+    change, opt_state = OPTIMIZER.update(grads, opt_state, w)
+    return optax.apply_updates(w, change), opt_state
 
 
 # Equinox -----------------------------------------------------------------------------------------------------------
@@ -49,8 +49,8 @@ def updated(w, slots, slope):
 
 @eqx.filter_jit
 def equinox_mnist(model, opt_state, x, y):
-    loss, slope = eqx.filter_value_and_grad(lambda model: jnp.mean((jax.vmap(model)(x)[:, 0] - y) ** 2))(model)
-    change, opt_state = OPTIMIZER.update(slope, opt_state, eqx.filter(model, eqx.is_array))
+    loss, grads = eqx.filter_value_and_grad(lambda model: jnp.mean((jax.vmap(model)(x)[:, 0] - y) ** 2))(model)
+    change, opt_state = OPTIMIZER.update(grads, opt_state, eqx.filter(model, eqx.is_array))
     return eqx.apply_updates(model, change), opt_state, loss
 
 
@@ -69,8 +69,8 @@ def equinox_stateful(model, state, opt_state, xs, ys):
 
 @jax.jit
 def optax_getting_started(params, opt_state, batch, labels):
-    loss, slope = jax.value_and_grad(error_of)(params, batch, labels)
-    return *updated(params, opt_state, slope), loss
+    loss, grads = jax.value_and_grad(error_of)(params, batch, labels)
+    return *updated(params, opt_state, grads), loss
 
 
 @nnx.jit
@@ -81,8 +81,8 @@ def optax_mlp(model, optimizer, batch):
         predicted = model(x)[:, 0]
         return jnp.mean((predicted - y) ** 2), jnp.mean(jnp.abs(predicted - y) < 0.5)
 
-    (loss, accuracy), slope = nnx.value_and_grad(loss_fn, has_aux=True)(model)
-    optimizer.update(model, slope)
+    (loss, accuracy), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model)
+    optimizer.update(model, grads)
     return loss, {"accuracy": accuracy}
 
 
@@ -92,16 +92,16 @@ def optax_mlp(model, optimizer, batch):
 @functools.partial(jax.jit, donate_argnums=0)
 def big_vision(train_state, rng, batch):
     del rng
-    loss, slope = jax.value_and_grad(error_of)(train_state["params"], *batch)
-    params, slots = updated(train_state["params"], train_state["opt"], slope)
-    return {"params": params, "opt": slots}, {"training_loss": loss, "l2_grads": jnp.linalg.norm(slope)}
+    loss, grads = jax.value_and_grad(error_of)(train_state["params"], *batch)
+    params, opt_state = updated(train_state["params"], train_state["opt"], grads)
+    return {"params": params, "opt": opt_state}, {"training_loss": loss, "l2_grads": jnp.linalg.norm(grads)}
 
 
 def easylm(train_state, rng, batch):
     rng, used = jax.random.split(rng)
     noise = 0.01 * jax.random.normal(used, batch["x"].shape)
-    loss, slope = jax.value_and_grad(lambda p: error_of(p["w"], batch["x"] + noise, batch["y"]))(train_state.params)
-    return train_state.apply_gradients(grads=slope), rng, {"loss": loss}
+    loss, grads = jax.value_and_grad(lambda p: error_of(p["w"], batch["x"] + noise, batch["y"]))(train_state.params)
+    return train_state.apply_gradients(grads=grads), rng, {"loss": loss}
 
 
 @struct.dataclass
@@ -113,21 +113,21 @@ class ScenicState:
 
 def scenic(train_state, batch, *, lr_fn):
     rng, _ = jax.random.split(train_state.rng)
-    loss, slope = jax.value_and_grad(error_of)(train_state.params, *batch)
-    params = train_state.params - lr_fn(train_state.global_step) * slope
+    loss, grads = jax.value_and_grad(error_of)(train_state.params, *batch)
+    params = train_state.params - lr_fn(train_state.global_step) * grads
     state = train_state.replace(global_step=train_state.global_step + 1, params=params, rng=rng)
     return state, {"loss": (loss * len(batch[0]), len(batch[0]))}, {"learning_rate": lr_fn(train_state.global_step)}
 
 
 def brax(carry, data, normalizer_params):
-    slots, params, key = carry
+    opt_state, params, key = carry
     key, _ = jax.random.split(key)
-    (_, metrics), slope = jax.value_and_grad(
+    (_, metrics), grads = jax.value_and_grad(
         lambda params: (error_of(params, *data) / normalizer_params, {"total_loss": error_of(params, *data)}),
         has_aux=True,
     )(params)
-    params, slots = updated(params, slots, slope)
-    return (slots, params, key), metrics
+    params, opt_state = updated(params, opt_state, grads)
+    return (opt_state, params, key), metrics
 
 
 # PureJaxRL, CleanRL, jaxrl -----------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def purejaxrl(train_state, batch_info):
         loss = error_of(params["w"], *batch_info)
         return loss, (2 * loss, 3 * loss)
 
-    total_loss, slope = jax.value_and_grad(loss_fn, has_aux=True)(train_state.params)
-    return train_state.apply_gradients(grads=slope), total_loss
+    total_loss, grads = jax.value_and_grad(loss_fn, has_aux=True)(train_state.params)
+    return train_state.apply_gradients(grads=grads), total_loss
 
 
 @jax.jit
@@ -148,15 +148,15 @@ def cleanrl(q_state, observations, rewards):
         predicted = observations @ params["w"]
         return jnp.mean((predicted - rewards) ** 2), predicted
 
-    (loss, predicted), slope = jax.value_and_grad(loss_fn, has_aux=True)(q_state.params)
-    return loss, predicted, q_state.apply_gradients(grads=slope)
+    (loss, predicted), grads = jax.value_and_grad(loss_fn, has_aux=True)(q_state.params)
+    return loss, predicted, q_state.apply_gradients(grads=grads)
 
 
 @functools.partial(jax.jit, static_argnames="update_target")
 def jaxrl(rng, actor, target, batch, tau, update_target):
     rng, _ = jax.random.split(rng)
-    loss, slope = jax.value_and_grad(lambda params: error_of(params["w"], batch.x, batch.y))(actor.params)
-    actor = actor.apply_gradients(grads=slope)
+    loss, grads = jax.value_and_grad(lambda params: error_of(params["w"], batch.x, batch.y))(actor.params)
+    actor = actor.apply_gradients(grads=grads)
     if update_target:
         target = optax.incremental_update(actor.params["w"], target, tau)
     return rng, actor, target, {"actor_loss": loss}
@@ -198,13 +198,13 @@ class Case(NamedTuple):
 
 
 def cases() -> dict[str, Case]:
-    model, slots = linear()
+    model, opt_state = linear()
     start = optax.sgd(0.1).init(jnp.zeros(4))
     key = jax.random.key(1)
 
     def rnn(state, batch):
-        loss, model, slots = equinox_rnn(state["model"], *batch, state["opt_state"])
-        return {"model": model, "opt_state": slots}, (loss,)
+        loss, model, opt_state = equinox_rnn(state["model"], *batch, state["opt_state"])
+        return {"model": model, "opt_state": opt_state}, (loss,)
 
     def lm(state, batch):
         train_state, rng, metrics = easylm(state["train_state"], state["rng"], {"x": batch[0], "y": batch[1]})
@@ -215,8 +215,8 @@ def cases() -> dict[str, Case]:
         return {"rng": rng, "actor": actor, "target": target}, metrics.values()
 
     def stateful(state, batch):
-        model, count, slots = equinox_stateful(*state.values(), *batch)
-        return {"model": model, "state": count, "opt_state": slots}, ()
+        model, count, opt_state = equinox_stateful(*state.values(), *batch)
+        return {"model": model, "state": count, "opt_state": opt_state}, ()
 
     def apart(count):
         return lambda returned: (returned[:count], returned[count:])
@@ -228,10 +228,12 @@ def cases() -> dict[str, Case]:
     brax_step = functools.partial(brax, normalizer_params=2.0)
     fresh = ScenicState(0, jnp.zeros(4), key)
     return {
-        "equinox mnist": Case(equinox_mnist, (model, slots), lambda s, b: apart(2)(equinox_mnist(*s, *b)), ["loss"]),
-        "equinox rnn": Case(equinox_rnn, {"model": model, "opt_state": slots}, rnn, ["loss"]),
+        "equinox mnist": Case(
+            equinox_mnist, (model, opt_state), lambda s, b: apart(2)(equinox_mnist(*s, *b)), ["loss"]
+        ),
+        "equinox rnn": Case(equinox_rnn, {"model": model, "opt_state": opt_state}, rnn, ["loss"]),
         "equinox stateful": Case(
-            equinox_stateful, {"model": model, "state": jnp.zeros((), int), "opt_state": slots}, stateful, []
+            equinox_stateful, {"model": model, "state": jnp.zeros((), int), "opt_state": opt_state}, stateful, []
         ),
         "optax": Case(
             optax_getting_started,
@@ -283,12 +285,12 @@ class Last(hl.train.SessionRunHook):
 @pytest.mark.parametrize("name", list(cases()))
 def test_a_step_of_a_published_form_trains_as_it_is(name):
     case = cases()[name]
-    batches = hl.data.arrays(case.batch(X, Y), BATCH)
+    batches = hl.data.from_arrays(case.batch(X, Y), BATCH)
     loop = hl.train.Loop(case.step, case.state, batches)
     assert sorted(loop.metrics) == sorted(case.metrics)
     last = Last(loop.metrics)
     final = loop.run(
-        hooks=[last], progress=False, log_steps=None, watch=None, logging=hl.train.LoggingOptions(rate_steps=None)
+        hooks=[last], progress=False, log_steps=None, nan_check=None, logging=hl.train.LoggingOptions(rate_steps=None)
     )
     state, told = by_hand(cases()[name])
     assert jax.tree.structure(final) == jax.tree.structure(state)

@@ -41,7 +41,7 @@ def step(state, batch):
 
 
 def loop(**more):
-    return hl.train.Loop(step, {"w": jnp.ones((SIZE, SIZE))}, hl.data.arrays(X, 8, epochs=None), **more)
+    return hl.train.Loop(step, {"w": jnp.ones((SIZE, SIZE))}, hl.data.from_arrays(X, 8, epochs=None), **more)
 
 
 def run(made, logdir=None, tick=Tick, progress=False, **rates):

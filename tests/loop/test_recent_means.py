@@ -17,8 +17,10 @@ def step(state, batch):
     return state + 1, {"loss": batch[0], "top": {"1": 2 * batch[0]}, "count": state}
 
 
-def loop(mean_over=5, values=VALUES, **more):
-    return hl.train.Loop(step, jnp.zeros((), int), hl.data.arrays(values, 1, epochs=None), mean_over=mean_over, **more)
+def loop(smoothing_steps=5, values=VALUES, **more):
+    return hl.train.Loop(
+        step, jnp.zeros((), int), hl.data.from_arrays(values, 1, epochs=None), smoothing_steps=smoothing_steps, **more
+    )
 
 
 class Look(hl.train.SessionRunHook):
@@ -98,7 +100,7 @@ def test_who_looks_at_a_mean_alone_writes_nothing():
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="mean_over >= 1, got 0"):
+    with pytest.raises(ValueError, match="smoothing_steps >= 1, got 0"):
         loop(0)
-    with pytest.raises(ValueError, match="mean_over averages scalar metrics, and the step returns none"):
-        hl.train.Loop(lambda s, b: (s, {}), jnp.zeros(()), [VALUES], mean_over=5)
+    with pytest.raises(ValueError, match="smoothing_steps averages scalar metrics, and the step returns none"):
+        hl.train.Loop(lambda s, b: (s, {}), jnp.zeros(()), [VALUES], smoothing_steps=5)

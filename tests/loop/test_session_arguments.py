@@ -97,12 +97,12 @@ def test_what_a_step_was_given_is_said_where_it_fails():
     told = "step is given the state as state, a batch as images, and a random key as labels"
     assert any(told in note for note in caught.value.__notes__)
 
-    def spread(model, slots, x, y):
-        return model.no_such_thing, slots
+    def spread(model, opt_state, x, y):
+        return model.no_such_thing, opt_state
 
     with pytest.raises(AttributeError) as caught:
         hl.train.Loop(spread, (STATE, STATE), batches())
-    told = "spread is given the parts of the state as model, slots, the parts of a batch as x, y"
+    told = "spread is given the parts of the state as model, opt_state, the parts of a batch as x, y"
     assert any(told in note for note in caught.value.__notes__)
 
 
@@ -176,7 +176,7 @@ def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_a
 
     with caplog.at_level(logging.INFO, "hookline"):
         loop = hl.train.Loop(step, {"scale": 2.0, "n": 0, "rate": 0.1}, batches())
-        final = loop.run(last_step=5, logging=hl.train.LoggingOptions(rate_steps=None), watch=None)
+        final = loop.run(last_step=5, logging=hl.train.LoggingOptions(rate_steps=None), nan_check=None)
     told = [line for line in caplog.messages if "returns in another type" in line]
     assert len(told) == 1
     assert "scale (bfloat16)" in told[0]
@@ -248,7 +248,7 @@ def test_what_the_source_raises_is_raised():
     [
         ([["a", "b"]], r"text at \[0\]: 'a'"),
         ([{"x": np.ones(2), "name": "first"}], r"text at \['name'\]: 'first'"),
-        (hl.data.arrays((np.ones((4, 2)), np.array(list("abcd"))), 2), r"text at \[1\]: 'a'"),
+        (hl.data.from_arrays((np.ones((4, 2)), np.array(list("abcd"))), 2), r"text at \[1\]: 'a'"),
         (lambda: iter([np.array([b"abc", b"d"])]), "text: b'abc'"),
         ([(np.ones(2), np.array([[1], [2, 3]], object))], r"an object at \[1\]: \[1\]"),
     ],
@@ -264,13 +264,13 @@ def test_text_in_a_batch_is_refused_and_where_it_stands(data, told):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (np.ones((10, 3), "float32"), r"got float32\[10,3\]\. .*use hookline.data.arrays\(tree, batch_size\)"),
-        (jnp.ones(4), r"got float32\[4\]\. .*use hookline.data.arrays\(tree, batch_size\)"),
+        (np.ones((10, 3), "float32"), r"got float32\[10,3\]\. .*use hookline.data.from_arrays\(tree, batch_size\)"),
+        (jnp.ones(4), r"got float32\[4\]\. .*use hookline.data.from_arrays\(tree, batch_size\)"),
         ({"x": np.ones((10, 3)), "y": np.ones(10)}, r"got {'x': float64\[10,3\], 'y': float64\[10\]}"),
         ("train.csv", "got 'train.csv'"),
         (
             (np.ones((10, 3)), np.ones(10)),
-            r"a tuple of arrays, \(float64\[10,3\], float64\[10\]\)\. .*data.arrays\(\(X, y\), batch_size=32\)",
+            r"a tuple of arrays, \(float64\[10,3\], float64\[10\]\)\. .*data.from_arrays\(\(X, y\), batch_size=32\)",
         ),
         ((jnp.ones(2), jnp.ones(2)), "if each array is a batch, give a list of them"),
     ],
@@ -303,8 +303,8 @@ def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_pat
 
 def test_an_iterator_that_can_go_to_a_position_is_none_of_these(tmp_path):
     def run(last_step):
-        source = iter(hl.data.arrays(np.arange(10.0), 1))
-        evaluate = hl.train.Evaluate(steps_in, iter(hl.data.arrays(np.arange(4.0), 1)), every=1)
+        source = iter(hl.data.from_arrays(np.arange(10.0), 1))
+        evaluate = hl.train.Evaluate(steps_in, iter(hl.data.from_arrays(np.arange(4.0), 1)), every=1)
         state = hl.train.Loop(steps_on, STATE, source).run(str(tmp_path), last_step, hooks=[evaluate])
         return state["n"], evaluate.values
 
@@ -347,7 +347,7 @@ def test_two_metrics_of_one_name_are_refused():
 def test_a_metric_may_be_called_as_anything_is_called_here(caplog):
     loop = hl.train.Loop(lambda state, batch: (state, {"global step": 7.0, "step": 8.0}), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
-        loop.run(last_step=1, watch=None)
+        loop.run(last_step=1, nan_check=None)
     assert "step 1: global step = 7.0, step = 8.0" in caplog.messages
 
 

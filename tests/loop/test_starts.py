@@ -1,4 +1,4 @@
-"""Each row of the table in docs/loop.md of what a start does: `run` does it, and says it once."""
+"""Each row of the table in docs/loop.md of what a start does, and more: `run` does it, and says it once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ import hookline as hl
 
 PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
 BATCHES = [np.full(2, number, np.float32) for number in range(4)]
+MORE = """
+| none | has run | higher, its data ended | makes the next pass over the data | `the data ended at global step 8` |
+| none | has run, its data an iterator | None, its data ended | trains nothing | `the data ended before the first run` |
+| none | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To train on` |
+| empty | new | None | trains to the end of the data | |
+| empty | has run | higher | continues in memory | |
+| empty | has run | None, its data ended | trains nothing | `the data ended before the first run` |
+| a checkpoint at the end of the data | new | higher | trains nothing | `the data ended before the first run` |
+| a checkpoint at the end of the data | new | None, with `epochs=1` | trains nothing | `To train on, raise epochs=1` |
+"""  # Rows that the page leaves out.
 
 
 def step(state, batch):
@@ -39,7 +49,8 @@ def loop(batches=lambda: endless(), **state):
 def table():
     """Returns the cells of each row."""
     text = PAGE.read_text(encoding="utf-8").partition("## What a start does")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    lines = [line for line in (text + MORE).splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len(rows[0]) == 5
     return [pytest.param(*row, id="; ".join(row[:3])) for row in rows[2:]]
 

@@ -102,14 +102,14 @@ OPTIMIZERS = {
 
 def plain_step(loss_fn, optimizer):
     def step(state, batch, key):
-        loss, slope = jax.value_and_grad(loss_fn)(state["params"], batch)
-        changes, slots = optimizer.update(slope, state["slots"], state["params"])
+        loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
+        changes, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
         params = optax.apply_updates(state["params"], changes)
         average = optax.incremental_update(params, state["average"], 0.1)
         noise = 1e-3 * jax.random.normal(key)
-        return {"params": params, "slots": slots, "average": average, "noise": state["noise"] + noise}, {
+        return {"params": params, "opt_state": opt_state, "average": average, "noise": state["noise"] + noise}, {
             "loss": loss,
-            "norm": optax.tree.norm(slope),
+            "norm": optax.tree.norm(grads),
         }
 
     return step
@@ -128,7 +128,7 @@ def plain_step(loss_fn, optimizer):
 )
 def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
     params, chosen = make(jax.random.key(0)), OPTIMIZERS[optimizer]
-    state = {"params": params, "slots": chosen.init(params), "average": params, "noise": jnp.zeros(())}
+    state = {"params": params, "opt_state": chosen.init(params), "average": params, "noise": jnp.zeros(())}
     step = plain_step(loss_fn, chosen)
 
     def trained(steps_per_run):
@@ -145,7 +145,7 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
 def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(monkeypatch):
     """It is compiled for the processor here."""
     state = {"params": mlp(jax.random.key(0)), "noise": jnp.zeros(())}
-    state |= {"slots": OPTIMIZERS["sgd"].init(state["params"]), "average": state["params"]}
+    state |= {"opt_state": OPTIMIZERS["sgd"].init(state["params"]), "average": state["params"]}
 
     def trained(steps_per_run):
         loop = train.Loop(
@@ -210,7 +210,7 @@ ROWS = np.arange(230, dtype="float32").reshape(115, 2)
 
 
 def endless(steps_per_run, step=counting):
-    return train.Loop(step, start(), hl.data.arrays(ROWS[:100], 10, 1, epochs=None), steps_per_run=steps_per_run)
+    return train.Loop(step, start(), hl.data.from_arrays(ROWS[:100], 10, 1, epochs=None), steps_per_run=steps_per_run)
 
 
 class Notes(train.SessionRunHook):
@@ -245,7 +245,7 @@ def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_
     """What came late is delivered in a run of several steps, which none of those may be counted on again."""
 
     class Late(train.SessionRunHook):
-        late = True
+        deferred = True
 
         def __init__(self, fetches):
             self.trigger, self.fetches, self.seen = train.at_steps(5), fetches, []
@@ -284,7 +284,7 @@ def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(last_step, 
         told = [line for line in caplog.messages if line.startswith("Compiling a program")]
         return len([line for line in told if "outputs none" not in line or "up to" in line])
 
-    even, ragged = hl.data.arrays(ROWS[:100], 10, epochs=None), hl.data.arrays(ROWS, 10, epochs=None)
+    even, ragged = hl.data.from_arrays(ROWS[:100], 10, epochs=None), hl.data.from_arrays(ROWS, 10, epochs=None)
     assert programs(even, None) == 2
     assert programs(even, 10) == 2
     assert programs(ragged, None) <= 4, "of each of the two"
@@ -378,14 +378,14 @@ def two(one, other):
 def iterator(**keywords):
     def make():
         with hl.Graph().as_default():
-            return hl.data.iterator(hl.data.arrays(ROWS, 10, epochs=2), **keywords)
+            return hl.data.iterator(hl.data.from_arrays(ROWS, 10, epochs=2), **keywords)
 
     return make
 
 
 SOURCES = {
-    "shuffled arrays": lambda: hl.data.arrays(ROWS, 10, 1, epochs=3),
-    "arrays": lambda: hl.data.arrays(ROWS, 10, epochs=2),
+    "shuffled arrays": lambda: hl.data.from_arrays(ROWS, 10, 1, epochs=3),
+    "arrays": lambda: hl.data.from_arrays(ROWS, 10, epochs=2),
     "generator function": lambda: lambda: iter(lists()),
     "one-shot iterator": lambda: iter(lists()),
     "list": lists,
@@ -449,7 +449,7 @@ def test_steps_see_the_same_batches_from_any_source(kind):
     ],
 )
 def test_smaller_last_batches_are_kept_dropped_and_padded_alike(shuffle_seed, last_batch):
-    source = lambda: hl.data.arrays(ROWS, 10, shuffle_seed, epochs=3)  # noqa: E731
+    source = lambda: hl.data.from_arrays(ROWS, 10, shuffle_seed, epochs=3)  # noqa: E731
     single = came_to(source, 1, last_batch=last_batch)
     assert len(single[1]) == (33 if last_batch == "drop" else 36)
     for steps_per_run in (4, 64):
@@ -570,7 +570,8 @@ def test_a_session_that_is_lost_on_the_way_is_made_again_and_ends_alike(steps_pe
 @pytest.mark.parametrize("steps_per_run", [16, pytest.param(64, marks=pytest.mark.campaign)])
 def test_a_rollback_comes_at_the_same_step_whatever_clocks_and_restarts_end_runs(steps_per_run, tmp_path):
     bad = [
-        float(batch.sum()) for _, batch in zip(range(130), hl.data.arrays(ROWS[:100], 10, 1, epochs=None), strict=False)
+        float(batch.sum())
+        for _, batch in zip(range(130), hl.data.from_arrays(ROWS[:100], 10, 1, epochs=None), strict=False)
     ]
 
     def step(state, batch):
@@ -638,7 +639,7 @@ def test_convolutions_in_a_loop_are_warned_of_once(caplog):
         return state * 0.9, {"loss": jax.lax.conv(batch[:, None], state, (1, 1), "SAME").mean()}
 
     for steps_per_run in (1, 4):
-        rows = hl.data.arrays(np.ones((64, 8, 8), "float32"), 8, epochs=None)
+        rows = hl.data.from_arrays(np.ones((64, 8, 8), "float32"), 8, epochs=None)
         loop = train.Loop(step, jnp.ones((1, 1, 3, 3)), rows, steps_per_run=steps_per_run)
         loop.run(last_step=25, progress=False, log_steps=10)
         assert caplog.text.count("convolutions, which XLA computes slowly") == (steps_per_run > 1)
@@ -651,14 +652,16 @@ def test_what_is_no_number_of_steps_is_refused(given, error):
 
 
 def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing():
-    single = train.Loop(counting, start(), hl.data.arrays(ROWS, 10)).run(progress=False)
-    assert train.Loop(counting, start(), hl.data.arrays(ROWS, 10), steps_per_run=5000).run(progress=False) == single
+    single = train.Loop(counting, start(), hl.data.from_arrays(ROWS, 10)).run(progress=False)
+    assert (
+        train.Loop(counting, start(), hl.data.from_arrays(ROWS, 10), steps_per_run=5000).run(progress=False) == single
+    )
     assert endless(5000).run(last_step=3, progress=False)["n"] == 3
 
 
 def test_batches_that_no_memory_holds_are_said_to_be_of_so_many_steps():
     """No process has addresses for so many."""
-    large = hl.data.arrays(np.zeros((64, 784), "float32"), 32, epochs=None)
+    large = hl.data.from_arrays(np.zeros((64, 784), "float32"), 32, epochs=None)
     loop = train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), start(), large, steps_per_run=2 * 10**9)
     with pytest.raises(MemoryError) as raised:
         loop.run(last_step=3, progress=False)

@@ -22,15 +22,15 @@ def state(**params):
 
 
 def train_step(state, batch):
-    loss, slope = jax.value_and_grad(
+    loss, grads = jax.value_and_grad(
         lambda params: sum(jnp.mean((leaf - batch.mean()) ** 2) for leaf in jax.tree.leaves(params))
     )(state["params"])
-    updates, opt = OPTIMIZER.update(slope, state["opt"])
+    updates, opt = OPTIMIZER.update(grads, state["opt"])
     return {"params": optax.apply_updates(state["params"], updates), "opt": opt, "step": state["step"] + 1}, loss
 
 
 def loop(begin, **more):
-    return hl.train.Loop(train_step, begin, hl.data.arrays(X, batch_size=8, epochs=None), **more)
+    return hl.train.Loop(train_step, begin, hl.data.from_arrays(X, batch_size=8, epochs=None), **more)
 
 
 def train(begin, logdir, last_step=2, **more):
@@ -57,7 +57,7 @@ def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_
     assert (int(found["step"]), int(found["opt"][0].count)) == (1, 1), "the optimizer and the steps begin anew"
     assert log_of(caplog) == [
         f"Warm start from '{logdir}/model.ckpt-3'. Restored: params/body/w. Initialized: params/head/w, params/neck/w; "
-        f"opt (7 arrays), step (slots=True restores these). Left in the checkpoint: opt (5 arrays), params/head/w, "
+        f"opt (7 arrays), step (opt_state=True restores these). Left in the checkpoint: opt (5 arrays), params/head/w, "
         f"step."
     ]
     assert log_of(caplog, logging.WARNING) == [
@@ -90,7 +90,7 @@ def test_a_part_may_be_called_otherwise(old, tmp_path):
 
 def test_with_slots_a_changed_model_goes_on_where_the_old_one_was(old, tmp_path):
     logdir, trained = old
-    found = train(state(body=3, head=2, neck=1), tmp_path / "a", 4, warm_start=WarmStart(logdir, slots=True))
+    found = train(state(body=3, head=2, neck=1), tmp_path / "a", 4, warm_start=WarmStart(logdir, opt_state=True))
     by_hand = train_step(trained, X[:8])[0]
     assert (int(found["step"]), int(found["opt"][0].count)) == (4, 4)
     assert hl.train.latest_checkpoint(str(tmp_path / "a")).endswith("-4")
@@ -136,14 +136,14 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
     logdir, _ = old
     with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: average") as error:
         loop(state(body=3, head=2), ema=0.5).run(logdir, 4, progress=False)
-    assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True)).")
+    assert str(error.value).endswith(f"run(another, warm_start=train.WarmStart({logdir!r}, opt_state=True)).")
     with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3, head=2, neck=1), ema=0.5).run(logdir, 4, progress=False)
     with pytest.raises(hl.errors.NotFoundError, match="Begin a new training with the arrays that fit"):
         loop(state(body=3), ema=0.5).run(logdir, 4, progress=False)
     loop(state(body=3), ema={"params": 0.5}).run(str(tmp_path), 1, progress=False)
     caplog.set_level(logging.INFO, "hookline")
-    train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path), slots=True))
+    train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path), opt_state=True))
     (told,) = log_of(caplog)
     assert told.endswith("Left in the checkpoint: average/params/body/w.")
 
@@ -153,7 +153,9 @@ def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
         return weights, {"step": optimizer["step"] + 1}, {}
 
     make = lambda: hl.train.Loop(  # noqa: E731
-        step, {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}}, hl.data.arrays(X, 8, epochs=None)
+        step,
+        {"weights": jnp.ones(3), "optimizer": {"step": jnp.zeros((), int)}},
+        hl.data.from_arrays(X, 8, epochs=None),
     )
     make().run(str(tmp_path), 3, progress=False)
     assert int(make().run(None, 1, progress=False, warm_start=str(tmp_path))["optimizer"]["step"]) == 1
@@ -171,7 +173,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         train(state(body=9, tail=1), None, warm_start=logdir)
     assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
     assert "params/tail/w is not there under that name" in str(error.value)
-    assert "step is of the optimizer, a metric, or counts steps, and slots=True takes it" in str(error.value)
+    assert "step is of the optimizer, a metric, or counts steps, and opt_state=True takes it" in str(error.value)
     with pytest.raises(hl.errors.NotFoundError):
         train(state(body=3), None, warm_start=str(tmp_path / "none"))
     for arguments in (
@@ -179,7 +181,7 @@ def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
         {"path": "a", "rename": ["b"]},
         {"path": "a", "rename": {"b": 3}},
         {"path": "a", "cast": 1},
-        {"path": "a", "slots": 1},
+        {"path": "a", "opt_state": 1},
     ):
         with pytest.raises(TypeError, match="WarmStart"):
             WarmStart(**arguments)

@@ -14,14 +14,14 @@ from flax import nnx
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hookline as hl
-from hookline.loop.call import Call, parts_for  # For tables of signatures, without tracing a step for each.
+from hookline.loop.step_call import StepCall, split_state  # For tables of signatures, without tracing a step for each.
 
 STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
 X = np.arange(24, dtype="float32").reshape(8, 3)
 
 
 def batches():
-    return hl.data.arrays(X, 2)
+    return hl.data.from_arrays(X, 2)
 
 
 class See(hl.train.SessionRunHook):
@@ -73,7 +73,7 @@ def test_a_long_array_is_for_hooks_and_histograms_and_no_line(caplog):
 
 def test_an_array_is_averaged_in_an_evaluation_and_comes_back_after_a_restart(tmp_path, caplog):
     def evaluate():
-        return hl.train.Evaluate(measured, hl.data.arrays(X, 3), every=2, steps_per_run=2)
+        return hl.train.Evaluate(measured, hl.data.from_arrays(X, 3), every=2, steps_per_run=2)
 
     def trained(last_step):
         hook = evaluate()
@@ -103,7 +103,7 @@ def test_an_array_is_nothing_to_keep_a_best_by():
     evaluate = hl.train.Evaluate(measured, [X[:2]], every=1)
     with pytest.raises(ValueError, match="requires a number, and the metric 'by_class' is an array"):
         trained(evaluate, hl.train.StopIfNoImprovement("by_class", 1, mode="max"))
-    each = hl.train.Evaluate(lambda state, batch: {"each": batch}, hl.data.arrays(X, 3), every=1)
+    each = hl.train.Evaluate(lambda state, batch: {"each": batch}, hl.data.from_arrays(X, 3), every=1)
     with pytest.raises(ValueError, match=r"'each' has the shapes \[\(2, 3\), \(3, 3\)\] in different batches"):
         trained(each)
 
@@ -168,26 +168,26 @@ def test_tuples_have_sensible_names(metrics, names):
         ("state batch", (1, 2), {"state": None}),
         ("state batch key", (1, 2), {"state": None}),
         ("state rng batch", (1, 2), {"state": None}),
-        ("model slots batch", (1, 2), {"model": 0, "slots": 1}),
-        ("model slots batch rng", (1, 2), {"model": 0, "slots": 1}),
-        ("model slots x y", (1, 2), {"model": 0, "slots": 1}),
-        ("params slots rng batch", (1, 2, 3), {"params": 0, "slots": 1, "rng": 2}),
+        ("model opt_state batch", (1, 2), {"model": 0, "opt_state": 1}),
+        ("model opt_state batch rng", (1, 2), {"model": 0, "opt_state": 1}),
+        ("model opt_state x y", (1, 2), {"model": 0, "opt_state": 1}),
+        ("params opt_state rng batch", (1, 2, 3), {"params": 0, "opt_state": 1, "rng": 2}),
         ("rng params batch", (1, 2), {"rng": 0, "params": 1}),
-        ("model x y slots", {"model": 1, "slots": 2}, {"model": "model", "slots": "slots"}),
+        ("model x y opt_state", {"model": 1, "opt_state": 2}, {"model": "model", "opt_state": "opt_state"}),
         ("rng model batch", {"model": 1, "rng": 2}, {"rng": "rng", "model": "model"}),
         ("params batch", {"params": 1}, {"params": None}),
-        ("params batch", {"params": 1, "slots": 2}, {"params": None}),
+        ("params batch", {"params": 1, "opt_state": 2}, {"params": None}),
         ("state batch", [1, 2], {"state": None}),
     ],
 )
 def test_which_parameters_get_which_parts_of_a_state(names, state, parts):
-    assert parts_for(names.split(), state) == parts
+    assert split_state(names.split(), state) == parts
 
 
 def test_a_dict_of_which_some_names_are_parameters_is_refused():
     match = "this state has model, but no parameter is called optstate. There are: model, opt_state, batch"
     with pytest.raises(TypeError, match=match):
-        parts_for(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
+        split_state(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_a_dict_of_which_some_names_are_parameters_is_refused():
 )
 def test_which_parameters_get_what_of_a_batch(signature, batch, given):
     called = eval(f"lambda {signature}: [{signature.replace(', mask=None', '')}]")
-    call = Call("Loop", called, ["state"])
-    call.settle(batch)
+    call = StepCall("Loop", called, ["state"])
+    call.bind_batch(batch)
     assert call([0], batch, *["key"] * (call.key is not None), step="step") == given
 
 
@@ -256,7 +256,7 @@ def assert_result(step, state, metrics, **changed):
     """Runs one step; compares the names of its metrics and the state, whose other parts stay as they were."""
     loop = hl.train.Loop(step, state, batches())
     assert list(loop.metrics) == metrics
-    final = loop.run(last_step=1, progress=False, watch=None)
+    final = loop.run(last_step=1, progress=False, nan_check=None)
     given = state if isinstance(state, dict) else dict(enumerate(state))
     wanted = {name: changed.get(name, changed.get(f"at{name}", part)) for name, part in given.items()}
     found = final if isinstance(final, dict) else dict(enumerate(final))
@@ -267,55 +267,55 @@ def assert_result(step, state, metrics, **changed):
 @pytest.mark.parametrize(
     ("returned", "metrics"),
     [
-        (lambda model, slots, loss: (model, slots), []),
-        (lambda model, slots, loss: (model, slots, loss), ["loss"]),
-        (lambda model, slots, loss: (loss, model, slots), ["loss"]),
-        (lambda model, slots, loss: ((model, slots), loss), ["loss"]),
-        (lambda model, slots, loss: (loss, (model, slots)), ["loss"]),
-        (lambda model, slots, loss: (model, slots, loss, {"x": 1}), ["loss", "x"]),
-        (lambda model, slots, loss: (loss, model, slots, {"x": 1}), ["loss", "x"]),
-        (lambda model, slots, loss: {"slots": slots, "model": model}, []),
-        (lambda model, slots, loss: (loss, {"model": model, "slots": slots}), ["loss"]),
+        (lambda model, opt_state, loss: (model, opt_state), []),
+        (lambda model, opt_state, loss: (model, opt_state, loss), ["loss"]),
+        (lambda model, opt_state, loss: (loss, model, opt_state), ["loss"]),
+        (lambda model, opt_state, loss: ((model, opt_state), loss), ["loss"]),
+        (lambda model, opt_state, loss: (loss, (model, opt_state)), ["loss"]),
+        (lambda model, opt_state, loss: (model, opt_state, loss, {"x": 1}), ["loss", "x"]),
+        (lambda model, opt_state, loss: (loss, model, opt_state, {"x": 1}), ["loss", "x"]),
+        (lambda model, opt_state, loss: {"opt_state": opt_state, "model": model}, []),
+        (lambda model, opt_state, loss: (loss, {"model": model, "opt_state": opt_state}), ["loss"]),
     ],
 )
-@pytest.mark.parametrize("state", [(MODEL, SLOTS), {"model": MODEL, "slots": SLOTS}])
+@pytest.mark.parametrize("state", [(MODEL, SLOTS), {"model": MODEL, "opt_state": SLOTS}])
 def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics, state):
-    def step(model, slots, batch):
-        return returned(more(model), more(slots), batch.mean())
+    def step(model, opt_state, batch):
+        return returned(more(model), more(opt_state), batch.mean())
 
-    assert_result(step, state, metrics, model=more(MODEL), slots=more(SLOTS), at0=more(MODEL), at1=more(SLOTS))
+    assert_result(step, state, metrics, model=more(MODEL), opt_state=more(SLOTS), at0=more(MODEL), at1=more(SLOTS))
 
 
 @pytest.mark.parametrize(
     ("returned", "match"),
     [
         (
-            lambda model, slots: (slots, model, 0.5),
-            r"in another order than its parameters, .*: slots, model, \.\.\.\. Write `return model, slots, {'loss'",
+            lambda model, opt_state: (opt_state, model, 0.5),
+            r"in another order than its parameters, .*: opt_state, model, \.\.\.. Write `return model, opt_state, {",
         ),
-        (lambda model, slots: (model, 0.5, slots), r"not side by side: model, \.\.\., slots"),
+        (lambda model, opt_state: (model, 0.5, opt_state), r"not side by side: model, \.\.\., opt_state"),
         (
-            lambda model, slots: (0.5, {}),
+            lambda model, opt_state: (0.5, {}),
             "it returned no new state, but a float, a dict; it was given a dict of a, a list",
         ),
-        (lambda model, slots: 0.5, "and returned a float. Write `return model, slots, {'loss': loss}`"),
-        (lambda model, slots: (model, [*slots, 0], 0.5), "1/1 is new"),
+        (lambda model, opt_state: 0.5, "and returned a float. Write `return model, opt_state, {'loss': loss}`"),
+        (lambda model, opt_state: (model, [*opt_state, 0], 0.5), "1/1 is new"),
         (
-            lambda model, slots: (model, [slots[0].astype("bfloat16")], 0.5),
+            lambda model, opt_state: (model, [opt_state[0].astype("bfloat16")], 0.5),
             r"1/0 was float32\[3\] and is bfloat16\[3\]",
         ),
     ],
 )
 def test_a_result_without_a_reading_is_refused(returned, match):
     with pytest.raises(Exception, match=match):
-        hl.train.Loop(lambda model, slots, batch: returned(model, slots), (MODEL, SLOTS), batches())
+        hl.train.Loop(lambda model, opt_state, batch: returned(model, opt_state), (MODEL, SLOTS), batches())
 
 
 def test_a_state_that_is_a_pair_may_come_back_as_two():
     for returned in (lambda m, s: (m, s, 0.5), lambda m, s: ((m, s), 0.5), lambda m, s: (m, s)):
         loop = hl.train.Loop(lambda state, batch, key, f=returned: f(*more(state)), (MODEL, SLOTS), batches())
         assert list(loop.metrics) in (["loss"], [])
-        assert loop.run(last_step=1, progress=False, watch=None)[1][0][0] == 1
+        assert loop.run(last_step=1, progress=False, nan_check=None)[1][0][0] == 1
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,13 @@ def test_a_part_that_does_not_come_back_stays_as_it_was_and_is_named_once(return
         ("model, tau", (MODEL, TAU), lambda m, t: (m, t), "model, tau", "model, metric`, where tau stays"),
         ("model, tau", (MODEL, 0.5), lambda m, t: (m, t), "model, tau", "model, metric`, where tau stays"),
         ("tau, model", (TAU, MODEL), lambda t, m: (t, m), "tau, model", "metric, model`, where tau stays"),
-        ("model, slots, tau", (MODEL, SLOTS, TAU), lambda m, s, t: (m, t), "model, tau", "model, metric`, where tau"),
+        (
+            "model, opt_state, tau",
+            (MODEL, SLOTS, TAU),
+            lambda m, s, t: (m, t),
+            "model, tau",
+            "model, metric`, where tau",
+        ),
         ("model, avg", (MODEL, MODEL), lambda m, a: (m, a), "model, avg", "model, metric`, where avg stays"),
         ("w, b", (TAU, TAU), lambda w, b: (w, b, w), "w, b, metric", "metric, w, b`"),
         ("w", TAU, lambda w: (w, w), "w, metric", "metric, w`"),
@@ -370,15 +376,15 @@ def test_a_result_with_two_readings_is_refused_and_both_are_shown(names, state, 
 
 def test_the_body_of_a_while_loop_returns_its_whole_carry():
     def step(carry):
-        w, slots = carry
-        return w + 1, slots
+        w, opt_state = carry
+        return w + 1, opt_state
 
     def with_loss(carry):
         params, _ = carry
         loss = params["a"].sum()
         return params, loss
 
-    assert hl.train.Loop(step, (TAU, SLOTS), None).run(last_step=1, progress=False, watch=None)[0] == TAU + 1
+    assert hl.train.Loop(step, (TAU, SLOTS), None).run(last_step=1, progress=False, nan_check=None)[0] == TAU + 1
     with pytest.raises(TypeError, match=r"`return carry\[0\], metric`, where carry\[1\] stays"):
         hl.train.Loop(with_loss, (MODEL, TAU), None)
 
@@ -393,16 +399,18 @@ def test_a_value_with_the_name_of_the_part_is_the_part():
         return model, new_tau
 
     for step in (same, new):
-        assert hl.train.Loop(step, (MODEL, TAU), batches()).run(last_step=1, progress=False, watch=None)[1] == 2 * TAU
+        assert (
+            hl.train.Loop(step, (MODEL, TAU), batches()).run(last_step=1, progress=False, nan_check=None)[1] == 2 * TAU
+        )
 
 
 @pytest.mark.parametrize("wrapped", [lambda step: step, jax.jit])
 def test_a_parameter_in_the_middle_may_be_bound(wrapped):
-    def step(model, rate, slots, batch, key=None):
-        return more(model), more(slots), {"loss": rate * batch.mean(), "key": jax.random.uniform(key)}
+    def step(model, rate, opt_state, batch, key=None):
+        return more(model), more(opt_state), {"loss": rate * batch.mean(), "key": jax.random.uniform(key)}
 
     bound = wrapped(functools.partial(step, rate=0.5))
-    for state in ({"model": MODEL, "slots": SLOTS}, (MODEL, SLOTS)):
+    for state in ({"model": MODEL, "opt_state": SLOTS}, (MODEL, SLOTS)):
         loop = hl.train.Loop(bound, state, batches())
         assert sorted(loop.metrics) == ["key", "loss"]
         loop.run(last_step=1, progress=False)
@@ -470,7 +478,7 @@ def test_losses_keep_the_names_of_the_variables_and_each_is_watched_for_nan():
     assert sorted(loop.metrics) == ["aux", "d_loss", "g_loss"]
     with pytest.raises(hl.train.NanLossDuringTrainingError, match="g_loss.* step 4"):
         loop.run(progress=False)
-    loop.run(progress=False, watch="d_loss")
+    loop.run(progress=False, nan_check="d_loss")
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 3])
@@ -485,38 +493,38 @@ def test_a_parameter_called_step_gets_the_global_step(signature, steps_per_run, 
 
 
 def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):
-    def make_step(model, slots, x, y):
-        return model + 0 * x.sum(), slots, y.mean()
+    def make_step(model, opt_state, x, y):
+        return model + 0 * x.sum(), opt_state, y.mean()
 
     with caplog.at_level(logging.INFO, "hookline"):
-        hl.train.Loop(make_step, (jnp.zeros(3), jnp.zeros(2)), hl.data.arrays((X, X[:, 0]), 2))
+        hl.train.Loop(make_step, (jnp.zeros(3), jnp.zeros(2)), hl.data.from_arrays((X, X[:, 0]), 2))
         hl.train.Loop(lambda state, batch: (state, {}), STATE, batches())
     assert [line for line in caplog.messages if "is given" in line] == [
-        "Loop: make_step is given the parts of the state as model, slots, the parts of a batch as x, y."
+        "Loop: make_step is given the parts of the state as model, opt_state, the parts of a batch as x, y."
     ]
 
 
 def test_an_evaluation_gets_parts_by_name_and_a_batch_in_parts():
-    def make_step(model, x, y, slots):
-        return model + x.sum(axis=0), slots, y.mean()
+    def make_step(model, x, y, opt_state):
+        return model + x.sum(axis=0), opt_state, y.mean()
 
-    def evaluate(slots, model, x, y):
-        return {"model": model.sum(), "slots": slots.sum(), "y": y.mean()}
+    def evaluate(opt_state, model, x, y):
+        return {"model": model.sum(), "opt_state": opt_state.sum(), "y": y.mean()}
 
     hook = hl.train.Evaluate(evaluate, [(X, X[:, 1])], every=4)
-    state = {"model": jnp.zeros(3), "slots": jnp.ones(2)}
-    final = hl.train.Loop(make_step, state, hl.data.arrays((X, X[:, 0]), 2)).run(hooks=[hook])
-    assert hook.values == {"model": X.sum(), "slots": 2.0, "y": X[:, 1].mean()}
-    assert list(final) == ["model", "slots"]
+    state = {"model": jnp.zeros(3), "opt_state": jnp.ones(2)}
+    final = hl.train.Loop(make_step, state, hl.data.from_arrays((X, X[:, 0]), 2)).run(hooks=[hook])
+    assert hook.values == {"model": X.sum(), "opt_state": 2.0, "y": X[:, 1].mean()}
+    assert list(final) == ["model", "opt_state"]
 
 
 def test_an_evaluation_of_other_parts_is_refused():
-    def step(model, slots, batch):
-        return model, slots, 0.0
+    def step(model, opt_state, batch):
+        return model, opt_state, 0.0
 
     hook = hl.train.Evaluate(lambda a, b, c, d: 0.0, [X], every=1)
     with pytest.raises(
-        TypeError, match=r"parts of the state \(model, slots\) and a batch; it requires a, b, c, d. Give"
+        TypeError, match=r"parts of the state \(model, opt_state\) and a batch; it requires a, b, c, d. Give"
     ):
         hl.train.Loop(step, (jnp.zeros(3), jnp.zeros(2)), batches()).run(last_step=1, hooks=[hook])
 
@@ -570,13 +578,13 @@ def test_a_step_with_many_parts_that_comes_back_wrong_is_refused_soon():
 def test_a_pair_beside_the_step_is_one_state_without_batches():
     step = lambda state, step: ((state[0] + step, state[1]), {})  # noqa: E731
     state = (TAU, np.zeros(2, "float32"))
-    assert hl.train.Loop(step, state, None).run(last_step=3, progress=False, watch=None)[0] == 3.5
+    assert hl.train.Loop(step, state, None).run(last_step=3, progress=False, nan_check=None)[0] == 3.5
 
 
 @pytest.mark.parametrize("names", ["state, batch, step", "state, batch, step, key", "state, batch, key, step"])
 def test_a_pair_beside_the_step_is_one_state(names):
     step = eval(f"lambda {names}: ((state[0] + step, state[1]), {{}})")
-    assert hl.train.Loop(step, (TAU, MODEL), batches()).run(last_step=3, progress=False, watch=None)[0] == 3.5
+    assert hl.train.Loop(step, (TAU, MODEL), batches()).run(last_step=3, progress=False, nan_check=None)[0] == 3.5
 
 
 def test_a_bool_that_the_step_turns_over_is_no_number_of_another_type(caplog):

@@ -96,7 +96,7 @@ def plain_batch_norm():
         "params": dict(WEIGHTS),
         "bn/moving_mean": jnp.zeros(6),
         "bn/moving_variance": jnp.ones(6),
-        "slots": optimizer.init(dict(WEIGHTS)),
+        "opt_state": optimizer.init(dict(WEIGHTS)),
     }
 
     def forward(params, x, y):
@@ -108,12 +108,12 @@ def plain_batch_norm():
     @jax.jit
     def step(state, x, y):
         grads, (mean, variance) = jax.grad(forward, has_aux=True)(state["params"], x, y)
-        changes, slots = optimizer.update(grads, state["slots"], state["params"])
+        changes, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
         return {
             "params": optax.apply_updates(state["params"], changes),
             "bn/moving_mean": moved(state["bn/moving_mean"], mean),
             "bn/moving_variance": moved(state["bn/moving_variance"], variance),
-            "slots": slots,
+            "opt_state": opt_state,
         }
 
     return state, step
@@ -209,7 +209,7 @@ def plain_adversaries():
     state = {
         "generator": GENERATOR,
         "discriminator": DISCRIMINATOR,
-        "slots": generate.init(GENERATOR),
+        "opt_state": generate.init(GENERATOR),
     }
 
     def d_loss(d, g, x, y):
@@ -224,8 +224,12 @@ def plain_adversaries():
         grads = jax.grad(d_loss)(state["discriminator"], state["generator"], x, y)
         d = jax.tree.map(lambda p, g: p - 0.1 * g, state["discriminator"], grads)
         grads = jax.grad(g_loss)(state["generator"], d, x)
-        changes, slots = generate.update(grads, state["slots"], state["generator"])
-        return {"generator": optax.apply_updates(state["generator"], changes), "discriminator": d, "slots": slots}
+        changes, opt_state = generate.update(grads, state["opt_state"], state["generator"])
+        return {
+            "generator": optax.apply_updates(state["generator"], changes),
+            "discriminator": d,
+            "opt_state": opt_state,
+        }
 
     return state, step
 
@@ -266,7 +270,7 @@ def check_each_step(name, target=""):
     state, step = plain()
     for number, values in enumerate(train(build, range(STEPS), target=target)):
         state = step(state, **batch(number))
-        expected = {key: value for key, value in state.items() if key not in ("params", "slots", "step")}
+        expected = {key: value for key, value in state.items() if key not in ("params", "opt_state", "step")}
         for key, value in (expected | state.get("params", {})).items():
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), values[key], value)
         assert values["global_step"] == number + 1

@@ -47,11 +47,11 @@ class Built:
         self.weights = hl.Variable(lambda: jnp.zeros(8, jnp.bfloat16), name="weights")
         self.state = hl.Variable(every_kind, name="state", trainable=False)
 
-        def loss_of(weights, state, x):
+        def loss_fn(weights, state, x):
             noise = jax.random.normal(state["key"], (len(x),)) * 0.01
             return jnp.mean((x @ weights.astype(jnp.float32) - x.sum(1) + noise) ** 2)
 
-        self.loss = hl.op(loss_of)(self.weights, self.state, x)
+        self.loss = hl.op(loss_fn)(self.weights, self.state, x)
         self.updates = (hl.update(self.state, advance),)
 
 
@@ -100,12 +100,12 @@ def test_gradients_by_hand_train_what_an_optimizer_would(tmp_path):
     weights = hl.variables(lambda: {"w": jnp.ones(3), "b": jnp.zeros(())}, name="line")
     by_hand = hl.variables(lambda: {"w": jnp.ones(3), "b": jnp.zeros(())}, name="copy")
 
-    def loss_of(p):
+    def loss_fn(p):
         return hnp.mean((x @ p["w"] + p["b"] - 2.0) ** 2)
 
-    minimize = hl.train.Optimizer(optax.sgd(0.1)).minimize(loss_of(weights), var_list=list(weights.values()))
+    minimize = hl.train.Optimizer(optax.sgd(0.1)).minimize(loss_fn(weights), var_list=list(weights.values()))
     order = list(by_hand.values())
-    step = hl.group(*(v.assign_sub(0.1 * g) for v, g in zip(order, hl.gradients(loss_of(by_hand), order), strict=True)))
+    step = hl.group(*(v.assign_sub(0.1 * g) for v, g in zip(order, hl.gradients(loss_fn(by_hand), order), strict=True)))
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
         for _ in range(5):

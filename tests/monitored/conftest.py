@@ -164,7 +164,7 @@ class Fires(SessionRunHook):
     def __init__(self, trigger=None, fetches=None, late=False):
         if trigger is not None:
             self.trigger = trigger
-        self.fetches, self.late = fetches, late
+        self.fetches, self.deferred = fetches, late
         self.firings = []
 
     def on_trigger(self, firing):
@@ -198,7 +198,7 @@ class Reference:
     def renew(self):
         for leaf in self.trigger.leaves():
             if isinstance(leaf, type(first_run())):
-                leaf.renew()
+                leaf.on_new_session()
 
     def after(self, fetched, step):
         self.trigger.count_runs(self.runs + 1)

@@ -19,11 +19,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tests import in_step
+from tests import spmd
 
 import hookline as hl
 from hookline import train
-from hookline.session.running import launches
+from hookline.session.running import launch_log
 
 ME, COUNT = jax.process_index(), jax.process_count()
 SIZE, BATCH = 64, 8
@@ -33,7 +33,7 @@ class Notes(train.SessionRunHook):
     """Notes at which steps it fires, and with what."""
 
     def __init__(self, trigger, fetches, late, pause):
-        self.trigger, self.fetches, self.late, self.noted, self._pause = trigger, fetches, late, [], pause
+        self.trigger, self.fetches, self.deferred, self.noted, self._pause = trigger, fetches, late, [], pause
 
     def on_trigger(self, firing):
         self._pause()
@@ -122,7 +122,9 @@ class Schedule:
         """Trains as it says; returns what all processes must have found."""
         with hl.Graph().as_default(), tempfile.TemporaryDirectory() as folder:
             step = train.get_or_create_global_step()
-            source = hl.data.arrays(np.arange(SIZE, dtype=np.int32), BATCH, shuffle_seed=self.seed, epochs=self.epochs)
+            source = hl.data.from_arrays(
+                np.arange(SIZE, dtype=np.int32), BATCH, shuffle_seed=self.seed, epochs=self.epochs
+            )
             total = hl.Variable(jnp.zeros((), jnp.int32), name="total")
             summed = hl.op(lambda batch: batch.sum())(hl.data.iterator(source))
             train_op = hl.group(total.assign_add(summed), step.assign_add(1))
@@ -133,7 +135,7 @@ class Schedule:
                 hooks[-2:] = [Sends(*self.signal)]
             saves = self.saves or ({"save_checkpoint_steps": 100} if self.ends_by_signal else None)
             # Where all save they save to one place: the chief's.
-            place = in_step.gather("folder", folder)[0]
+            place = spmd.gather("folder", folder)[0]
             where = {"checkpoint_dir": place, **saves} if saves else {}
             with train.MonitoredTrainingSession(
                 hooks=[*hooks, last], log_step_count_steps=None, save_summaries_steps=None, save_summaries_secs=None,
@@ -143,15 +145,15 @@ class Schedule:
                     self.pause()
                     session.run(train_op)
             found = last.found
-            in_step.meet("the end of a schedule")
+            spmd.meet("the end of a schedule")
             saved = sorted(path.name for path in Path(place).glob("model.ckpt-*"))
-            in_step.meet("the look into its folder")
+            spmd.meet("the look into its folder")
         batches = [int(batch.sum()) for batch, _ in zip(iter(source), range(found[0]), strict=False)]
         assert found[1] == sum(batches), f"{found} for {sum(batches)}"
         values = dict(enumerate(batches, 1))
         for each in notes:
             assert all(values[step] == value for step, value in each.noted), (each.noted, batches)
-        return [found, [each.noted for each in notes], saved, launches.current().count]
+        return [found, [each.noted for each in notes], saved, launch_log.current().count]
 
 
 def main(first, count, ends_by_signal):
@@ -160,7 +162,7 @@ def main(first, count, ends_by_signal):
         faulthandler.dump_traceback_later(60, exit=True)
         try:
             found = Schedule(seed, ends_by_signal and seed == first + count - 1).run()
-            every = in_step.gather("what was found", found)
+            every = spmd.gather("what was found", found)
             assert all(each == every[0] for each in every), every
         except Exception:
             print("failed in schedule", seed, flush=True)

@@ -14,7 +14,7 @@ from hookline.testing import FakeClock
 
 TRIGGERS = {
     "every": lambda: train.every(4),
-    "spaced": lambda: train.spaced(4),
+    "spaced": lambda: train.first_then_every(4),
     "secs": lambda: train.every(secs=3),
     "runs": lambda: train.every(runs=3),
     "first": train.first_run,
@@ -61,13 +61,14 @@ def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires)
         for kind in ("every", "spaced", "runs"):
             for own in ("train", "jump"):
                 told[kind, own] = fires(TRIGGERS[kind](), "global_step:0"), Reference(TRIGGERS[kind](), (own,))
-        shared = train.spaced(5) | train.every(runs=4)
-        reference = train.spaced(5) | train.every(runs=4)
+        shared = train.first_then_every(5) | train.every(runs=4)
+        reference = train.first_then_every(5) | train.every(runs=4)
         told["shared"] = told["shared, late"] = None, Reference(reference)
         told["shared"] = fires(shared), told["shared"][1]
         told["shared, late"] = fires(shared, "global_step:0", 2), told["shared, late"][1]
         hooks = [
-            train.when(model.fetches[kind[1]], hook) if kind[-1] in RUNS else hook for kind, (hook, _) in told.items()
+            train.only_for(model.fetches[kind[1]], hook) if kind[-1] in RUNS else hook
+            for kind, (hook, _) in told.items()
         ]
         references = {id(reference): reference for _, reference in told.values()}.values()
         policy = train.RecoveryPolicy(initial_backoff_secs=0, max_attempts=99)
@@ -75,7 +76,7 @@ def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires)
             play(story, session, model, clock, references)
         lost = any(event == "lose" for event, _ in story)
         for kind, (hook, reference) in told.items():
-            if hook.late and lost:  # What has not arrived is dropped.
+            if hook.deferred and lost:  # What has not arrived is dropped.
                 steps = iter(reference.steps)
                 assert all(step in steps for step in hook.steps), kind
             else:

@@ -11,7 +11,7 @@ from hookline import train
 from hookline.errors import AbortedError
 
 EVERY = (
-    "begin", "after_create_session", "get_state", "set_state", "end", "on_exception", "save_last", "after_close",
+    "begin", "after_create_session", "get_state", "set_state", "end", "on_exception", "save_on_failure", "after_close",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ SECOND = ["a.before_run", "b.before_trigger", "a.after_run", "b.on_trigger"]
 CUT = SECOND[:2]
 ENDED = both("get_state", "end", "after_close")
 TOLD = ["b.on_exception", "a.on_exception"]
-SAVED = [*both("get_state", "save_last"), *TOLD, *both("after_close")]
+SAVED = [*both("get_state", "save_on_failure"), *TOLD, *both("after_close")]
 
 
 @pytest.mark.parametrize(

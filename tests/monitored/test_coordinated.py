@@ -7,13 +7,13 @@ import pytest
 from tests.monitored.conftest import Scripted, monitored
 
 from hookline.errors import AbortedError, OutOfRangeError, UnavailableError
-from hookline.testing import ScriptedSession
+from hookline.testing import FakeSession
 from hookline.train import MonitoredSession, SingularMonitoredSession
 
 
 def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run():
     for error in (ValueError("queue closed"), OutOfRangeError(None, None, "queue closed")):
-        session, root = monitored(ScriptedSession([error])), UnavailableError(None, None, "peer away")
+        session, root = monitored(FakeSession([error])), UnavailableError(None, None, "peer away")
         session.coordinator.request_stop(root)
         with pytest.raises(UnavailableError) as caught:
             session.run("train")
@@ -23,7 +23,7 @@ def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run()
 
 def test_any_other_error_of_a_thread_is_not():
     error = ValueError("mine")
-    session = monitored(ScriptedSession([error]))
+    session = monitored(FakeSession([error]))
     session.coordinator.request_stop(KeyError("reader"))
     with pytest.raises(ValueError, match="mine") as caught:
         session.run("train")
@@ -32,7 +32,7 @@ def test_any_other_error_of_a_thread_is_not():
 
 def test_a_preemption_of_the_run_itself_stays():
     error = AbortedError(None, None, "mine")
-    session = monitored(ScriptedSession([error]))
+    session = monitored(FakeSession([error]))
     session.coordinator.request_stop(UnavailableError(None, None, "thread"))
     with pytest.raises(AbortedError) as caught:
         session.run("train")
@@ -52,7 +52,7 @@ def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
 
 
 def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
-    session = monitored(ScriptedSession())
+    session = monitored(FakeSession())
     cause, error = OSError("disk gone"), ValueError("no batch")
     error.__cause__ = cause
     session.coordinator.request_stop(error)
@@ -63,7 +63,7 @@ def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
 
 
 def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(clock):
-    session = MonitoredSession(Scripted(raw := ScriptedSession()), stop_grace_period_secs=5)
+    session = MonitoredSession(Scripted(raw := FakeSession()), stop_grace_period_secs=5)
     stubborn = threading.Event()
     thread = threading.Thread(target=stubborn.wait, daemon=True)
     session.coordinator.register_thread(thread)
@@ -79,7 +79,7 @@ def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(
 
 
 def test_a_preemption_while_closing_is_only_logged(caplog):
-    raw = ScriptedSession(closing_raises=UnavailableError(None, None, "peer away"))
+    raw = FakeSession(closing_raises=UnavailableError(None, None, "peer away"))
     with caplog.at_level(logging.WARNING):
         monitored(raw).close()
     assert "peer away" in caplog.text
@@ -87,4 +87,4 @@ def test_a_preemption_while_closing_is_only_logged(caplog):
 
 def test_another_error_while_closing_is_raised():
     with pytest.raises(ValueError, match="stuck"):
-        monitored(ScriptedSession(closing_raises=ValueError("stuck"))).close()
+        monitored(FakeSession(closing_raises=ValueError("stuck"))).close()

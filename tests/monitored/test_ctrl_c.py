@@ -161,7 +161,7 @@ def calling(function, trigger):
 
 
 HOOKS = {
-    "predicate": lambda press: calling(print, train.steps_where(lambda step: press(False))),
+    "predicate": lambda press: calling(print, train.when_step(lambda step: press(False))),
     "trigger": lambda press: calling(print, OwnTrigger(press)),
     "part of a trigger": lambda press: calling(print, OwnTrigger(press) & train.every(1)),
     "function hook": lambda press: calling(press, train.every(1)),

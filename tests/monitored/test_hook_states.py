@@ -20,7 +20,7 @@ from hookline.train import (
     StopAtStepHook,
     SummarySaverHook,
     every,
-    when,
+    only_for,
 )
 
 
@@ -178,7 +178,9 @@ def test_bound_and_late_hooks_have_states_too(tmp_path):
         for best in (float("inf"), 1.0):
             bound, late = EarlyStopping([1.0] * 9, patience=99), EarlyStopping([1.0] * 9, patience=99)
             late.state_key = "late"
-            with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=[when(train_op, bound)]) as session:
+            with train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), hooks=[only_for(train_op, bound)]
+            ) as session:
                 session.add_hook(late)
                 assert (bound.best, late.best) == (best, best)
                 session.run(train_op)

@@ -7,7 +7,7 @@ from tests.monitored.conftest import QUICK, Scripted, monitored
 
 from hookline import Graph, RunMetadata, RunOptions, constant, placeholder
 from hookline.errors import UnavailableError
-from hookline.testing import ScriptedSession
+from hookline.testing import FakeSession
 from hookline.train import MonitoredSession, SessionRunArgs, SessionRunHook
 
 
@@ -34,11 +34,11 @@ def graph():
 
 
 def test_nobody_asking_means_a_plain_run_with_the_callers_own_arguments(recorder):
-    raw = ScriptedSession()
+    raw = FakeSession()
     feeds, options, metadata = {"x:0": 1}, RunOptions(), RunMetadata()
     monitored(raw, recorder()).run("train", feeds, options, metadata)
-    asked = raw.asked[0]
-    assert asked.watched == ()
+    asked = raw.requests[0]
+    assert asked.hook_fetches == ()
     assert asked.feed_dict is feeds
     assert asked.options is options
     assert asked.run_metadata is metadata
@@ -48,12 +48,12 @@ def test_each_hook_gets_results_in_its_own_structure_and_none_where_it_asked_not
     pair = namedtuple("pair", "first second")
     a = Asking(SessionRunArgs({"l": "loss:0", "list": ["x:0"]}))
     b, c = Asking(None), Asking(SessionRunArgs(pair("loss:0", ("x:0", "train"))))
-    raw = ScriptedSession(values={"loss:0": 0.5, "x:0": 3, "train": None})
+    raw = FakeSession(values={"loss:0": 0.5, "x:0": 3, "train": None})
     monitored(raw, a, b, c).run("train")
     assert a.values[0].results == {"l": 0.5, "list": [3]}
     assert b.values[0].results is None
     assert c.values[0].results == pair(0.5, (3, None))
-    assert raw.asked[0].fetches == "train"
+    assert raw.requests[0].fetches == "train"
 
 
 def test_a_duck_typed_hook_with_one_method_is_enough(events):
@@ -61,12 +61,12 @@ def test_a_duck_typed_hook_with_one_method_is_enough(events):
         def after_run(self, run_context, run_values):
             events.append(run_values.results)
 
-    monitored(ScriptedSession(), Duck()).run("train")
+    monitored(FakeSession(), Duck()).run("train")
     assert events == [None]
 
 
 def test_the_context_shows_what_the_caller_asked_and_the_raw_session():
-    raw, hook = ScriptedSession(), Asking(SessionRunArgs("loss:0"))
+    raw, hook = FakeSession(), Asking(SessionRunArgs("loss:0"))
     session = monitored(raw, hook)
     session.run("train", {"x:0": 1})
     assert hook.context.original_args == SessionRunArgs("train", {"x:0": 1}, None)
@@ -76,16 +76,16 @@ def test_the_context_shows_what_the_caller_asked_and_the_raw_session():
 
 
 def test_hooks_may_feed_and_the_callers_feeds_stay(graph):
-    raw = ScriptedSession(graph=graph)
+    raw = FakeSession(graph=graph)
     monitored(raw, Asking(SessionRunArgs(None, {"x:0": 1}))).run("train", {"y:0": 2})
     x, y = graph.get_tensor_by_name("x:0"), graph.get_tensor_by_name("y:0")
-    assert raw.asked[0].feed_dict == {x: 1, y: 2}
+    assert raw.requests[0].feed_dict == {x: 1, y: 2}
 
 
 def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
     x = graph.get_tensor_by_name("x:0")
     session = monitored(
-        ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1}))
+        FakeSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1}))
     )
     with pytest.raises(
         RuntimeError, match=r"^Same tensor is fed by two hooks\. Conflict\(s\): x:0, fed by the hook Asking"
@@ -94,7 +94,7 @@ def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
 
 
 def test_the_same_tensor_fed_by_a_hook_and_the_caller_is_an_error(graph):
-    session = monitored(ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {"x:0": 1})))
+    session = monitored(FakeSession(graph=graph), Asking(SessionRunArgs(None, {"x:0": 1})))
     with pytest.raises(RuntimeError, match=r"^Same tensor is fed by a SessionRunHook and user\. Conflict\(s\): x:0"):
         session.run("train", {graph.get_tensor_by_name("x:0"): 2})
 
@@ -102,20 +102,20 @@ def test_the_same_tensor_fed_by_a_hook_and_the_caller_is_an_error(graph):
 def test_options_are_merged_and_given_back_to_every_hook():
     a = Asking(SessionRunArgs(None, None, RunOptions(last_step=5, trace_level=1)))
     b = Asking(None)
-    raw = ScriptedSession()
+    raw = FakeSession()
     monitored(raw, a, b).run("train", options=RunOptions(last_step=9))
-    assert raw.asked[0].options == RunOptions(last_step=5, trace_level=1)
-    assert b.values[0].options == raw.asked[0].options
-    assert b.values[0].run_metadata is raw.asked[0].run_metadata is not None
+    assert raw.requests[0].options == RunOptions(last_step=5, trace_level=1)
+    assert b.values[0].options == raw.requests[0].options
+    assert b.values[0].run_metadata is raw.requests[0].run_metadata is not None
 
 
 def test_run_metadata_is_made_only_where_something_is_recorded():
     hook = Asking(SessionRunArgs("loss:0", None, RunOptions()), SessionRunArgs("loss:0", None, RunOptions(last_step=5)))
-    session = monitored(raw := ScriptedSession(), hook)
+    session = monitored(raw := FakeSession(), hook)
     session.run("train")
     session.run("train")
-    assert raw.asked[0].run_metadata is None
-    assert raw.asked[1].run_metadata is not None
+    assert raw.requests[0].run_metadata is None
+    assert raw.requests[1].run_metadata is not None
     mine = RunMetadata()
     session.run("train", run_metadata=mine)
     assert hook.values[-1].run_metadata is mine
@@ -124,40 +124,40 @@ def test_run_metadata_is_made_only_where_something_is_recorded():
 def test_merging_is_reused_for_the_same_answers_and_redone_for_others():
     args = SessionRunArgs("loss:0")
     hook = Asking(args, args, None, SessionRunArgs("x:0"))
-    raw = ScriptedSession()
+    raw = FakeSession()
     session = monitored(raw, hook)
     for _ in range(4):
         session.run("train")
-    assert [asked.watched for asked in raw.asked] == [("loss:0",), ("loss:0",), (), ("x:0",)]
+    assert [asked.hook_fetches for asked in raw.requests] == [("loss:0",), ("loss:0",), (), ("x:0",)]
 
 
 def test_merging_is_not_left_stale_by_a_hook_that_raised(recorder):
     asking = Asking(SessionRunArgs("loss:0"), SessionRunArgs("x:0"), SessionRunArgs("x:0"))
-    raw = ScriptedSession()
+    raw = FakeSession()
     session = monitored(raw, asking, recorder(fails={"before": [None, ValueError("no"), None]}))
     session.run("train")
     with pytest.raises(ValueError, match="no"):
         session.run("train")
     asking.answers = [asking.answers[-1]]
     session.run("train")
-    assert raw.asked[-1].watched == ("x:0", None)
+    assert raw.requests[-1].hook_fetches == ("x:0", None)
 
 
 def test_a_feed_dict_changed_in_place_is_seen(graph):
     feeds = {"x:0": 1}
-    raw = ScriptedSession(graph=graph)
+    raw = FakeSession(graph=graph)
     session = monitored(raw, Asking(SessionRunArgs(None, feeds)))
     session.run("train")
     feeds["x:0"] = 2
     session.run("train")
-    assert [list(asked.feed_dict.values()) for asked in raw.asked] == [[1], [2]]
+    assert [list(asked.feed_dict.values()) for asked in raw.requests] == [[1], [2]]
 
 
 @pytest.mark.parametrize(
     ("fetch", "kind"), [("losss:0", KeyError), (3, TypeError), ({"a": [None, object()]}, TypeError)]
 )
 def test_a_fetch_that_is_not_in_the_graph_names_the_hook(graph, fetch, kind):
-    raw = ScriptedSession([kind("engine says no")], graph=graph)
+    raw = FakeSession([kind("engine says no")], graph=graph)
     with pytest.raises(kind, match="The hook Asking asked for something that is not in the graph"):
         monitored(raw, Asking(SessionRunArgs("loss:0")), Asking(SessionRunArgs(fetch))).run("train")
 
@@ -165,13 +165,13 @@ def test_a_fetch_that_is_not_in_the_graph_names_the_hook(graph, fetch, kind):
 def test_an_error_that_no_hook_caused_stays_as_it_is(graph):
     error = ValueError("bad batch")
     with pytest.raises(ValueError, match="bad batch") as caught:
-        monitored(ScriptedSession([error], graph=graph), Asking(SessionRunArgs("loss:0"))).run("train")
+        monitored(FakeSession([error], graph=graph), Asking(SessionRunArgs("loss:0"))).run("train")
     assert caught.value is error
 
 
 @pytest.mark.parametrize("callback", ["before", "after"])
 def test_all_hooks_get_their_after_run_when_one_requests_the_stop(recorder, events, callback):
-    session = monitored(ScriptedSession(), recorder("a", stops=[callback]), recorder("b"))
+    session = monitored(FakeSession(), recorder("a", stops=[callback]), recorder("b"))
     session.run("train")
     assert session.should_stop()
     assert events[-2:] == ["a.after", "b.after"]
@@ -189,28 +189,28 @@ def test_a_stop_requested_in_a_failed_attempt_lets_the_retry_through_and_holds_a
                 run_context.request_stop()
 
     hooks = StopsAtFirst(), recorder(fails={"after": [UnavailableError(None, None, "x"), None]})
-    session = MonitoredSession(Scripted(ScriptedSession(), retried := ScriptedSession()), hooks, **QUICK)
+    session = MonitoredSession(Scripted(FakeSession(), retried := FakeSession()), hooks, **QUICK)
     session.run("train")
-    assert len(retried.asked) == 1
+    assert len(retried.requests) == 1
     assert session.should_stop()
     with pytest.raises(RuntimeError, match="should_stop requested"):
         session.run("train")
 
 
 def test_when_before_run_raises_nothing_runs_and_later_hooks_are_not_called(recorder, events):
-    raw = ScriptedSession()
+    raw = FakeSession()
     with pytest.raises(KeyError):
         monitored(raw, recorder("a", fails={"before": KeyError("x")}), recorder("b")).run("train")
     assert "a.before" in events
     assert "b.before" not in events
-    assert raw.asked == []
+    assert raw.requests == []
 
 
 def test_errors_of_the_engine_are_mapped_and_keep_their_cause():
     jax_errors = pytest.importorskip("jax.errors")
     engine = jax_errors.JaxRuntimeError("UNAVAILABLE: peer 3")
     with pytest.raises(UnavailableError, match="peer 3") as caught:
-        monitored(ScriptedSession([engine])).run("train")
+        monitored(FakeSession([engine])).run("train")
     assert caught.value.__cause__ is engine
 
 
@@ -223,7 +223,7 @@ def test_errors_of_the_engine_are_mapped_and_keep_their_cause():
 )
 def test_feeds_and_options_of_a_wrong_kind_name_the_hook(args, complaint):
     with pytest.raises(TypeError, match=f"The hook Asking must give {complaint}"):
-        monitored(ScriptedSession(), Asking(args)).run("train")
+        monitored(FakeSession(), Asking(args)).run("train")
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -237,7 +237,7 @@ def test_options_and_metadata_are_objects_also_where_nobody_asked(asks):
         def after_run(self, run_context, run_values):
             seen.append((run_values.options, run_values.run_metadata))
 
-    session = monitored(ScriptedSession(), Looks())
+    session = monitored(FakeSession(), Looks())
     session.run("train")
     given = RunOptions(trace_level=1), RunMetadata()
     session.run("train", None, *given)
@@ -250,8 +250,8 @@ def test_options_and_metadata_are_objects_also_where_nobody_asked(asks):
 def test_a_hook_that_settles_is_overtaken_by_those_behind_it_whether_or_not_anybody_asked(recorder, events, asks):
     class Settling(SessionRunHook):
         def after_run(self, run_context, run_values):
-            run_context.settle()
+            run_context.deliver_pending()
             events.append("settled")
 
-    monitored(ScriptedSession(), Settling(), recorder(asks=asks)).run("train")
+    monitored(FakeSession(), Settling(), recorder(asks=asks)).run("train")
     assert events[-3:] == ["a.before", "a.after", "settled"]

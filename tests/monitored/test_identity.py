@@ -101,7 +101,7 @@ def test_a_hook_is_known_by_state_key_or_name_or_class_and_in_a_binding_as_well(
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         again = hooks()
-        bound = [train.when(train_op, hook) for hook in reversed(again)]
+        bound = [train.only_for(train_op, hook) for hook in reversed(again)]
         with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=bound) as session:
             session.run(train_op)
     assert [hook.count for hook in again] == [4] * 7
@@ -224,18 +224,18 @@ def test_several_hooks_with_a_phase_alone_may_be_equal_and_go_on_by_place_where_
     tmp_path, caplog
 ):
     caplog.set_level(logging.INFO)
-    first = trained(tmp_path, 5, Prints(train.spaced(4)), Prints(train.spaced(3)))
+    first = trained(tmp_path, 5, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     assert [hook.steps for hook in first] == [[1, 5], [1, 4]]
-    again = trained(tmp_path, 9, Prints(train.spaced(4)), Prints(train.spaced(3)))
+    again = trained(tmp_path, 9, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     assert [hook.steps for hook in again] == [[9], [7]]
     assert not told(caplog, "does not show whose")
 
 
 @pytest.mark.parametrize("cadences", [(3, 4), (4,), (4, 3, 4), (3, 3)])
 def test_equal_hooks_whose_phases_could_be_anothers_begin_anew_and_one_line_says_so(tmp_path, caplog, cadences):
-    trained(tmp_path, 5, Prints(train.spaced(4)), Prints(train.spaced(3)))
+    trained(tmp_path, 5, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     caplog.clear()
-    again = trained(tmp_path, 9, *(Prints(train.spaced(steps)) for steps in cadences))
+    again = trained(tmp_path, 9, *(Prints(train.first_then_every(steps)) for steps in cadences))
     assert [hook.steps[0] for hook in again] == [6] * len(cadences)
     (line,) = told(caplog, "does not show whose")
     assert line.levelno == logging.WARNING
@@ -257,13 +257,13 @@ def test_no_hook_ever_gets_the_state_of_another_and_none_is_lost(sessions):
     counted: dict[Any, int] = {}
     for number, (identities, cadences) in enumerate(sessions):
         hooks = [kind(name) for kind, name in identities]
-        found = HookStates([*hooks, *(Prints(train.spaced(steps)) for steps in cadences)])
+        found = HookStates([*hooks, *(Prints(train.first_then_every(steps)) for steps in cadences)])
         found.restore(states, number)
         for identity, hook in zip(identities, hooks, strict=True):
             assert hook.count == counted.get(identity, 0)
             hook.count += len(hooks)
             counted[identity] = hook.count
-        states = found.taken()
+        states = found.collect()
 
 
 def test_a_state_stays_if_the_hook_that_is_added_for_it_fails(tmp_path):
@@ -293,7 +293,7 @@ class Odd(train.Trigger):
     "make",
     [
         lambda: train.every(10),
-        lambda: train.steps_where(lambda step: step % 10 == 0),
+        lambda: train.when_step(lambda step: step % 10 == 0),
         Odd,
         lambda: Odd() | train.every(10),
     ],
@@ -307,7 +307,7 @@ def test_a_bound_hook_that_was_due_at_the_save_fires_in_its_next_run_after_the_r
             generate, discriminate = step.assign_add(1), step.assign_add(1)
             fired, hook = hook.steps, Prints(make())
             with train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path), hooks=[train.when(generate, hook)], save_summaries_steps=None
+                checkpoint_dir=str(tmp_path), hooks=[train.only_for(generate, hook)], save_summaries_steps=None
             ) as session:
                 for before in steps:  # Even steps come from the discriminator.
                     session.run(discriminate if before % 2 else generate)

@@ -15,10 +15,10 @@ import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
 from hookline.session import DeferredResults  # No public one arrives when a test says so.
-from hookline.testing import ScriptedSession
+from hookline.testing import FakeSession
 
 
-class SlowSession(ScriptedSession):
+class SlowSession(FakeSession):
     """Values of late hooks arrive when the test says so; each is the step to which its run led."""
 
     def __init__(self, **arguments):
@@ -105,7 +105,7 @@ def test_a_late_hook_that_asks_for_nothing_is_late_all_the_same(fires):
         def on_trigger(self, firing):
             order.append((firing.global_step, firing.context.session.global_step))
 
-    session = monitored(ScriptedSession(), Notes(train.every(3), late=2))
+    session = monitored(FakeSession(), Notes(train.every(3), late=2))
     run(session, "train", 8)
     assert order == [(3, 5), (6, 8)]
 
@@ -126,7 +126,7 @@ def test_a_hook_whose_run_callbacks_are_overridden_is_not_late(noting):
         def after_run(self, run_context, run_values):
             super().after_run(run_context, run_values)
 
-    raw = ScriptedSession(values={"x": 0})
+    raw = FakeSession(values={"x": 0})
     hook = Sees(train.every(2), None, True)
     hook.on_trigger = lambda firing: hook.calls.append((firing.global_step, firing.context.session.global_step))
     session = monitored(raw, hook)
@@ -192,7 +192,7 @@ def test_a_stop_that_is_requested_in_a_settle_holds(fires):
     class Settles(train.SessionRunHook):
         def after_run(self, run_context, run_values):
             if run_context.runs == 3:
-                run_context.settle()
+                run_context.deliver_pending()
 
     session = monitored(SlowSession(), Stops(train.every(2), "x", 50), Settles())
     run(session, "train", 3)
@@ -235,7 +235,7 @@ def test_an_error_in_a_late_firing_counts_as_an_error_of_the_run(noting):
 
 
 def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_one_line(noting, creator_of, caplog):
-    raws = SlowSession(script=[None] * 5 + [AbortedError(None, None, "lost")]), SlowSession()
+    raws = SlowSession(results=[None] * 5 + [AbortedError(None, None, "lost")]), SlowSession()
     hooks = noting(train.every(1), "x", True), noting(train.every(2), "x", True), noting(train.every(2), "x", 20)
     raws[0].arrived = 0
     with caplog.at_level(logging.WARNING), train.MonitoredSession(creator_of(*raws), hooks=hooks, **QUICK) as session:
@@ -252,7 +252,7 @@ def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_o
 
 
 def test_values_that_are_lost_with_the_device_are_dropped_at_a_recovery(noting, creator_of, caplog):
-    raws = SlowSession(script=[None] * 3 + [AbortedError(None, None, "lost")]), SlowSession()
+    raws = SlowSession(results=[None] * 3 + [AbortedError(None, None, "lost")]), SlowSession()
     hook = noting(train.every(1), "x", True)
     with train.MonitoredSession(creator_of(*raws), hooks=[hook], **QUICK) as session:
         run(session, "train", 3)
@@ -269,7 +269,7 @@ def test_what_a_late_hook_does_at_a_recovery_counts(does, fires, creator_of):
         """Loses itself in the second run, and in that run the values of the first arrive."""
 
         def _run(self, asked):
-            self.arrived = len(self.asked)
+            self.arrived = len(self.requests)
             return super()._run(asked)
 
     class Does(fires):
@@ -279,7 +279,7 @@ def test_what_a_late_hook_does_at_a_recovery_counts(does, fires, creator_of):
                 raise ValueError("cannot")
             firing.context.request_stop()
 
-    hook, raw = Does(train.every(1), "x", True), Arrives(script=[None, AbortedError(None, None, "lost")])
+    hook, raw = Does(train.every(1), "x", True), Arrives(results=[None, AbortedError(None, None, "lost")])
     with train.MonitoredSession(creator_of(raw, SlowSession()), hooks=[hook], **QUICK) as session:
         session.run("train")
         if does == "fails":
@@ -321,7 +321,7 @@ def test_a_settle_notices_a_latch(watched, fires):
         trigger = train.every(4)
 
         def on_trigger(self, firing):
-            firing.context.settle()
+            firing.context.deliver_pending()
             seen.append((firing.global_step, list(hook.steps)))
 
     with train.MonitoredSession(hooks=[Settles(), hook]) as session:
@@ -344,7 +344,7 @@ def test_every_run_carries_the_latch_whatever_it_fetches(watched, fires):
 def test_a_latch_that_is_only_a_part_leaves_the_phase_of_the_others(watched, fires):
     train_op, x, latch = watched
     hook = fires(train.every(5) | train.latched(latch))
-    spaced = fires(train.spaced(4) | train.latched(latch))
+    spaced = fires(train.first_then_every(4) | train.latched(latch))
     with train.MonitoredSession(hooks=[hook, spaced]) as session:
         for number in range(1, 101):
             session.run(train_op, {x: 20.0 if number == 8 else 0.0})
@@ -367,7 +367,7 @@ def test_after_a_recovery_a_latch_may_latch_again(watched, fires):
     with train.MonitoredSession(hooks=[hook], **QUICK) as session:
         for number in range(1, 6):
             session.run(step, {x: 20.0 if number == 3 else 0.0})
-        session.raw_session().settle()
+        session.raw_session().deliver_pending()
         run_until_noticed(session, step, x, hook)
         faults.append(AbortedError(None, None, "lost"))
         for number in range(1, 6):

@@ -78,7 +78,7 @@ def test_what_a_hook_fetched_goes_with_its_run_and_not_with_the_next_garbage_col
         def before_run(self, run_context):
             return train.SessionRunArgs(big)
 
-    Watching.late = late
+    Watching.deferred = late
     with train.MonitoredSession(hooks=[Watching() if late else EachRun()]) as session:
         session.run(train_op)
         gc.collect()

@@ -80,7 +80,7 @@ def test_data_that_end_before_the_first_run_are_logged(tmp_path, warnings):
         "Nothing was run: the data ended before the first run, at global step 3 "
         f"(restored from {tmp_path}/model.ckpt-3)"
     )
-    assert said.endswith("(hookline.data.arrays(..., epochs=None)); to begin anew, use another directory.")
+    assert said.endswith("(hookline.data.from_arrays(..., epochs=None)); to begin anew, use another directory.")
 
 
 def test_an_iterator_that_was_used_up_is_logged_with_the_remedy(warnings):

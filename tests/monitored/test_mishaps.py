@@ -21,7 +21,7 @@ class Limits(train.SessionRunHook):
         self.step = step
 
     def after_create_session(self, session, coord):
-        session.limit_step(self.step)
+        session.set_last_step(self.step)
 
 
 @pytest.mark.parametrize("others", [[], [train.StepCounterHook(every_n_steps=1000)]])
@@ -103,7 +103,7 @@ def test_a_stop_that_holds_is_seen_by_every_thread_that_looks(train_op):
     assert all(answers)
 
 
-@pytest.mark.parametrize("wrong", [{"trigger": 100}, {"late": -1}])
+@pytest.mark.parametrize("wrong", [{"trigger": 100}, {"deferred": -1}])
 def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_without_it(wrong, training, fires):
     hook = fires(train.every(10))
     vars(hook).update(wrong)
@@ -132,7 +132,7 @@ def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp
 
     def trains(session):
         run(session, train_op, 3)
-        session.run_step_fn(lambda step_context: step_context.session.settle())
+        session.run_step_fn(lambda step_context: step_context.session.deliver_pending())
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"), train.MonitoredSession(hooks=hooks) as session:
@@ -167,7 +167,7 @@ def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
     given = []
 
     class Late(train.SessionRunHook):
-        trigger, fetches, late = train.every(1), "global_step:0", 100
+        trigger, fetches, deferred = train.every(1), "global_step:0", 100
 
         def __init__(self, name, error=None):
             self.name, self.error = name, error
@@ -195,7 +195,7 @@ def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
 @pytest.mark.parametrize("happens", ["a hook is added", "a recovery"])
 def test_without_a_global_step_phases_go_on(happens, clock, caplog, fires):
     caplog.set_level(logging.ERROR)
-    faults, hook = [], fires(train.spaced(secs=1000))
+    faults, hook = [], fires(train.first_then_every(secs=1000))
 
     def step():
         if faults:
@@ -233,6 +233,6 @@ def test_runs_that_were_not_its_own_do_not_count_for_a_bound_hook_that_is_added(
     other, hook = hl.group(train_op), fires(train.every(runs=3))
     with train.MonitoredSession() as session:
         run(session, other, 10)
-        session.add_hook(train.when(other, hook))
+        session.add_hook(train.only_for(other, hook))
         run(session, other, 7)
     assert [firing.context.runs for firing in hook.firings] == [10, 13, 16]

@@ -10,7 +10,7 @@ import pytest
 
 from hookline import Graph, Variable, get_default_graph, op
 from hookline.errors import AbortedError, UnavailableError
-from hookline.testing import ScriptedSession
+from hookline.testing import FakeSession
 from hookline.train import (
     CheckpointSaverHook,
     ChiefSessionCreator,
@@ -325,7 +325,7 @@ def test_another_error_in_a_step_function_is_told_to_the_hooks(training, recorde
 
 def test_a_failure_that_should_stop_kept_to_itself_is_raised_by_close(training, recorder, events, creator_of):
     a = recorder()
-    sess = MonitoredSession(creator_of(ScriptedSession(), ValueError("broken checkpoint")), [a])
+    sess = MonitoredSession(creator_of(FakeSession(), ValueError("broken checkpoint")), [a])
     a.coord.request_stop(UnavailableError(None, None, "peer away"))
     assert sess.should_stop()
     with pytest.raises(ValueError, match="broken checkpoint"):
@@ -335,7 +335,7 @@ def test_a_failure_that_should_stop_kept_to_itself_is_raised_by_close(training, 
 
 def test_a_failure_that_run_raised_is_not_raised_again_by_close(training, recorder, events, creator_of):
     lost = AbortedError(None, None, "x")
-    sess = MonitoredSession(creator_of(ScriptedSession([lost]), ValueError("broken checkpoint")), [recorder()])
+    sess = MonitoredSession(creator_of(FakeSession([lost]), ValueError("broken checkpoint")), [recorder()])
     with pytest.raises(ValueError, match="broken checkpoint"):
         sess.run("train")
     sess.close()
@@ -343,7 +343,7 @@ def test_a_failure_that_run_raised_is_not_raised_again_by_close(training, record
 
 
 def test_an_after_create_session_that_is_preempted_is_attempted_again(training, recorder, events, creator_of):
-    first, second = ScriptedSession(), ScriptedSession([5])
+    first, second = FakeSession(), FakeSession([5])
     hook = recorder(fails={"created": [UnavailableError(None, None, "x"), None]})
     with MonitoredSession(creator_of(first, second), [hook], recovery=RecoveryPolicy(max_attempts=1)) as sess:
         assert sess.run("train") == 5

@@ -13,7 +13,8 @@ from hookline import train
 from hookline.testing import read_events
 
 SAVER = train.Saver()
-DAILY = ["logdir", "last_step", "epochs", "hooks", "progress", "log_steps", "watch", "on_nan", "warm_start", "train_on"]
+DAILY = ["logdir", "last_step", "epochs", "hooks", "progress", "log_steps", "nan_check", "on_nan"]
+DAILY += ["warm_start", "train_on"]
 
 
 def step(state, batch):
@@ -21,7 +22,7 @@ def step(state, batch):
 
 
 def loop(**options):
-    return train.Loop(step, {"w": jnp.zeros(())}, hl.data.arrays(np.ones(12, "float32"), 1), **options)
+    return train.Loop(step, {"w": jnp.zeros(())}, hl.data.from_arrays(np.ones(12, "float32"), 1), **options)
 
 
 def session(**arguments):
@@ -127,9 +128,13 @@ def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
         ),
         (lambda: train.LoggingOptions(sinks=[3]), TypeError, "^LoggingOptions requires objects of a subclass of Sink"),
         (lambda: train.LoggingOptions(hparams=np.ones(2)), TypeError, "a dict or a dataclass as hparams"),
-        (lambda: train.CheckpointOptions(lease_wait_secs=-1), ValueError, "lease_wait_secs >= 0"),
+        (lambda: train.CheckpointOptions(lock_timeout_secs=-1), ValueError, "lock_timeout_secs >= 0"),
         (lambda: train.LoggingOptions(rate_steps=0), ValueError, "rate_steps > 0"),
-        (lambda: train.LoggingOptions(strict_events=1), TypeError, "True or False as strict_events, got 1"),
+        (
+            lambda: train.LoggingOptions(raise_on_write_errors=1),
+            TypeError,
+            "True or False as raise_on_write_errors, got 1",
+        ),
         (lambda: train.PreemptionOptions(timeout_secs=0), ValueError, "timeout_secs > 0, got 0"),
         (lambda: train.CheckpointOptions(10), TypeError, "positional"),
         (lambda: train.CheckpointOptions(every=10), TypeError, "unexpected keyword argument 'every'"),
@@ -146,7 +151,7 @@ def test_a_wrong_option_is_refused_where_it_is_written(make, error, said):
     ("options", "names"),
     [
         ({"save_steps": 5, "saver": SAVER}, "save_steps=..., saver=..."),
-        ({"restore": "latest-readable"}, "restore=..."),
+        ({"restore": "latest-valid"}, "restore=..."),
         ({"save_steps": None, "recovery": None, "restore_hyperparams": True}, None),
     ],
 )

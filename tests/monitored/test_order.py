@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.monitored.conftest import Scripted
 
 import hookline as hl
-from hookline.testing import ScriptedSession
-from hookline.train import MonitoredSession, SessionRunHook, when
+from hookline.testing import FakeSession
+from hookline.train import MonitoredSession, SessionRunHook, only_for
 
 begun = []
 
@@ -39,7 +39,7 @@ def in_order(hooks):
     begun.clear()
     with hl.Graph().as_default() as graph:
         hl.no_op(name="train")
-        MonitoredSession(Scripted(ScriptedSession(graph=graph)), hooks).close()
+        MonitoredSession(Scripted(FakeSession(graph=graph)), hooks).close()
     return begun.copy()
 
 
@@ -72,11 +72,11 @@ def test_hooks_that_are_not_there_do_not_matter():
 
 
 def test_a_bound_hook_keeps_what_it_says_and_is_found_as_what_it_is():
-    bound, c, b = when("train", A("a", comes_after=B)), C(), B()
+    bound, c, b = only_for("train", A("a", comes_after=B)), C(), B()
     assert in_order([bound, c, b]) == [c, b, bound.hook]
-    assert names(in_order([A("x", comes_after=A("nobody")), when("train", B()).hook])) == ["x", "B"]
+    assert names(in_order([A("x", comes_after=A("nobody")), only_for("train", B()).hook])) == ["x", "B"]
     last = A("last", comes_after=B)
-    assert in_order([last, when("train", b)]) == [b, last]
+    assert in_order([last, only_for("train", b)]) == [b, last]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_cycle_is_refused_when_the_session_is_made_and_nothing_has_begun(train
 def test_the_same_hook_bare_and_bound_is_the_same_object_twice(training, recorder):
     hook = recorder()
     with pytest.raises(RuntimeError, match="hook Recorder is listed twice"):
-        MonitoredSession(hooks=[hook, when(training.train_op, hook)])
+        MonitoredSession(hooks=[hook, only_for(training.train_op, hook)])
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=12))

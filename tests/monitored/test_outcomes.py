@@ -238,7 +238,7 @@ def test_an_error_that_the_body_catches_was_told_and_the_end_still_comes(trainin
 class Late(SessionRunHook):
     """Raises when its value, which nothing waits for, is delivered."""
 
-    trigger, fetches, late = every(runs=1), "global_step:0", 100
+    trigger, fetches, deferred = every(runs=1), "global_step:0", 100
 
     def __init__(self, error):
         self._error = error

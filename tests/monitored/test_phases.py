@@ -119,7 +119,7 @@ def test_fetches_alone_come_to_an_after_run_that_calls_super(train_op):
     ("make", "steps"),
     [
         (lambda: train.every(3), [3, 6, 9]),
-        (lambda: train.spaced(3), [1, 4, 7, 10]),
+        (lambda: train.first_then_every(3), [1, 4, 7, 10]),
         (lambda: train.every(runs=4), [1, 5, 9]),
         (train.first_run, [1]),
     ],
@@ -137,7 +137,7 @@ def test_a_hook_that_another_forwards_to_asks_and_moves_its_trigger_itself(make,
     ("make", "steps"),
     [
         (lambda: train.every(3), [3, 6]),
-        (lambda: train.spaced(3), [1, 4, 7]),
+        (lambda: train.first_then_every(3), [1, 4, 7]),
         (lambda: train.every(runs=3), [1, 4, 7]),
         (train.first_run, [1]),
         (lambda: train.first_run() | train.every(5), [1, 5]),
@@ -211,7 +211,9 @@ class Fails(train.SessionRunHook):
             raise ValueError("once")
 
 
-@pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.spaced(3), lambda: train.every(runs=3)])
+@pytest.mark.parametrize(
+    "make", [lambda: train.every(3), lambda: train.first_then_every(3), lambda: train.every(runs=3)]
+)
 def test_an_attempt_that_failed_before_its_step_moves_nothing_and_is_decided_anew(make, fires, training):
     hook, reference = fires(make(), fetches=training.global_step), fires(make())
     with train.MonitoredSession(hooks=[Fails("before_run", 3, 5, 9), hook]) as session:
@@ -226,7 +228,9 @@ def test_an_attempt_that_failed_before_its_step_moves_nothing_and_is_decided_ane
     assert hook.steps == reference.steps
 
 
-@pytest.mark.parametrize(("make", "steps"), [(lambda: train.every(3), [5, 6, 9]), (lambda: train.spaced(3), [1, 5, 8])])
+@pytest.mark.parametrize(
+    ("make", "steps"), [(lambda: train.every(3), [5, 6, 9]), (lambda: train.first_then_every(3), [1, 5, 8])]
+)
 def test_a_firing_that_an_error_of_another_hook_kept_back_comes_in_the_next_run(make, steps, fires, train_op):
     hook = fires(make(), fetches="global_step:0")
     with train.MonitoredSession(hooks=[Fails("after_run", 3, 4, 7), hook]) as session:
@@ -288,7 +292,7 @@ def test_an_on_trigger_that_loses_the_session_is_called_again_when_its_run_is_ma
 )
 def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(interrupted_at, fires, tmp_path):
     def triggers():
-        yield from (train.every(4), train.spaced(4), train.every(4) | train.at_steps(6, 9))
+        yield from (train.every(4), train.first_then_every(4), train.every(4) | train.at_steps(6, 9))
         yield train.every(2) & train.every(3)
 
     def steps(directory, *lasts):
@@ -314,14 +318,14 @@ def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoi
     [
         (lambda: train.every(10), False, [(10, None), (20, 10), (10, None), (20, 10)]),
         pytest.param(
-            lambda: train.spaced(10),
+            lambda: train.first_then_every(10),
             False,
             [(1, None), (11, 10), (21, 10), (1, None), (11, 10)],
             marks=pytest.mark.campaign,
         ),
         (lambda: train.every(10), True, [(10, None), (20, 10), (20, 10), (30, 10)]),
         pytest.param(
-            lambda: train.spaced(10),
+            lambda: train.first_then_every(10),
             True,
             [(1, None), (11, 10), (21, 10), (21, 10), (31, 10)],
             marks=pytest.mark.campaign,
@@ -381,6 +385,6 @@ def test_a_hook_keeps_its_state_and_the_session_the_phase_of_its_trigger(fires, 
             self.count = state["count"]
 
     for last in (5, 12):
-        hook = Counts(train.spaced(4))
+        hook = Counts(train.first_then_every(4))
         job(tmp_path, last, hook)
     assert hook.count == 3  # at steps 1, 5 and 9

@@ -8,7 +8,7 @@ import pytest
 from tests.monitored.conftest import Scripted
 
 from hookline.errors import AbortedError, UnavailableError
-from hookline.testing import ScriptedSession
+from hookline.testing import FakeSession
 from hookline.train import MonitoredSession, RecoveryPolicy
 
 LOST = AbortedError(None, None, "preempted")
@@ -34,27 +34,27 @@ def sessions_are_closed():
 
 
 def test_a_lost_run_is_retried_in_a_new_session(clock):
-    first, second = ScriptedSession([LOST]), ScriptedSession([5])
+    first, second = FakeSession([LOST]), FakeSession([5])
     session = recoverable(first, second)
     assert session.run("train", {"x:0": 1}) == 5
     assert first.closed
-    assert second.asked == first.asked
+    assert second.requests == first.requests
     assert session.raw_session() is second
 
 
 def test_waits_grow_from_attempt_to_attempt(clock):
     before = clock.monotonic()
-    recoverable(ScriptedSession([LOST]), LOST, LOST, ScriptedSession()).run("train")
+    recoverable(FakeSession([LOST]), LOST, LOST, FakeSession()).run("train")
     assert clock.monotonic() - before == 1 + 2 + 4
 
 
 def test_the_first_creation_is_attempted_again_too(clock):
-    assert recoverable(LOST, UnavailableError(None, None, "away"), ScriptedSession([5])).run("train") == 5
+    assert recoverable(LOST, UnavailableError(None, None, "away"), FakeSession([5])).run("train") == 5
 
 
 def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
     last = UnavailableError(None, None, "still away")
-    session = recoverable(ScriptedSession([LOST]), LOST, LOST, last)
+    session = recoverable(FakeSession([LOST]), LOST, LOST, last)
     with pytest.raises(UnavailableError) as caught:
         session.run("train")
     assert caught.value is last
@@ -63,7 +63,7 @@ def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
 
 
 def test_another_error_of_a_creation_goes_through(clock):
-    session = recoverable(ScriptedSession([LOST]), ValueError("checkpoint does not fit"))
+    session = recoverable(FakeSession([LOST]), ValueError("checkpoint does not fit"))
     with pytest.raises(ValueError, match="does not fit"):
         session.run("train")
     with pytest.raises(ValueError, match="does not fit"):
@@ -71,8 +71,8 @@ def test_another_error_of_a_creation_goes_through(clock):
 
 
 def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
-    raws = [ScriptedSession([None, LOST], global_step=step) for step in range(10)]
-    session = recoverable(*raws, ScriptedSession(global_step=10))
+    raws = [FakeSession([None, LOST], global_step=step) for step in range(10)]
+    session = recoverable(*raws, FakeSession(global_step=10))
     for _ in range(11):
         session.run("train")
     assert session.raw_session().global_step == 11
@@ -80,7 +80,7 @@ def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
 
 def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_succeed(clock):
     # Restored at step 4 each time; step 5 succeeds and step 6 fails: no progress.
-    session = recoverable(*[ScriptedSession([None, AbortedError(None, None, "x")], global_step=4) for _ in range(50)])
+    session = recoverable(*[FakeSession([None, AbortedError(None, None, "x")], global_step=4) for _ in range(50)])
 
     def train():
         while True:
@@ -91,12 +91,12 @@ def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_s
 
 
 def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(clock):
-    class Unreadable(ScriptedSession):
+    class Unreadable(FakeSession):
         """Loses the step with the session."""
 
         @property
         def global_step(self):
-            if len(self.asked) > 1:
+            if len(self.requests) > 1:
                 raise AbortedError(None, None, "gone")
             return super().global_step
 
@@ -114,7 +114,7 @@ def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(cloc
 
 def test_without_a_policy_errors_pass():
     with pytest.raises(AbortedError):
-        recoverable(ScriptedSession([AbortedError(None, None, "x")]), policy=None).run("train")
+        recoverable(FakeSession([AbortedError(None, None, "x")]), policy=None).run("train")
     with pytest.raises(AbortedError):
         recoverable(AbortedError(None, None, "x"), policy=None)
 
@@ -142,7 +142,7 @@ def test_without_a_policy_errors_pass():
     ],
 )
 def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before, after, origin, said):
-    raws = ScriptedSession([LOST], global_step=before), ScriptedSession(global_step=after)
+    raws = FakeSession([LOST], global_step=before), FakeSession(global_step=after)
     raws[1].origin = origin
     with caplog.at_level(logging.ERROR):
         recoverable(*raws).run("train")
@@ -151,7 +151,7 @@ def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before
 
 
 def test_should_stop_does_not_raise_what_no_policy_recovers_from(clock):
-    session = recoverable(ScriptedSession(), policy=None)
+    session = recoverable(FakeSession(), policy=None)
     session.coordinator.request_stop(UnavailableError(None, None, "away"))
     assert session.should_stop()
 

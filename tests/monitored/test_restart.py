@@ -145,10 +145,10 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
     if "state" in damage:
         (tmp_path / "checkpoint").unlink()
     for _ in range(2):
-        with pytest.raises(DataLossError, match=r"model.ckpt-25' .*restore='latest-readable'"):
+        with pytest.raises(DataLossError, match=r"model.ckpt-25' .*restore='latest-valid'"):
             model.session(tmp_path)
     assert broken.is_dir()
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, restore="latest-valid") as session:
         assert session.run(model.step) == 20
         np.testing.assert_array_equal(session.run(model.weight), np.full(2000, 20, np.float32))
     assert not (broken / "hookline.json").exists() or train.load_variable(str(broken), "global_step") == 25
@@ -194,10 +194,10 @@ def test_what_is_left_of_the_newest_checkpoint_is_broken_not_gone(model, tmp_pat
     for _ in range(2):
         with pytest.raises(
             DataLossError,
-            match=rf"'{newest}' is broken and cannot be read: {flaw}\. Restore .*restore='latest-readable'",
+            match=rf"'{newest}' is broken and cannot be read: {flaw}\. Restore .*restore='latest-valid'",
         ):
             model.session(tmp_path)
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, restore="latest-valid") as session:
         assert session.run(model.step) == 20
         for _ in range(5):
             session.run(model.train)
@@ -217,7 +217,7 @@ def test_what_is_left_of_the_only_checkpoint_is_broken_too(model, tmp_path, dama
     with pytest.raises(DataLossError, match=rf"model.ckpt-25' is broken .*{flaw}"):
         model.session(tmp_path)
     with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read"):
-        model.session(tmp_path, restore="latest-readable")
+        model.session(tmp_path, restore="latest-valid")
 
 
 @pytest.mark.parametrize("damage", [without_manifest, pytest.param(emptied, marks=pytest.mark.campaign)])
@@ -227,7 +227,7 @@ def test_what_is_left_of_newer_checkpoints_is_noticed_without_the_state_file(mod
     (tmp_path / "checkpoint").unlink()
     with pytest.raises(DataLossError, match="model.ckpt-25' is broken"):
         model.session(tmp_path)
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, restore="latest-valid") as session:
         assert session.run(model.step) == 20
 
 
@@ -238,7 +238,7 @@ def test_what_is_left_of_an_older_checkpoint_is_moved_aside_by_a_start_that_goes
         assert session.run(model.step) == 25
     assert (tmp_path / "model.ckpt-20").exists()
     spoil(tmp_path / "model.ckpt-25")
-    with model.session(tmp_path, restore="latest-readable") as session:
+    with model.session(tmp_path, restore="latest-valid") as session:
         assert session.run(model.step) == 10
         for _ in range(15):
             session.run(model.train)
@@ -254,7 +254,7 @@ def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(mod
     for path in paths:
         spoil(path)
     with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to begin anew, use another"):
-        model.session(tmp_path, restore="latest-readable")
+        model.session(tmp_path, restore="latest-valid")
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
 
 
@@ -274,7 +274,7 @@ def test_what_says_nothing_of_the_files_moves_nothing(model, tmp_path, monkeypat
         raise failure
 
     monkeypatch.setattr(orbax_io, "read", read)
-    creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")
+    creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-valid")
     with pytest.raises(error, match="model.ckpt-25' could not be read"):
         MonitoredSession(creator, [CheckpointSaverHook(str(tmp_path), save_steps=10)], recovery=None)
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
@@ -284,7 +284,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
     trained(model, tmp_path)
     (tmp_path / "model.ckpt-25" / "hookline.json").write_text('{"format": 99}')
     with pytest.raises(FailedPreconditionError, match="upgrade hookline"):
-        model.session(tmp_path, restore="latest-readable")
+        model.session(tmp_path, restore="latest-valid")
     assert (tmp_path / "model.ckpt-25").is_dir()
 
 
@@ -301,10 +301,10 @@ def test_checkpoints_of_others_in_the_directory_are_left_alone(model, tmp_path, 
 def test_a_process_that_has_lost_its_lease_changes_nothing(model, tmp_path):
     trained(model, tmp_path)
     spoil(tmp_path / "model.ckpt-25")
-    give_back = lease.hold(str(tmp_path))
+    give_back = lease.acquire_lease(str(tmp_path))
     owner = json.loads((tmp_path / ".hookline-owner").read_text())
     (tmp_path / ".hookline-owner").write_text(json.dumps(owner | {"token": "another", "pid": 1}))
-    creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")
+    creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-valid")
     with pytest.raises(FailedPreconditionError, match="was taken over by process 1 on "):
         MonitoredSession(creator, recovery=None)
     give_back()
@@ -315,13 +315,13 @@ def test_a_process_that_has_lost_its_lease_changes_nothing(model, tmp_path):
 def test_a_reader_moves_nothing(model, tmp_path):
     trained(model, tmp_path)
     spoil(tmp_path / "model.ckpt-25")
-    with MonitoredSession(ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")) as session:
+    with MonitoredSession(ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-valid")) as session:
         assert session.run(model.step) == 20
     assert (tmp_path / "model.ckpt-25").is_dir()
 
 
 def test_other_words_and_places_are_refused(model, tmp_path):
-    with pytest.raises(ValueError, match=r"requires restore='latest' or 'latest-readable', got 'newest'"):
+    with pytest.raises(ValueError, match=r"requires restore='latest' or 'latest-valid', got 'newest'"):
         ChiefSessionCreator(restore="newest")
     for make in (
         lambda: train.MonitoredTrainingSession(checkpoint_dir="gs://bucket/run"),

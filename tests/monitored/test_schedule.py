@@ -9,7 +9,7 @@ from tests.monitored.conftest import Reference, monitored, run, warnings_of
 
 import hookline as hl
 from hookline import group, op, placeholder, train
-from hookline.testing import ScriptedSession
+from hookline.testing import FakeSession
 from hookline.train import get_or_create_global_step
 
 # What is declared, and when it is read ---------------------------------------------------------------------------
@@ -17,12 +17,12 @@ from hookline.train import get_or_create_global_step
 
 def test_a_hook_that_declares_is_called_on_the_runs_in_which_it_fires_and_on_no_other(train_op, fires):
     hook = fires(train.every(10), fetches="global_step:0")
-    raw = ScriptedSession(values={"global_step:0": 7})
+    raw = FakeSession(values={"global_step:0": 7})
     session = monitored(raw, hook)
     run(session, "train", 40)
     assert hook.steps == [10, 20, 30, 40]
     assert [firing.values for firing in hook.firings] == [7] * 4
-    assert [number for number, asked in enumerate(raw.asked, 1) if asked.watched] == [10, 20, 30, 40]
+    assert [number for number, asked in enumerate(raw.requests, 1) if asked.hook_fetches] == [10, 20, 30, 40]
 
 
 def test_declarations_are_read_after_after_create_session_which_may_set_them(train_op, fires):
@@ -42,7 +42,7 @@ def test_after_create_session_may_mark_the_trigger_as_fired(train_op, fires):
         def after_create_session(self, session, coord):
             self.trigger.update_last_triggered_step(session.global_step)
 
-    hook = Marked(train.spaced(4))
+    hook = Marked(train.first_then_every(4))
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, train_op, 9)
     assert hook.steps == [4, 8]
@@ -72,8 +72,8 @@ def test_other_triggers_do_without_a_global_step(make, clock, fires):
 @pytest.mark.parametrize(
     ("declared", "complaint"),
     [({"trigger": 10}, "must have a Trigger .or None. as trigger, got 10"),
-     ({"trigger": train.every(3), "late": -1}, "must have True, False or a number of runs as late, got -1"),
-     ({"trigger": train.every(3), "late": "yes"}, "must have True, False or a number of runs as late, got 'yes'")],
+     ({"trigger": train.every(3), "late": -1}, "must have True, False or a number of runs as deferred, got -1"),
+     ({"trigger": train.every(3), "late": "yes"}, "must have True, False or a number of runs as deferred, got 'yes'")],
 )  # fmt: skip
 def test_what_is_declared_wrongly_names_the_hook(declared, complaint, train_op, fires):
     with pytest.raises(TypeError, match=f"The hook Fires {complaint}"):
@@ -90,7 +90,7 @@ def test_a_hook_without_an_on_trigger_is_asked_what_it_wants_and_called_no_furth
             self.asked += 1
 
     hook = Asks()
-    hook.late = late
+    hook.deferred = late
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, train_op, 5)
     assert hook.asked == 2
@@ -156,12 +156,12 @@ def test_a_callback_that_returns_something_else_than_session_run_args_is_named(c
 # The decision ----------------------------------------------------------------------------------------------------
 
 
-class GainingSession(ScriptedSession):
+class GainingSession(FakeSession):
     """Gains as many steps as it is asked for, and says so beforehand unless only the device knows."""
 
     says = True
 
-    def gain(self, fetches, feed_dict=None):
+    def step_delta(self, fetches, feed_dict=None):
         return sum(fetches) if self.says else None
 
     def _run(self, asked):
@@ -171,9 +171,9 @@ class GainingSession(ScriptedSession):
 
 TRIGGERS = {
     "every": lambda n: train.every(n),
-    "spaced": lambda n: train.spaced(n),
+    "spaced": lambda n: train.first_then_every(n),
     "at": lambda n: train.at_steps(n, 2 * n, 5 * n),
-    "where": lambda n: train.steps_where(lambda step: step % n == 0),
+    "where": lambda n: train.when_step(lambda step: step % n == 0),
     "runs": lambda n: train.every(runs=n),
     "either": lambda n: train.every(n) | train.every(runs=n + 1),
     "both": lambda n: train.every(n) & train.every(2),
@@ -280,7 +280,7 @@ def test_a_step_that_is_set_forwards_counts_at_the_next_run_also_after_a_run_tha
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("make", [lambda: train.every(50), lambda: train.spaced(50)])
+@pytest.mark.parametrize("make", [lambda: train.every(50), lambda: train.first_then_every(50)])
 def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails(make, fails, training, fires):
     hook = fires(make())
     with train.MonitoredSession(hooks=[hook]) as session:
@@ -298,7 +298,7 @@ def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails
 
 
 def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
-    raw, hook = ScriptedSession(), fires(train.every(1000))
+    raw, hook = FakeSession(), fires(train.every(1000))
     asked, ask = [], hook.trigger.should_trigger_for_step
     hook.trigger.should_trigger_for_step = lambda step: asked.append(step) or ask(step)
     session = monitored(raw, hook)
@@ -331,7 +331,7 @@ def test_a_trigger_that_raises_when_it_is_asked_leaves_the_others_when_they_were
             raise ValueError("on fire")
         return step % 3 == 0
 
-    often, raising, rare = fires(train.every(1)), fires(train.steps_where(predicate)), fires(train.every(5))
+    often, raising, rare = fires(train.every(1)), fires(train.when_step(predicate)), fires(train.every(5))
     with train.MonitoredSession(hooks=[often, raising, rare]) as session:
         for number in range(1, 16):  # noqa: B007 - the predicate looks at it
             try:

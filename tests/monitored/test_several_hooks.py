@@ -78,7 +78,7 @@ def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(fires, train_
 
     other = train.get_or_create_global_step().assign_add(1).op
     first, second = Prints(), Prints()
-    with train.MonitoredSession(hooks=[train.when(train_op, first), train.when(other, second)]) as session:
+    with train.MonitoredSession(hooks=[train.only_for(train_op, first), train.only_for(other, second)]) as session:
         run(session, train_op, 3)
         with hl.Graph().as_default():  # An evaluation meanwhile, say.
             count = train.get_or_create_global_step().assign_add(1)
@@ -125,7 +125,7 @@ class OnEachRun(train.SessionRunHook):
     """Is called on each run, and fires besides."""
 
     def __init__(self, trigger, fetches, late):
-        self.trigger, self.fetches, self.late, self.steps = trigger, fetches, late, []
+        self.trigger, self.fetches, self.deferred, self.steps = trigger, fetches, late, []
 
     def before_run(self, run_context):
         return super().before_run(run_context)
@@ -140,12 +140,12 @@ class OnEachRun(train.SessionRunHook):
 NUMBERS = st.integers(1, 9)
 SIMPLE = st.one_of(
     st.builds(lambda n: lambda: train.every(n), NUMBERS),
-    st.builds(lambda n: lambda: train.spaced(n), NUMBERS),
+    st.builds(lambda n: lambda: train.first_then_every(n), NUMBERS),
     st.builds(lambda n: lambda: train.every(runs=n), NUMBERS),
     st.builds(lambda n, more: lambda: train.at_steps(n, n + more, 40), NUMBERS, NUMBERS),
     st.just(train.first_run),
     st.just(train.log_spaced),
-    st.builds(lambda n: lambda: train.steps_where(lambda step: step % (n + 2) == 1), NUMBERS),
+    st.builds(lambda n: lambda: train.when_step(lambda step: step % (n + 2) == 1), NUMBERS),
     st.builds(lambda n: lambda: train.every(n) & train.every(3), NUMBERS),
     st.just(lambda: train.every(secs=60)),
 )
@@ -177,7 +177,9 @@ def test_neither_other_hooks_nor_the_steps_of_a_run_change_when_a_hook_fires(
                 (OnEachRun if is_on_each else fires)(make(), fetches, late)
                 for is_on_each, make, fetches, late, _ in hooks
             ]
-            given = [train.when(op, one) if is_bound else one for one, (*_, is_bound) in zip(made, hooks, strict=True)]
+            given = [
+                train.only_for(op, one) if is_bound else one for one, (*_, is_bound) in zip(made, hooks, strict=True)
+            ]
             stop = train.StopAtStepHook(last_step=last_step)
             with train.MonitoredSession(hooks=[*given, stop], steps_per_run=steps_per_run) as session:
                 while not session.should_stop():
@@ -213,8 +215,8 @@ def test_hooks_that_share_a_part_of_their_triggers_are_refused_whenever_these_ar
 def test_one_trigger_of_hooks_that_ride_on_different_runs_is_refused(make, fires, train_op):
     trigger, other = make(), hl.no_op(name="other")
     for hooks in (
-        [fires(trigger), train.when(other, fires(trigger))],
-        [train.when(train_op, fires(trigger)), train.when("other", fires(trigger))],
+        [fires(trigger), train.only_for(other, fires(trigger))],
+        [train.only_for(train_op, fires(trigger)), train.only_for("other", fires(trigger))],
     ):
         with pytest.raises(RuntimeError, match="and the hook Fires share the trigger .* and take part in different"):
             train.MonitoredSession(hooks=hooks)
@@ -224,7 +226,7 @@ def test_one_trigger_of_hooks_that_ride_on_different_runs_is_refused(make, fires
 def test_one_trigger_of_hooks_that_are_bound_to_the_same_runs_fires_both(make, fires, train_op):
     trigger, other = make(), hl.group(train.get_or_create_global_step().assign_add(1), name="other")
     first, second = fires(trigger), fires(trigger, fetches="global_step:0")
-    with train.MonitoredSession(hooks=[train.when(other, first), train.when("other", second)]) as session:
+    with train.MonitoredSession(hooks=[train.only_for(other, first), train.only_for("other", second)]) as session:
         for _ in range(4):
             run(session, [train_op, other], 1)
             run(session, other, 2)
@@ -250,7 +252,7 @@ def test_one_trigger_serves_one_open_session(how, fires, train_op):
     assert first.steps == [4]
 
 
-# train.when ------------------------------------------------------------------------------------------------------
+# train.only_for ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -268,7 +270,7 @@ def test_retire_ends_the_calls_around_runs_until_the_next_raw_session_and_firing
     class Once(fires):
         def before_run(self, run_context):
             calls.append(run_context.session.global_step)
-            run_context.retire(self)
+            run_context.stop_callbacks(self)
             return super().before_run(run_context)
 
         def after_run(self, run_context, run_values):
@@ -290,7 +292,7 @@ def test_retire_leaves_what_a_subclass_of_another_hook_overrides(train_op):
     class Retires(train.SessionRunHook):
         def before_run(self, run_context):
             calls.append("before")
-            run_context.retire(self)
+            run_context.stop_callbacks(self)
 
     class Sub(Retires):
         def after_run(self, run_context, run_values):
@@ -305,8 +307,8 @@ def test_retire_leaves_what_a_subclass_of_another_hook_overrides(train_op):
 
     class Plain(Mixed, train.SessionRunHook):
         def before_run(self, run_context):
-            run_context.retire(self)
-            run_context.retire(Retires())  # Nobody knows it.
+            run_context.stop_callbacks(self)
+            run_context.stop_callbacks(Retires())  # Nobody knows it.
 
     with train.MonitoredSession(hooks=[Sub()]) as session:
         run(session, train_op, 3)
@@ -326,7 +328,7 @@ def test_a_limit_of_the_step_holds_for_every_run(fires):
 
     class Limits(train.SessionRunHook):
         def after_create_session(self, session, coord):
-            session.limit_step(10)
+            session.set_last_step(10)
 
     hook = fires(train.every(runs=1))
     with train.MonitoredSession(hooks=[Limits(), hook]) as session:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hookline.errors import AbortedError, UnavailableError
-from hookline.testing import FakeClock, ScriptedSession
+from hookline.testing import FakeClock, FakeSession
 from hookline.train import MonitoredSession, RecoveryPolicy, SessionCreator, SessionRunHook
 
 
@@ -55,7 +55,7 @@ class Lifecycle(RuleBasedStateMachine):
                     while True:
                         yield script.pop(0) if script else None
 
-                raws.append(ScriptedSession(faults(), global_step=raws[-1].global_step if raws else 0))
+                raws.append(FakeSession(faults(), global_step=raws[-1].global_step if raws else 0))
                 return raws[-1]
 
         self.hook = Watching()

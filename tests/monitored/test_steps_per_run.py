@@ -12,7 +12,7 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.testing import FakeClock, ScriptedSession
+from hookline.testing import FakeClock, FakeSession
 
 NAN_AT = 23
 
@@ -37,7 +37,7 @@ def walk(bad_at: int | None = None):
 
 class Firings(train.SessionRunHook):
     def __init__(self, trigger, fetches=None, late=False):
-        self.trigger, self.fetches, self.late, self.seen = trigger, fetches, late, []
+        self.trigger, self.fetches, self.deferred, self.seen = trigger, fetches, late, []
 
     def on_trigger(self, firing):
         values = firing.values if self.fetches is None else float(firing.values)
@@ -74,7 +74,7 @@ def hooks_of_many_kinds(loss):
         Firings(train.first_run()),
         Firings(train.at_steps(5, 64, 65)),
         Firings(train.every(17) | train.every(29), loss),
-        Firings(train.steps_where(lambda step: step in (3, 50))),
+        Firings(train.when_step(lambda step: step in (3, 50))),
     ]
 
 
@@ -202,7 +202,7 @@ def test_a_declared_trigger_with_rows_fires_where_a_run_ends():
 @pytest.mark.parametrize("with_clock", [False, True])
 def test_what_comes_some_runs_late_comes_at_the_same_steps_whatever_else_ends_runs(with_clock):
     class Late(train.SessionRunHook):
-        late = 5
+        deferred = 5
 
         def __init__(self, loss):
             self.trigger, self.fetches, self.seen = train.every(10), loss, []
@@ -359,10 +359,10 @@ def test_a_host_operation_of_a_hook_that_takes_rows_is_refused(late):
 def test_a_session_of_ones_own_makes_one_step_a_run():
     class Creator:
         def create_session(self):
-            return ScriptedSession()
+            return FakeSession()
 
     session = train.MonitoredSession(Creator(), steps_per_run=4)
-    with pytest.raises(ValueError, match="a ScriptedSession does not"):
+    with pytest.raises(ValueError, match="a FakeSession does not"):
         [session.run("train") for _ in range(2)]
     session.close()
 
@@ -386,8 +386,8 @@ def counted(steps_per_run, hooks, last_step=20, bad=None):
     """Trains and returns what two counters hold: one that the step writes, and one that only hooks write."""
     with hl.Graph(seed=1).as_default():
         step, mine = train.get_or_create_global_step(), hl.Variable(0, name="mine")
-        batch = hl.data.iterator(hl.data.arrays(np.arange(400.0, dtype="f4").reshape(200, 2), 2))
-        other = hl.data.iterator(hl.data.arrays(np.arange(300.0, dtype="f4"), 1), name="other")
+        batch = hl.data.iterator(hl.data.from_arrays(np.arange(400.0, dtype="f4").reshape(200, 2), 2))
+        other = hl.data.iterator(hl.data.from_arrays(np.arange(300.0, dtype="f4"), 1), name="other")
         total = hl.Variable(0.0, name="total")
         train_op = hl.group(total.assign_add(hl.op(lambda rows: rows.sum())(batch)), step.assign_add(1))
         added = hooks(mine.assign_add(1), batch, other, total)
@@ -404,7 +404,7 @@ def counted(steps_per_run, hooks, last_step=20, bad=None):
 
 class Seen(train.SessionRunHook):
     def __init__(self, trigger, fetches, late=False):
-        self.trigger, self.fetches, self.late, self.seen = trigger, fetches, late, []
+        self.trigger, self.fetches, self.deferred, self.seen = trigger, fetches, late, []
 
     def on_trigger(self, firing):
         self.seen.append((firing.global_step, jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), firing.values)))
@@ -426,7 +426,7 @@ def test_what_hooks_do_or_read_of_one_step_is_done_in_that_one(what, late):
     def hooks(*given):
         found = what(*given)
         for hook in found:
-            hook.late = late
+            hook.deferred = late
         return found
 
     assert counted(8, hooks) == counted(1, hooks)
@@ -438,7 +438,7 @@ def test_the_limit_of_a_session_is_kept():
 
         class Limits(train.SessionRunHook):
             def after_create_session(self, session, coord):
-                session.limit_step(10)
+                session.set_last_step(10)
 
         with train.MonitoredSession(hooks=[Limits()], steps_per_run=4) as session:
             for _ in range(30):

@@ -216,7 +216,7 @@ def interrupt_at(instruction, files, work):
 
 def test_an_exception_at_any_instruction_of_the_engine_leaves_the_session_usable(training, caplog):
     """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
-    files = ("session/running/cached_step.py", "local_store.py", "slots.py")
+    files = ("session/running/cached_step.py", "local_store.py", "opt_state.py")
     train_op = hl.group(hl.Variable(1.0).assign_add(1.0), training.train_op)
     with MonitoredSession(recovery=RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)) as session:
         session.run(train_op)
@@ -241,7 +241,9 @@ def test_ctrl_c_at_any_instruction_of_a_load_loses_nothing_that_is_loaded_again(
             session.run(hl.global_variables_initializer())
             session.run(train_op)
             try:
-                interrupt_at(instruction, ("session/slots.py", "session/local_store.py"), lambda: session.load(values))
+                interrupt_at(
+                    instruction, ("session/opt_state.py", "session/local_store.py"), lambda: session.load(values)
+                )
             except KeyboardInterrupt:
                 session.load(values)
                 session.run(train_op)

@@ -233,5 +233,5 @@ def test_a_full_disk_under_the_events_does_not_end_a_training(small_disk, caplog
 
 def test_a_full_disk_under_the_events_ends_a_training_that_asks_for_it(small_disk):
     with pytest.raises(errors.ResourceExhaustedError, match="No space left on device"):
-        train_on(small_disk, logging=train.LoggingOptions(strict_events=True))
+        train_on(small_disk, logging=train.LoggingOptions(raise_on_write_errors=True))
     assert left_of(small_disk.path) == []

@@ -23,7 +23,7 @@ from hookline import train
 
 logging.basicConfig(force=True)
 x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
-rows = hl.data.arrays(x, 32, shuffle_seed=1, epochs=None)
+rows = hl.data.from_arrays(x, 32, shuffle_seed=1, epochs=None)
 
 def noisy_step(state, batch, key):
     moved = state["w"] + batch.mean(axis=0) + 0.1 * jax.random.normal(key, (4,))

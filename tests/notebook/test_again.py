@@ -29,8 +29,8 @@ del objects
 
 DEFINES = """
 def step(state, batch):
-    loss, slope = jax.value_and_grad(lambda w: ((batch @ w - batch.sum(1)) ** 2).mean())(state["w"])
-    return {"w": state["w"] - 0.01 * slope}, {"loss": loss}
+    loss, grads = jax.value_and_grad(lambda w: ((batch @ w - batch.sum(1)) ** 2).mean())(state["w"])
+    return {"w": state["w"] - 0.01 * grads}, {"loss": loss}
 
 loop = train.Loop(step, {"w": jnp.zeros(4)}, rows)
 """
@@ -92,7 +92,7 @@ def test_a_step_that_is_defined_anew_is_the_one_that_is_trained(notebook):
         notebook.does(f"""
 def step(state, batch):
     return {{"n": state["n"] + {by}}}, {{}}
-assert train.Loop(step, {{"n": 0}}, rows).run(last_step=3, watch=None)["n"] == {3 * by}
+assert train.Loop(step, {{"n": 0}}, rows).run(last_step=3, nan_check=None)["n"] == {3 * by}
 """)
 
 

@@ -158,7 +158,7 @@ class Says(train.SessionRunHook):
         print("go", flush=True)
 """)
     source = f"""
-loop = train.Loop(slow_to_compile, np.float32(0), hl.data.arrays(np.ones(8), 1, epochs=None))
+loop = train.Loop(slow_to_compile, np.float32(0), hl.data.from_arrays(np.ones(8), 1, epochs=None))
 try:
     loop.run({str(tmp_path)!r}, 10, hooks=[Says()], progress=False)
 except KeyboardInterrupt as error:

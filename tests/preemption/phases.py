@@ -69,7 +69,7 @@ class Pausing(train.SessionRunHook):
 class Settling(train.SessionRunHook):
     """Pauses when it is given, in a settle, a value for which nothing else waits; once."""
 
-    trigger, fetches, late = train.first_run(), "global_step:0", 1000
+    trigger, fetches, deferred = train.first_run(), "global_step:0", 1000
 
     def on_trigger(self, firing):
         pause("settle")

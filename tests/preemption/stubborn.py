@@ -33,7 +33,7 @@ def slow(state, batch):
 
 
 def compile_for_long(directory, grace_secs):
-    loop = train.Loop(slow, jnp.zeros(()), hl.data.arrays(np.ones(8, np.float32), 1, epochs=None))
+    loop = train.Loop(slow, jnp.zeros(()), hl.data.from_arrays(np.ones(8, np.float32), 1, epochs=None))
     loop.run(
         directory, 10, hooks=[Saying()], progress=False, preemption=train.PreemptionOptions(timeout_secs=grace_secs)
     )

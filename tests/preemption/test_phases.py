@@ -78,7 +78,7 @@ def test_a_signal_in_this_phase_ends_the_training_in_order(trainer, tmp_path, ph
     if phase == "restore":
         trainer.tell("none", tmp_path)
         assert answer(trainer)["saved"] == 5
-    other = lease.hold(str(tmp_path)) if phase == "lease" else None
+    other = lease.acquire_lease(str(tmp_path)) if phase == "lease" else None
     with contextlib.ExitStack() as stack:
         if other is not None:
             stack.callback(other)

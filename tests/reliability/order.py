@@ -114,7 +114,7 @@ class Recorder:
 
     def _shown(self) -> Names:
         directory = os.path.join(self.root, self.directory)
-        found = {name: layout.locate(os.path.join(directory, name)) for name in layout.names(directory)}
+        found = {name: layout.locate(os.path.join(directory, name)) for name in layout.checkpoint_names(directory)}
         return {name: os.stat(place).st_ino for name, place in found.items() if place is not None}
 
 

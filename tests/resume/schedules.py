@@ -96,7 +96,7 @@ def _generated(reach):
 
 
 SOURCES = {
-    "arrays": lambda reach: hl.data.arrays(np.arange(1, LAST_STEP + 1, dtype=np.int32)[:, None], 1, epochs=1),
+    "arrays": lambda reach: hl.data.from_arrays(np.arange(1, LAST_STEP + 1, dtype=np.int32)[:, None], 1, epochs=1),
     "list": lambda reach: [_batch(number) for number in range(1, LAST_STEP + 1)],
     "function": lambda reach: lambda: _generated(reach),
     "state": Counting,

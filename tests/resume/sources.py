@@ -20,7 +20,7 @@ def examples():
 
 def shuffled():
     """Returns arrays that are shuffled over several epochs."""
-    return hl.data.arrays(examples(), _BATCH, shuffle_seed=7, epochs=_EPOCHS)
+    return hl.data.from_arrays(examples(), _BATCH, shuffle_seed=7, epochs=_EPOCHS)
 
 
 class Loader:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hookline.session.program.byproducts import (
-    parts_apart,  # Every kind of program: tests/session/test_bits.py has the session.
+    isolate_byproducts,  # Every kind of program: tests/session/test_bits.py has the session.
 )
 
 W = {"w": jnp.linspace(-1.0, 1.0, 12).reshape(3, 4), "v": jnp.linspace(0.5, 1.5, 4)}
@@ -22,37 +22,39 @@ def apart(step):
 
     def whole(*given):
         n_main = len(jax.tree.leaves(given[0]))
-        return parts_apart(lambda: step(*given), lambda spec: [i < n_main for i in range(len(jax.tree.leaves(spec)))])
+        return isolate_byproducts(
+            lambda: step(*given), lambda spec: [i < n_main for i in range(len(jax.tree.leaves(spec)))]
+        )
 
     return whole
 
 
-def loss_of(params, x):
+def loss_fn(params, x):
     hidden = jnp.tanh(x @ params["w"])
     return jnp.mean((hidden @ params["v"]) ** 2) + 0.1 * jnp.sum(params["w"] ** 2), hidden
 
 
 def plain(params, x):
-    (loss, hidden), slope = jax.value_and_grad(loss_of, has_aux=True)(params, x)
-    params = jax.tree.map(lambda p, s: p - 0.1 * s, params, slope)
-    return params, {"loss": loss, "slope": slope, "hidden": hidden, "spread": jnp.std(hidden), "params": params}
+    (loss, hidden), grad = jax.value_and_grad(loss_fn, has_aux=True)(params, x)
+    params = jax.tree.map(lambda p, s: p - 0.1 * s, params, grad)
+    return params, {"loss": loss, "grad": grad, "hidden": hidden, "spread": jnp.std(hidden), "params": params}
 
 
 def accumulated(params, x):
     def body(total, row):
-        (loss, hidden), slope = jax.value_and_grad(loss_of, has_aux=True)(params, row[None])
-        return (jax.tree.map(jnp.add, total[0], slope), total[1] + loss), (hidden, slope["w"] * 2)
+        (loss, hidden), grad = jax.value_and_grad(loss_fn, has_aux=True)(params, row[None])
+        return (jax.tree.map(jnp.add, total[0], grad), total[1] + loss), (hidden, grad["w"] * 2)
 
     begin = jax.tree.map(jnp.zeros_like, (params, 0.0))
-    (slope, loss), (hidden, slopes) = jax.lax.scan(body, begin, x)
-    return jax.tree.map(lambda p, s: p - 0.1 * s, params, slope), {"loss": loss, "hidden": hidden, "slopes": slopes}
+    (grad, loss), (hidden, grads) = jax.lax.scan(body, begin, x)
+    return jax.tree.map(lambda p, s: p - 0.1 * s, params, grad), {"loss": loss, "hidden": hidden, "grads": grads}
 
 
 def in_while(params, x):
     def body(state):
         number, params, seen = state
         params, metrics = plain(params, x)
-        return number + 1, params, seen + metrics["slope"]["w"]
+        return number + 1, params, seen + metrics["grad"]["w"]
 
     _, params, seen = jax.lax.while_loop(lambda s: s[0] < 3, body, (0, params, jnp.zeros_like(params["w"])))
     return params, {"seen": seen}
@@ -69,8 +71,8 @@ def in_shards(params, x):
 
 
 def rematerialized(params, x):
-    (loss, hidden), slope = jax.value_and_grad(jax.checkpoint(loss_of), has_aux=True)(params, x)
-    return jax.tree.map(lambda p, s: p - 0.1 * s, params, slope), {"loss": loss, "hidden": hidden, "slope": slope}
+    (loss, hidden), grad = jax.value_and_grad(jax.checkpoint(loss_fn), has_aux=True)(params, x)
+    return jax.tree.map(lambda p, s: p - 0.1 * s, params, grad), {"loss": loss, "hidden": hidden, "grad": grad}
 
 
 def drawn(params, x):
@@ -132,8 +134,8 @@ def test_a_value_that_main_results_and_by_products_need_is_computed_once():
 
 def test_a_product_is_still_written_transposed():
     def step(params, x):
-        slope = jax.grad(lambda p: loss_of(p, x)[0])(params)
-        return jax.tree.map(lambda p, s: p - s, params, slope), slope
+        grad = jax.grad(lambda p: loss_fn(p, x)[0])(params)
+        return jax.tree.map(lambda p, s: p - s, params, grad), grad
 
     text = jax.jit(apart(step)).lower(W, X).compile().as_text()
     before = jax.jit(step).lower(W, X).compile().as_text()

@@ -39,8 +39,8 @@ def test_the_first_failure_is_kept_and_raised_when_the_session_settles(x):
     with hl.Session() as session:
         assert [int(session.run(y, {x: value})) for value in (1, 12, 13)] == [2, 24, 26]
         with pytest.raises(errors.InvalidArgumentError, match=r"'doubled' .*: 12 is not below 10\."):
-            session.settle()
-        session.settle()
+            session.deliver_pending()
+        session.deliver_pending()
         assert session.run(y, {x: 3}) == 6
 
 
@@ -57,7 +57,7 @@ def test_it_is_looked_at_only_where_a_run_computes_the_operation(x):
     other = x + 1
     with hl.Session() as session:
         assert session.run(other, {x: 12}) == 13
-        session.settle()
+        session.deliver_pending()
 
 
 def test_of_two_operations_the_one_that_fails_is_named(x):
@@ -65,7 +65,7 @@ def test_of_two_operations_the_one_that_fails_is_named(x):
     with hl.Session() as session:
         session.run(pair, {x: 7})
         with pytest.raises(errors.InvalidArgumentError, match="'small' .*: 7 is not below 5"):
-            session.settle()
+            session.deliver_pending()
 
 
 @pytest.fixture(params=[False, True], ids=["32 bits", "64 bits"])
@@ -102,10 +102,10 @@ def test_an_update_on_a_parameter_server_is_checked_by_the_worker():
         add.op.check = Check(lambda bound: (bound[0] >= 3, bound[0]), lambda by, *_: f"adds {by}")
         with hl.Session(Servers()) as session:
             session.run(hl.global_variables_initializer())
-            session.lowlevel.publish()
+            session.backend.publish()
             session.run(add.op, {by: 3})
             with pytest.raises(errors.InvalidArgumentError, match="adds 3"):
-                session.settle()
+                session.deliver_pending()
 
 
 @pytest.mark.parametrize("make", [lambda: hl.constant(1), lambda: hl.host_op(lambda: 1, name="host")()])
@@ -131,7 +131,7 @@ def test_a_message_that_fails_does_not_hide_the_failure(x):
     with hl.Session() as session:
         session.run(node.output, {x: 1})
         with pytest.raises(errors.InvalidArgumentError, match=r"'odd' .*its check has failed, .*TypeError"):
-            session.settle()
+            session.deliver_pending()
 
 
 def test_a_front_end_that_waits_for_values_raises_in_the_run_itself():

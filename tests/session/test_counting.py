@@ -114,6 +114,6 @@ def test_what_is_behind_the_update_of_the_step_may_be_watched(step, train_op):
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
         for number in range(3):
-            session.lowlevel.run_with_hook_fetches(train_op, (None,) if number else (after,))
-            session.lowlevel.run_with_hook_fetches(train_op, (after, step))
+            session.backend.run_with_hook_fetches(train_op, (None,) if number else (after,))
+            session.backend.run_with_hook_fetches(train_op, (after, step))
         assert session.run(step) == 6

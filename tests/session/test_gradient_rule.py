@@ -173,7 +173,7 @@ class Interpreter:
     def evaluate(self, i, moved):
         """The value of a node where some sources are moved: dual numbers stand in their place."""
         if i in moved:
-            # A gradient further inside goes on through a node that one further outside has moved: its own slope there
+            # A gradient further inside goes on through a node that one further outside has moved: its own grad there
             # is as it was.
             tags = {value.tag for key, value in list(moved.items())[list(moved).index(i) + 1 :]}
             if not tags:
@@ -231,9 +231,9 @@ def build(nodes: list[Node]):
             return variables[node.writes].assign(hl.op(on_arrays)(*args))
         if node.kind == "add":
             return variables[node.writes].assign_add(hl.op(on_arrays)(*args))
-        slopes = [slope for slope in hl.gradients(args, [tensor(x) for x in node.xs]) if slope is not None]
-        if slopes:
-            return hl.op(lambda *slopes: sum(slopes))(*slopes)
+        grads = [grad for grad in hl.gradients(args, [tensor(x) for x in node.xs]) if grad is not None]
+        if grads:
+            return hl.op(lambda *grads: sum(grads))(*grads)
         with hl.control_dependencies(None):
             return hl.constant(0.0)
 
@@ -267,9 +267,9 @@ def test_a_run_with_gradients_equals_the_interpreter(case):
                     expected, state = rule.run(fetches, state)
                 except errors.InvalidArgumentError:
                     with pytest.raises(errors.InvalidArgumentError, match="both before and after"):
-                        sess.lowlevel.run_with_hook_fetches(*asked)
+                        sess.backend.run_with_hook_fetches(*asked)
                     continue
-                result, (watched,) = sess.lowlevel.run_with_hook_fetches(*asked)
+                result, (watched,) = sess.backend.run_with_hook_fetches(*asked)
                 np.testing.assert_allclose([*result, *watched], expected, rtol=2e-3, atol=1e-4)
                 after = sess.snapshot()
                 np.testing.assert_allclose(

@@ -44,9 +44,9 @@ def test_gradients_that_share_a_forward_pass_compute_it_once(sess):
     shared = Counted(scanned)
     h = hl.op(shared)(a, b)
     loss, other = h * h, hl.op(jnp.sin)(h)
-    slopes = [hl.gradients(loss, a)[0], hl.gradients(other, b)[0], hl.gradients([loss, other], [a, b])[1]]
+    grads = [hl.gradients(loss, a)[0], hl.gradients(other, b)[0], hl.gradients([loss, other], [a, b])[1]]
     sess.run(hl.global_variables_initializer())
-    values = [float(value) for value in sess.run([loss, *slopes])]
+    values = [float(value) for value in sess.run([loss, *grads])]
     jax.effects_barrier()
     assert shared.count == 1
 
@@ -91,8 +91,8 @@ def test_a_gradient_penalty_trains_like_plain_jax(sess):
         return jnp.sum(jnp.tanh(x @ w) ** 2)
 
     score = hl.op(critic)(w, x)
-    (slope,) = hl.gradients(score, x)
-    penalty = hl.op(lambda s: jnp.mean((jnp.linalg.norm(s, axis=1) - 1.0) ** 2))(slope)
+    (grad,) = hl.gradients(score, x)
+    penalty = hl.op(lambda s: jnp.mean((jnp.linalg.norm(s, axis=1) - 1.0) ** 2))(grad)
     (grad,) = hl.gradients(score + 10.0 * penalty, w)
     values = np.random.default_rng(0).normal(size=(6, 2)).astype("float32")
     sess.run(w.initializer)
@@ -111,9 +111,9 @@ def test_one_output_of_many_is_differentiated_alone(sess):
         # Going back through the second would give NaN: it must not be touched.
         return {"loss": w**2, "aux": jnp.sqrt(w - w), "count": jnp.int32(3), "key": jax.random.key(0)}
 
-    (slope,) = hl.gradients(hl.op(model)(w)["loss"], w)
+    (grad,) = hl.gradients(hl.op(model)(w)["loss"], w)
     sess.run(w.initializer)
-    assert sess.run(slope) == 4.0
+    assert sess.run(grad) == 4.0
 
 
 def test_the_same_x_twice_gets_the_same_gradient_twice(sess):
@@ -136,10 +136,10 @@ def test_dropout_on_the_path_uses_the_mask_of_the_run(sess):
     dropped = hl.op(lambda w, key: jnp.where(jax.random.bernoulli(key, 0.5, w.shape), w * 2.0, 0.0))(w, hl.random_key())
     update = w.assign_add(0.0 * dropped)
     with hl.control_dependencies([update]):
-        (slope,) = hl.gradients(hl.op(jnp.sum)(dropped), w)
+        (grad,) = hl.gradients(hl.op(jnp.sum)(dropped), w)
     sess.run(hl.global_variables_initializer())
     for _ in range(3):
-        value, gradient = sess.run([dropped, slope])
+        value, gradient = sess.run([dropped, grad])
         np.testing.assert_array_equal(value, gradient)
         assert 0 < np.count_nonzero(value) < 64
 
@@ -166,9 +166,9 @@ def test_integers_carry_no_gradient(sess):
     best = hl.op(jnp.argmax)(w)
     accuracy = hl.op(lambda best: (best == 1).astype(jnp.float32))(best)
     assert hl.gradients(accuracy, w) == [None]
-    (slope,) = hl.gradients(accuracy + hl.op(jnp.sum)(w), w)
+    (grad,) = hl.gradients(accuracy + hl.op(jnp.sum)(w), w)
     sess.run(w.initializer)
-    assert sess.run(slope).tolist() == [1.0, 1.0, 1.0]
+    assert sess.run(grad).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_parts_of_arrays_lie_on_the_path(sess):
@@ -197,13 +197,13 @@ def test_a_gradient_waits_with_its_own_work_only(sess):
     loss = w * w
     note = seen.assign_add(loss)
     with hl.control_dependencies([note]):
-        (slope,) = hl.gradients(loss, w)
+        (grad,) = hl.gradients(loss, w)
         later = loss * w
     (through,) = hl.gradients(later, w)
     sess.run(hl.global_variables_initializer())
     assert sess.run(loss) == 4.0
     assert sess.run(seen) == 0.0  # the loss waits for nothing
-    assert sess.run(slope) == 4.0
+    assert sess.run(grad) == 4.0
     assert sess.run(seen) == 4.0  # the gradient does
     assert sess.run(through) == 12.0
     assert sess.run(seen) == 8.0  # and so does what stands behind the note
@@ -218,11 +218,11 @@ def test_transformed_functions_are_differentiated_by_their_own_rules(sess, inner
     clipped.defvjp(lambda x: (x * x, x), lambda x, g: (jnp.clip(2 * x * g, -1.0, 1.0),))
     fn = {"jit": jax.jit(jnp.sin), "checkpoint": jax.checkpoint(jnp.sin), "custom_vjp": clipped}[inner]
     w = hl.Variable(2.0, name="w")
-    (slope,) = hl.gradients(hl.op(fn)(w), w)
-    (second,) = hl.gradients(slope * slope, w)
+    (grad,) = hl.gradients(hl.op(fn)(w), w)
+    (second,) = hl.gradients(grad * grad, w)
     sess.run(w.initializer)
     expected = [jax.grad(fn)(2.0), jax.grad(lambda w: jax.grad(fn)(w) ** 2)(2.0)]
-    np.testing.assert_allclose(sess.run([slope, second]), expected, rtol=1e-5)
+    np.testing.assert_allclose(sess.run([grad, second]), expected, rtol=1e-5)
 
 
 def test_graphs_do_not_mix():
@@ -240,8 +240,8 @@ def stacking(h):
 def test_a_scan_that_stacks_is_differentiated_by_either_of_its_results(sess, part):
     x = hl.Variable(np.array([0.1, 0.5, 1.0], "float32"), name="x")
     loss = hl.op(jnp.sum)(hl.op(stacking)(x)[part] ** 2)
-    (slope,) = hl.gradients(loss, x)
-    (second,) = hl.gradients(hl.op(jnp.sum)(slope**2), x)
+    (grad,) = hl.gradients(loss, x)
+    (second,) = hl.gradients(hl.op(jnp.sum)(grad**2), x)
     sess.run(x.initializer)
 
     def plain(x):
@@ -249,15 +249,15 @@ def test_a_scan_that_stacks_is_differentiated_by_either_of_its_results(sess, par
 
     at = jnp.array([0.1, 0.5, 1.0])
     expected = [jax.grad(plain)(at), jax.grad(lambda x: jnp.sum(jax.grad(plain)(x) ** 2))(at)]
-    results, (watched,) = sess.lowlevel.run_with_hook_fetches([slope], ([second],))
+    results, (watched,) = sess.backend.run_with_hook_fetches([grad], ([second],))
     np.testing.assert_allclose([*results, *watched], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_mapped_functions_have_second_derivatives(sess):
     x = hl.Variable(np.array([0.1, 0.5, 1.0], "float32"), name="x")
     loss = hl.op(lambda x: jnp.sum(jax.lax.map(jnp.sin, x) ** 2))(x)
-    (slope,) = hl.gradients(loss, x)
-    (second,) = hl.gradients(hl.op(jnp.sum)(slope), x)
+    (grad,) = hl.gradients(loss, x)
+    (second,) = hl.gradients(hl.op(jnp.sum)(grad), x)
     sess.run(x.initializer)
     np.testing.assert_allclose(sess.run(second), 2 * np.cos(2 * np.array([0.1, 0.5, 1.0])), rtol=1e-4)
 
@@ -288,17 +288,17 @@ def test_values_of_classes_that_check_their_fields_lie_on_the_path(sess):
     w = hl.Variable(np.ones(3, "float32"), name="w")
     made = hl.op(Checked)(w * 2.0)
     loss = hl.op(lambda b: (b.x**2).sum())(made) + hl.op(jnp.sum)(made.x)
-    (slope,) = hl.gradients(loss, w)
+    (grad,) = hl.gradients(loss, w)
     sess.run(w.initializer)
-    assert sess.run(slope).tolist() == [10.0, 10.0, 10.0]
+    assert sess.run(grad).tolist() == [10.0, 10.0, 10.0]
 
 
 def test_two_results_that_are_one_array_are_told_apart(sess):
     w = hl.Variable(2.0, name="w")
     pair = hl.op(lambda w: (w, w))(w)
-    (slope,) = hl.gradients(pair[0] * 3.0 + pair[1] * pair[1], w)
+    (grad,) = hl.gradients(pair[0] * 3.0 + pair[1] * pair[1], w)
     sess.run(w.initializer)
-    assert sess.run(slope) == 7.0
+    assert sess.run(grad) == 7.0
 
 
 def test_a_part_is_told_from_another_part_that_an_update_has_changed(sess):
@@ -306,6 +306,6 @@ def test_a_part_is_told_from_another_part_that_an_update_has_changed(sess):
     square = p["a"] ** 2
     with hl.control_dependencies([p.assign({"a": 5.0, "b": 7.0})]):
         loss = square * hl.op(lambda b: b)(p["b"])
-    (slope,) = hl.gradients(loss, p["a"])
+    (grad,) = hl.gradients(loss, p["a"])
     sess.run(p.initializer)
-    assert sess.run(slope) == 28.0
+    assert sess.run(grad) == 28.0

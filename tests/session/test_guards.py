@@ -136,7 +136,7 @@ def test_runs_that_are_not_skipped_give_what_they_give_without_a_guard(optimizer
             with hl.Session() as session:
                 session.run(hl.global_variables_initializer())
                 for _ in range(20):
-                    session.lowlevel.run_with_hook_fetches(train_op, (guard,) if guarded else (loss,))
+                    session.backend.run_with_hook_fetches(train_op, (guard,) if guarded else (loss,))
                 return session.snapshot()
 
     # What is not written in place XLA may round otherwise.

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import hookline as hl
-from hookline.session.program import compilation
+from hookline.session.program import compilation_log
 
 
 def compilations(caplog) -> int:
@@ -72,7 +72,7 @@ def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
         sess.run(init)
         for step in range(40):
             if watching and step % 3:
-                sess.lowlevel.run_with_hook_fetches(train, (watched, None))
+                sess.backend.run_with_hook_fetches(train, (watched, None))
             else:
                 sess.run(train)
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
@@ -87,8 +87,8 @@ def test_a_single_number_that_a_run_has_anyway_is_handed_out_and_more_only_where
     sess.run(hl.global_variables_initializer())
     metadata = hl.RunMetadata()
     options = hl.RunOptions(output_partition_graphs=True)
-    sess.lowlevel.expect([total, double])
-    _, (value,) = sess.lowlevel.run_with_hook_fetches(added.op, (total,), options=options, run_metadata=metadata)
+    sess.backend.declare_hook_fetches([total, double])
+    _, (value,) = sess.backend.run_with_hook_fetches(added.op, (total,), options=options, run_metadata=metadata)
     assert np.shape(value) == size
     # The double is not wanted here, and is never computed anyway.
     assert metadata.partition_graphs[0].count(" conditional(") == 1 + conditional
@@ -103,7 +103,7 @@ def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
         sess.run(init)
         for step in range(40):
             late = step % 3 == 0 and watching
-            _, (value, _) = sess.lowlevel.run_with_hook_fetches(train, (loss if late else None, latch))
+            _, (value, _) = sess.backend.run_with_hook_fetches(train, (loss if late else None, latch))
             losses += [float(value)] if late else []
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
     assert same_bits(*finals)
@@ -119,7 +119,7 @@ def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
         if step % 5:
             sess.run(train)
         else:
-            sess.lowlevel.run_with_hook_fetches(train, (watched,))
+            sess.backend.run_with_hook_fetches(train, (watched,))
     assert compilations(caplog) == 2
     causes = [record.message for record in caplog.records if "Compiling" in record.message]
     assert "and hook fetches" in causes[0]
@@ -134,7 +134,7 @@ def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
     sess.run(train)
     caplog.clear()
     values = [sess.run(step), *sess.run([train, step]), sess.global_step]
-    values += sess.lowlevel.run_with_hook_fetches(train, (step, None))
+    values += sess.backend.run_with_hook_fetches(train, (step, None))
     assert values == [1, None, 1, 2, None, (2, None)]
     assert isinstance(values[0], np.integer)
     assert compilations(caplog) == 0
@@ -150,7 +150,7 @@ def test_a_program_beside_others_says_why_it_is_compiled(sess, caplog):
     feeds = {x: np.ones(2, np.float32)}
     sess.run(train, feeds)
     sess.run([train, loss], feeds)
-    sess.lowlevel.run_with_hook_fetches(train, (norm,), feeds)
+    sess.backend.run_with_hook_fetches(train, (norm,), feeds)
     sess.run([train, norm], feeds)
     causes = re.findall(r"Compiling a program \((.*?)\): ", caplog.text)
     assert causes == ["first run", "first run", "a new fetch: loss:0", "hooks ask for norm:0", "a new fetch: norm:0"]
@@ -361,7 +361,7 @@ def test_a_step_that_only_the_device_knows_is_named_once_and_read_only_where_hoo
     with hl.train.MonitoredSession(hooks=[Watcher()]) as monitored:
         reads = []
         for _ in range(40):
-            reads.append(monitored.raw_session().lowlevel.known_step)
+            reads.append(monitored.raw_session().backend.known_step)
             monitored.run(bump)
     assert seen == ([10, 20, 30, 40] if by_steps else [1, 11, 21, 31])
     assert not by_steps or None not in reads
@@ -376,18 +376,18 @@ def test_only_programs_on_large_variables_are_compiled_to_save_memory(monkeypatc
     halves = [hl.Variable(lambda: jnp.zeros((1024, 8192), jnp.bfloat16), name="half") for _ in range(2)]
     unknown = hl.Variable(hl.host_op(lambda: np.ones(2)).node(), name="unknown")
 
-    assert compilation.compiler_options([small, large[0], unknown]) is None
-    assert compilation.compiler_options([*large, halves[0], unknown]) == compilation._MEMORY_FIRST
-    assert compilation.compiler_options([*large, *halves]) == compilation._HALVES_APART
+    assert compilation_log.compiler_options([small, large[0], unknown]) is None
+    assert compilation_log.compiler_options([*large, halves[0], unknown]) == compilation_log._MEMORY_FIRST
+    assert compilation_log.compiler_options([*large, *halves]) == compilation_log._HALVES_APART
 
-    monkeypatch.setattr(compilation, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
-    assert compilation.compiler_options(large) is None, "another version of XLA compiles without it"
+    monkeypatch.setattr(compilation_log, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
+    assert compilation_log.compiler_options(large) is None, "another version of XLA compiles without it"
 
 
 def test_saving_memory_changes_no_bits(monkeypatch):
     results = []
-    for limit in (0, compilation._LARGE_BYTES):
-        monkeypatch.setattr(compilation, "_LARGE_BYTES", limit)
+    for limit in (0, compilation_log._LARGE_BYTES):
+        monkeypatch.setattr(compilation_log, "_LARGE_BYTES", limit)
         with hl.Graph().as_default(), hl.Session() as sess:
             params, _, train, _ = mlp()
             sess.run(hl.global_variables_initializer())

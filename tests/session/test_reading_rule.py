@@ -118,7 +118,7 @@ def test_a_run_equals_the_interpreter(case):
             for fetches in runs:
                 # Half of what is fetched is fetched as a hook would.
                 half = len(fetches) // 2
-                result, (watched,) = sess.lowlevel.run_with_hook_fetches(
+                result, (watched,) = sess.backend.run_with_hook_fetches(
                     [sums[i] for i in fetches[:half]], ([sums[i] for i in fetches[half:]],)
                 )
                 expected, state = interpret(nodes, fetches, state)

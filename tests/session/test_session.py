@@ -327,7 +327,7 @@ def test_a_failed_program_loses_the_session_and_every_later_run_says_why(sess):
         try:
             float(result)
         except jax.errors.JaxRuntimeError as error:
-            raise sess.lowlevel.map_error(error) from error
+            raise sess.backend.map_error(error) from error
     assert isinstance(first.value, errors.AbortedError)
     assert "the device exploded" in str(first.value.__cause__)
     for _ in range(2):
@@ -391,7 +391,7 @@ def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
         patch.setattr(threading, "RLock", TellingLock)
         sess = hl.Session(Target())
     stores = []
-    threads = [threading.Thread(target=lambda: stores.append(sess.lowlevel.store)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: stores.append(sess.backend.store)) for _ in range(2)]
     threads[0].start()
     assert opening.wait(10)
     threads[1].start()
@@ -473,7 +473,7 @@ def test_a_view_made_anew_each_time_is_planned_once(sess):
     pair = hl.op(lambda x: {"sum": x.sum(), "shape": x})(x)
     for _ in range(5):
         sess.run(pair["sum"], {x: np.ones((1, 2))})
-    assert len(sess.lowlevel._plans._young) == 1
+    assert len(sess.backend._plans._young) == 1
 
 
 def test_a_fetched_constant_cannot_be_changed_by_its_reader(sess):
@@ -511,7 +511,7 @@ def test_watches_go_with_hooks_that_ask_for_nothing(sess):
     a = hl.constant(1.0, name="a") * 1.0
     metadata = hl.RunMetadata()
     options = hl.RunOptions(debug_tensor_watches=("a:0",))
-    result, watched = sess.lowlevel.run_with_hook_fetches(
+    result, watched = sess.backend.run_with_hook_fetches(
         a, (None, {"a": a}, None), options=options, run_metadata=metadata
     )
     assert (result, watched) == (1.0, (None, {"a": 1.0}, None))
@@ -569,7 +569,7 @@ def test_the_gain_of_a_run_is_known_before_it(sess):
     step = hl.train.get_or_create_global_step()
     one, ten = step.assign_add(1), step.assign_add(10)
     unknown = step.assign(hl.op(lambda s: s + 1)(step))
-    assert [sess.lowlevel.gain(f) for f in ([one], one, [one, ten], step, unknown)] == [1, 1, 11, 0, None]
+    assert [sess.backend.step_delta(f) for f in ([one], one, [one, ten], step, unknown)] == [1, 1, 11, 0, None]
 
 
 def test_names_on_a_finalized_graph_that_stand_for_nothing_or_for_no_value(sess):

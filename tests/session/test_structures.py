@@ -112,7 +112,7 @@ def test_hooks_fetch_classes_with_fields_and_are_bound_to_them():
     x, y = hl.constant(1.0, name="x"), hl.constant(2.0, name="y")
     hook = RecordingHook(fetches=Frozen(x, y))
     bound = RecordingHook()
-    with train.MonitoredSession(hooks=[hook, train.when(Frozen(x, x), bound)]) as sess:
+    with train.MonitoredSession(hooks=[hook, train.only_for(Frozen(x, x), bound)]) as sess:
         assert sess.run(Slotted(x, y)) == Slotted(1.0, 2.0)
         sess.run(y)
     assert [event.given for event in hook.events if event.callback == "after_run"] == [Frozen(1.0, 2.0)] * 2
@@ -154,7 +154,7 @@ def test_a_key_of_several_tensors_takes_a_value_of_its_structure(fed, form):
     with hl.Session() as sess:
         assert sess.run(fed, {key: value}) == [1.0, 2.0, 3.0]
         assert sess.make_callable(fed, [key])(value) == [1.0, 2.0, 3.0]
-        assert sess.lowlevel.gain(fed, {key: value}) == 0
+        assert sess.backend.step_delta(fed, {key: value}) == 0
 
 
 def test_keys_of_several_tensors_stand_beside_others(fed):

@@ -31,14 +31,14 @@ def in_nnx(init):
 
 def test_axes_of_the_mesh_in_linen(mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, ("data", "model")))
-    slots = jax.eval_shape(optax.adam(1e-3).init, params)
+    opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
 
-    found = hl.sharding.by_metadata(mesh)({"params": params, "slots": slots})
+    found = hl.sharding.by_metadata(mesh)({"params": params, "opt_state": opt_state})
 
     assert found["params"]["kernel"].value.spec == P("data", "model")
     assert found["params"]["bias"].spec == P()
-    assert found["slots"][0].mu == found["params"]
-    assert jax.tree.structure(found) == jax.tree.structure({"params": params, "slots": slots})
+    assert found["opt_state"][0].mu == found["params"]
+    assert jax.tree.structure(found) == jax.tree.structure({"params": params, "opt_state": opt_state})
 
 
 def test_logical_axes_in_linen(mesh, shaped):
@@ -89,7 +89,7 @@ def test_the_rest_gets_what_another_rule_says(mesh, shaped):
     boxed = linen(shaped, nn.with_partitioning(ONES, (None, "model")))
     params = {"boxed": boxed, "plain": shaped(16, 8), "n": shaped(), "none": None, "f": len}
 
-    found = hl.sharding.by_metadata(mesh, otherwise=hl.sharding.fsdp(mesh, min_size=20))(params)
+    found = hl.sharding.by_metadata(mesh, default=hl.sharding.fsdp(mesh, min_size=20))(params)
 
     assert found["boxed"]["kernel"].value.spec == P(None, "model")
     assert (found["boxed"]["bias"].spec, found["plain"].spec, found["n"].spec) == (P(), P("data"), P())
@@ -99,7 +99,7 @@ def test_the_rest_gets_what_another_rule_says(mesh, shaped):
 def test_patterns_may_come_before_it_and_a_box_adds_nothing_to_a_path(mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, (None, "model")))
     state = in_nnx(nnx.with_partitioning(ONES, (None, "model")))
-    rule = hl.sharding.by_path(mesh, {"mu/kernel$": P("data")}, otherwise=hl.sharding.by_metadata(mesh))
+    rule = hl.sharding.by_path(mesh, {"mu/kernel$": P("data")}, default=hl.sharding.by_metadata(mesh))
 
     assert rule({"mu": params})["mu"]["kernel"].value.spec == P("data")
     found = rule(state)
@@ -109,15 +109,15 @@ def test_patterns_may_come_before_it_and_a_box_adds_nothing_to_a_path(mesh, shap
 
 def test_slots_of_another_shape_than_their_weights(mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, ("data", "model")))
-    slots = jax.eval_shape(optax.scale_by_factored_rms(min_dim_size_to_factor=8).init, params)
+    opt_state = jax.eval_shape(optax.scale_by_factored_rms(min_dim_size_to_factor=8).init, params)
     metadata = hl.sharding.by_metadata(mesh)
 
     with pytest.raises(ValueError, match="of 'v_row/kernel' has 2 entries, but the array has 1 dimension."):
-        metadata(slots)
+        metadata(opt_state)
 
-    found = hl.sharding.by_path(mesh, {"v_row": P("data"), "v_col": P("model")}, otherwise=metadata)(slots)
+    found = hl.sharding.by_path(mesh, {"v_row": P("data"), "v_col": P("model")}, default=metadata)(opt_state)
     assert [slot["kernel"].value.spec for slot in (found.v_row, found.v_col)] == [P("data"), P("model")]
-    assert metadata(slots.v)["kernel"].value.spec == P(), "it has one element, for those two are in its place"
+    assert metadata(opt_state.v)["kernel"].value.spec == P(), "it has one element, for those two are in its place"
 
 
 def test_fsdp_splits_arrays_in_boxes_too(line, shaped):

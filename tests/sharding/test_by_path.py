@@ -32,27 +32,27 @@ def test_the_first_pattern_that_is_found_says_how_an_array_lies(mesh, params, sp
 
 
 def test_slots_of_an_optimizer_lie_as_their_weights(mesh, params):
-    slots = jax.eval_shape(optax.adam(1e-3).init, params)
+    opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
     rule = hl.sharding.by_path(mesh, {"kernel|table": P("model", "data"), "bias": P("data")})
 
-    found = rule({"params": params, "slots": slots})
+    found = rule({"params": params, "opt_state": opt_state})
 
-    assert found["slots"][0].mu == found["slots"][0].nu == found["params"]
+    assert found["opt_state"][0].mu == found["opt_state"][0].nu == found["params"]
     assert found["params"]["layers"][1]["kernel"].spec == P("model", "data")
 
 
 def test_paths_are_those_of_checkpoints(mesh, shaped, tmp_path):
-    slots = optax.adam(1e-3).init({"dense": {"kernel": jax.numpy.ones((4, 2))}})
+    opt_state = optax.adam(1e-3).init({"dense": {"kernel": jax.numpy.ones((4, 2))}})
     with hl.Graph().as_default():
-        hl.Variable(slots, name="slots")
+        hl.Variable(opt_state, name="opt_state")
         with hl.Session() as session:
             session.run(hl.global_variables_initializer())
             path = hl.train.Saver().save(session, tmp_path / "model.ckpt", global_step=0)
     names = [name for name, shape in hl.train.list_variables(path) if shape]
 
-    assert names == ["slots/0/mu/dense/kernel", "slots/0/nu/dense/kernel"]
+    assert names == ["opt_state/0/mu/dense/kernel", "opt_state/0/nu/dense/kernel"]
     rule = hl.sharding.by_path(mesh, {f"^{name}$": P("data") for name in names})
-    assert rule({"slots": slots})["slots"][0].nu["dense"]["kernel"].spec == P("data")
+    assert rule({"opt_state": opt_state})["opt_state"][0].nu["dense"]["kernel"].spec == P("data")
 
 
 def test_an_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, caplog):
@@ -82,13 +82,13 @@ def test_or_it_gets_what_another_rule_says(mesh, params, specs, caplog):
         others.extend(path for path, _ in jax.tree.leaves_with_path(state))
         return jax.tree.map(lambda leaf: jax.NamedSharding(mesh, P("data")), state)
 
-    rule = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=rest)
+    rule = hl.sharding.by_path(mesh, {"kernel": P("model")}, default=rest)
 
     assert specs(rule(params)["layers"]) == [{"kernel": P("model"), "bias": P("data")}] * 2
     assert len(others) == 3, "it is asked only for these"
-    small = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=hl.sharding.fsdp(mesh, min_size=20))
+    small = hl.sharding.by_path(mesh, {"kernel": P("model")}, default=hl.sharding.fsdp(mesh, min_size=20))
     assert small(params)["embed"]["table"].spec == P("data")
-    whole = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=jax.NamedSharding(mesh, P()))
+    whole = hl.sharding.by_path(mesh, {"kernel": P("model")}, default=jax.NamedSharding(mesh, P()))
     assert whole(params)["embed"]["table"].spec == P()
     assert not caplog.records
 

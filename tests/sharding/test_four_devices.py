@@ -35,16 +35,16 @@ net, tx, x = Net(), optax.adam(1e-2), np.random.default_rng(0).normal(size=(8, 3
 def init():
     key, rest = jax.random.split(jax.random.key(0))
     params = net.init(key, x)["params"]
-    return {"params": params, "slots": tx.init(params), "key": rest, "none": None}
+    return {"params": params, "opt_state": tx.init(params), "key": rest, "none": None}
 
 
 @jax.jit
 def step(state):
-    def loss_of(params):
+    def loss_fn(params):
         return jnp.mean((net.apply({"params": params}, x)[:, 0] - x.sum(1)) ** 2)
-    loss, slope = jax.value_and_grad(loss_of)(state["params"])
-    updates, slots = tx.update(slope, state["slots"])
-    return state | {"params": optax.apply_updates(state["params"], updates), "slots": slots}, loss
+    loss, grads = jax.value_and_grad(loss_fn)(state["params"])
+    updates, opt_state = tx.update(grads, state["opt_state"])
+    return state | {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, loss
 
 
 def trained(state):
@@ -57,7 +57,7 @@ fsdp = hl.sharding.fsdp(mesh, min_size=64)
 made = {
     "fsdp": fsdp,
     "path": hl.sharding.by_path(mesh, {"inner/kernel": P("data", "model"), ".*": P()}),
-    "metadata": hl.sharding.by_metadata(mesh, RULES + [("embed", None)], otherwise=fsdp),
+    "metadata": hl.sharding.by_metadata(mesh, RULES + [("embed", None)], default=fsdp),
 }
 abstract = jax.eval_shape(init)
 result = {"whole": trained(jax.jit(init)()), "trained": {}, "shards": {}}
@@ -65,18 +65,18 @@ for name, rule in made.items():
     shardings = rule(abstract)
     state = jax.jit(init, out_shardings=shardings)()
     result["trained"][name] = trained(state)
-    inside = state["slots"][0].mu["inner"]["kernel"].value, state["params"]["outer"]["kernel"]
+    inside = state["opt_state"][0].mu["inner"]["kernel"].value, state["params"]["outer"]["kernel"]
     result["shards"][name] = [leaf.addressable_shards[0].data.shape for leaf in inside]
     put = jax.device_put(jax.jit(init)(), shardings)
     same = [a.sharding.is_equivalent_to(b.sharding, a.ndim) for a, b in zip(*map(jax.tree.leaves, (put, state)))]
-    places = hl.sharding.checked("Loop", abstract, shardings)
+    places = hl.sharding.resolve_shardings("Loop", abstract, shardings)
     same += [place.is_equivalent_to(leaf.sharding, leaf.ndim) for place, leaf in zip(places, jax.tree.leaves(put))]
     assert all(same) and len(same) == 2 * len(jax.tree.leaves(abstract)), same
 
 
 def refused(first, last):
     try:
-        hl.sharding.checked("Loop", {"a": x, "b": x}, {"a": first, "b": last})
+        hl.sharding.resolve_shardings("Loop", {"a": x, "b": x}, {"a": first, "b": last})
     except ValueError as error:
         return str(error)
 

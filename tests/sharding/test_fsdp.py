@@ -40,13 +40,13 @@ def test_by_default_small_arrays_stay_whole(line, shaped):
 
 def test_slots_of_an_optimizer_are_split_as_their_weights(line, shaped, specs):
     params = {"w": shaped(8, 16), "b": shaped(16)}
-    slots = jax.eval_shape(optax.adam(1e-3).init, params)
+    opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
 
-    found = hl.sharding.fsdp(line, min_size=100)({"params": params, "slots": slots})
+    found = hl.sharding.fsdp(line, min_size=100)({"params": params, "opt_state": opt_state})
 
     assert specs(found["params"]) == {"w": P(None, "data"), "b": P()}
-    assert found["slots"][0].mu == found["slots"][0].nu == found["params"]
-    assert found["slots"][0].count.spec == P()
+    assert found["opt_state"][0].mu == found["opt_state"][0].nu == found["params"]
+    assert found["opt_state"][0].count.spec == P()
 
 
 def test_a_large_array_that_cannot_be_split_is_whole_and_a_warning_names_it(line, shaped, caplog):

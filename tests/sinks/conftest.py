@@ -28,9 +28,9 @@ def eval_step(state: Any, batch: Any) -> Any:
 
 def train(folder: Any, last_step: int, sinks: Any, hooks: Any = (), **written: Any) -> Any:
     """Trains with summaries each 2 steps, an evaluation each 4 and a checkpoint each 6."""
-    batches = hl.data.arrays(np.ones(4, np.float32), batch_size=1, epochs=None)
+    batches = hl.data.from_arrays(np.ones(4, np.float32), batch_size=1, epochs=None)
     loop = hl.train.Loop(train_step, {"n": jnp.zeros((), int)}, batches)
-    evaluate = hl.train.Evaluate(eval_step, hl.data.arrays(np.ones(2, np.float32), batch_size=2), every=4)
+    evaluate = hl.train.Evaluate(eval_step, hl.data.from_arrays(np.ones(2, np.float32), batch_size=2), every=4)
     written: Any = {"summary_steps": 2, "rate_steps": None, "sinks": sinks, **written}
     return loop.run(
         None if folder is None else os.fspath(folder),

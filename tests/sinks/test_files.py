@@ -8,13 +8,13 @@ import os
 import pytest
 
 from hookline import errors
-from hookline.sinks import Csv, Histogram, JsonLines, Point, Start
+from hookline.sinks import Csv, Histogram, JsonLines, Point, RunInfo
 
 from .conftest import read_csv, read_json, scalar
 
 
 def start(folder, step=0, **hparams):
-    return Start(os.fspath(folder), step, hparams, is_new=step == 0)
+    return RunInfo(os.fspath(folder), step, hparams, is_new=step == 0)
 
 
 @pytest.fixture(params=[Csv, JsonLines])
@@ -52,7 +52,7 @@ def test_numbers_that_are_none_are_valid_in_both(tmp_path):
 
 def test_json_lines_hold_text_and_histograms(tmp_path):
     sink = JsonLines(tmp_path / "own.jsonl")
-    sink.open(Start(None, 0, {}, is_new=True))
+    sink.open(RunInfo(None, 0, {}, is_new=True))
     sink.write(
         [Point("text", "note", 3, 1.0, "a\nb"), Point("histogram", "w", 3, 1.0, Histogram(0.5, [1.0, 2.0], [3, 4]))]
     )
@@ -140,7 +140,7 @@ def test_a_file_of_somebody_else_is_left_alone(kind, tmp_path):
 @pytest.mark.parametrize("kind", [Csv, JsonLines])
 def test_without_a_folder_a_path_is_required(kind):
     with pytest.raises(errors.InvalidArgumentError, match=rf"{kind.__name__} requires a path"):
-        kind().open(Start(None, 0, {}, is_new=True))
+        kind().open(RunInfo(None, 0, {}, is_new=True))
     with pytest.raises(TypeError, match=rf"{kind.__name__} requires a path"):
         kind(3)
 

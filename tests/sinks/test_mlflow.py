@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookline.sinks import Mlflow, Point, Start
+from hookline.sinks import Mlflow, Point, RunInfo
 
 from .conftest import losses, scalar, train
 
@@ -60,7 +60,7 @@ def test_text_and_images_are_artifacts_and_names_are_made_fit(tmp_path, store, r
     png = io.BytesIO()
     Image.new("RGB", (2, 3)).save(png, "png")
     sink = Mlflow("mine", tracking_uri=store, tags={"team": "a"})
-    sink.open(Start(str(tmp_path), 0, {}, is_new=True))
+    sink.open(RunInfo(str(tmp_path), 0, {}, is_new=True))
     sink.write([scalar(1, math.nan, "top 5 (%)"), scalar(2, math.inf), *[scalar(step) for step in range(3, 1500)]])
     sink.write([Point("text", "note", 3, 1.0, "a"), Point("image", "seen/image", 3, 1.0, png.getvalue())])
     sink.close(failed=True)
@@ -87,7 +87,7 @@ def test_a_run_that_is_no_more_is_an_error_that_names_the_file(tmp_path, store):
     sink = Mlflow("mine", tracking_uri=store)
     (tmp_path / ".mlflow.json").write_text('{"run": "00000000000000000000000000000000", "sent": {}}')
     with pytest.raises(mlflow.MlflowException) as caught:
-        sink.open(Start(str(tmp_path), 4, {}, is_new=False))
+        sink.open(RunInfo(str(tmp_path), 4, {}, is_new=False))
     assert "The run to continue, 00000" in caught.value.__notes__[0]
     assert ".mlflow.json'. Without that file a new run starts." in caught.value.__notes__[0]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookline.sinks import Histogram, Point, Start, Wandb
+from hookline.sinks import Histogram, Point, RunInfo, Wandb
 
 from .conftest import losses, scalar, train
 
@@ -101,7 +101,7 @@ def test_text_images_and_histograms_arrive_and_what_was_sent_is_not_sent_again(t
     Image.new("RGB", (2, 3)).save(png, "png")
     wide = Histogram(-1.0, [float(limit) for limit in range(2001)], [0.0] + [1.0] * 2000)
     sink = Wandb(project="p")
-    sink.open(Start(str(tmp_path), 0, {}, is_new=True))
+    sink.open(RunInfo(str(tmp_path), 0, {}, is_new=True))
     sink.write(
         [
             scalar(1, float("nan")),
@@ -111,7 +111,7 @@ def test_text_images_and_histograms_arrive_and_what_was_sent_is_not_sent_again(t
             Point("histogram", "weights", 1, 1.0, wide),
         ]
     )
-    sink.open(Start(str(tmp_path), 0, {}, is_new=False))  # After a recovery.
+    sink.open(RunInfo(str(tmp_path), 0, {}, is_new=False))  # After a recovery.
     sink.write([scalar(1, 0.75), scalar(2, 0.125)])
     sink.close(failed=True)
     read = Read(tmp_path)
@@ -132,7 +132,7 @@ def test_text_images_and_histograms_arrive_and_what_was_sent_is_not_sent_again(t
 def test_a_training_that_begins_anew_is_a_new_run(tmp_path):
     for _ in range(2):
         sink = Wandb(project="p")
-        sink.open(Start(str(tmp_path), 0, {}, is_new=True))
+        sink.open(RunInfo(str(tmp_path), 0, {}, is_new=True))
         sink.write([scalar(1)])
         sink.close(failed=False)
     read = Read(tmp_path)
@@ -143,7 +143,7 @@ def test_a_training_that_begins_anew_is_a_new_run(tmp_path):
 def test_a_run_that_is_live_is_used_and_not_ended(tmp_path):
     with wandb.init(project="p", dir=str(tmp_path)) as run:
         sink = Wandb()
-        sink.open(Start(str(tmp_path), 0, {"rate": 0.1}, is_new=True))
+        sink.open(RunInfo(str(tmp_path), 0, {"rate": 0.1}, is_new=True))
         sink.write([scalar(1)])
         sink.close(failed=False)
         assert wandb.run is run

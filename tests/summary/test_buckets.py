@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from hookline import errors
 from hookline.summary import Summary, encode
 
-compiled = jax.jit(encode.count)
+compiled = jax.jit(encode.count_buckets)
 
 
 def histogram(values: Any) -> Any:
@@ -87,14 +87,14 @@ def test_extreme_values_are_not_lost():
 
 def test_complex_values_and_keys_are_refused():
     with pytest.raises(errors.InvalidArgumentError, match="complex64"):
-        encode.count(jnp.ones(2, jnp.complex64))
+        encode.count_buckets(jnp.ones(2, jnp.complex64))
     with pytest.raises(errors.InvalidArgumentError, match="key"):
-        encode.count(jax.random.key(0))
+        encode.count_buckets(jax.random.key(0))
 
 
 def test_more_values_than_a_bucket_can_count_are_refused():
     with pytest.raises(errors.InvalidArgumentError, match="at most 4294967295 values, got 4294967296"):
-        jax.eval_shape(encode.count, [jax.ShapeDtypeStruct((2**16, 2**15), jnp.bool_)] * 2)
+        jax.eval_shape(encode.count_buckets, [jax.ShapeDtypeStruct((2**16, 2**15), jnp.bool_)] * 2)
 
 
 def test_only_a_few_kilobytes_travel():

@@ -74,10 +74,10 @@ def main(folder, last_step):
     random = np.random.default_rng(1)
     x = random.normal(size=(500, 16)).astype("float32")
     y = np.sin(x.sum(1, keepdims=True))
-    batches = hl.data.arrays((x[:400], y[:400]), 32, shuffle_seed=0, epochs=None)
+    batches = hl.data.from_arrays((x[:400], y[:400]), 32, shuffle_seed=0, epochs=None)
     loop = train.Loop(train_step, start(), batches, seed=3, steps_per_run=2, ema=0.9)
     restored = Restored(loop)
-    evaluate = train.Evaluate(eval_step, hl.data.arrays((x[400:], y[400:]), 50), every=10, keep_best="loss")
+    evaluate = train.Evaluate(eval_step, hl.data.from_arrays((x[400:], y[400:]), 50), every=10, keep_best="loss")
     state = loop.run(folder, last_step=int(last_step), hooks=[restored, evaluate], progress=False)
     numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state["params"])])
     print(

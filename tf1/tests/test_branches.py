@@ -11,10 +11,10 @@ def test_the_branch_is_chosen_in_the_run(sess):
     training, x = tf.placeholder(tf.bool, []), tf.placeholder(tf.float32, [None])
     one = tf.cond(training, lambda: x * 2, lambda: x)
     several = tf.cond(x[0] > 1, lambda: (x, {"a": 1.0}), lambda: (-x, {"a": 0.0}))
-    (slope,) = tf.gradients(one, [x])
+    (grad,) = tf.gradients(one, [x])
 
-    assert sess.run([one, slope], {training: True, x: [3]}) == [[6.0], [2.0]]
-    assert sess.run([one, slope], {training: False, x: [3]}) == [[3.0], [1.0]]
+    assert sess.run([one, grad], {training: True, x: [3]}) == [[6.0], [2.0]]
+    assert sess.run([one, grad], {training: False, x: [3]}) == [[3.0], [1.0]]
     assert sess.run(several, {x: [1]}) == ([-1.0], {"a": 0.0})
     assert one.shape.as_list() == [None]
 

@@ -10,13 +10,13 @@ import hookline_tf1 as tf
 def test_print_shows_values_and_lets_the_gradient_through(capfd, sess):
     x = tf.placeholder(tf.float32, [3])
     y = tf.Print(x * 2, [tf.shape(x), x], "seen: ", first_n=2, summarize=2)
-    (slope,) = tf.gradients(y, [x])
+    (grad,) = tf.gradients(y, [x])
 
     for _ in range(3):
-        value, slopes = sess.run([y, slope], {x: [1, 2, 3]})
+        value, grads = sess.run([y, grad], {x: [1, 2, 3]})
 
     assert value.tolist() == [2.0, 4.0, 6.0]
-    assert slopes.tolist() == [2.0, 2.0, 2.0]
+    assert grads.tolist() == [2.0, 2.0, 2.0]
     assert capfd.readouterr().err.count("seen: [3][1. 2.]") == 2
 
 

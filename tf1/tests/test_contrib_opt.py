@@ -42,8 +42,8 @@ def sign(factor):
 
 
 def lars(var, slots, grad, t):
-    norm, slope = np.linalg.norm(var), np.linalg.norm(grad)
-    ratio = 0.01 * norm / (slope + 0.1 * norm + 0.001)
+    norm, grads = np.linalg.norm(var), np.linalg.norm(grad)
+    ratio = 0.01 * norm / (grads + 0.1 * norm + 0.001)
     slots["accum"] = accum = 0.9 * slots.get("accum", 0 * var) + grad + 0.1 * var
     return var - 0.1 * ratio * accum
 

@@ -49,8 +49,8 @@ def test_gradients_go_through_the_samples_and_the_density(sess):
     normal = ds.Normal(loc, scale)
     sample = normal.sample()
 
-    slopes = tf.gradients(sample, [loc, scale]) + tf.gradients(normal.log_prob(4.0), [loc, scale])
-    drawn, *found = sess.run([sample, *slopes])
+    grads = tf.gradients(sample, [loc, scale]) + tf.gradients(normal.log_prob(4.0), [loc, scale])
+    drawn, *found = sess.run([sample, *grads])
     np.testing.assert_allclose(found, [1, (drawn - 1) / 2, 0.75, (9 / 4 - 1) / 2], rtol=1e-5)
 
 
@@ -136,10 +136,10 @@ def test_what_cannot_be_is_said():
 def test_the_loss_of_sequences(how, expected, sess):
     logits, weights = np.zeros((2, 3, 4), "float32"), [[1.0, 1.0, 0.0], [0.5, 0.0, 0.0]]
 
-    def loss_of(labels, logits):
+    def loss_fn(labels, logits):
         return tf.to_float(labels) + tf.reduce_sum(logits, 1)
 
-    made = tf.contrib.seq2seq.sequence_loss(logits, tf.fill([2, 3], 1.5), weights, softmax_loss_function=loss_of, **how)
+    made = tf.contrib.seq2seq.sequence_loss(logits, tf.fill([2, 3], 1.5), weights, softmax_loss_function=loss_fn, **how)
     np.testing.assert_allclose(sess.run(made), expected, rtol=1e-6)
     plain = tf.contrib.seq2seq.sequence_loss(logits, tf.zeros([2, 3], tf.int32), weights, **how)
     np.testing.assert_allclose(sess.run(plain), np.multiply(expected, np.log(4) / 1.5), rtol=1e-6)

@@ -78,4 +78,5 @@ def test_no_module_knows_what_is_private_in_jax():
 def test_every_module_takes_its_logger_from_hookline():
     """That is one below `hookline`, which `tf.logging` is."""
     texts = [path.read_text(encoding="utf-8") for path in MODULES.values()]
-    assert {found for text in texts for found in re.findall(r"log\.of\(.*", text)} == {'log.of("hookline.tf1")'}
+    found = {found for text in texts for found in re.findall(r"log\.get_logger\(.*", text)}
+    assert found == {'log.get_logger("hookline.tf1")'}

@@ -274,7 +274,7 @@ def test_the_last_step_of_a_stop_hook_can_be_set(model):
 def test_a_last_step_that_is_moved_leaves_the_limits_of_other_hooks(model):
     class Limits(tf.train.SessionRunHook):
         def after_create_session(self, session, coord):
-            session.limit_step(5)
+            session.set_last_step(5)
 
     hook = tf.train.StopAtStepHook(last_step=50)
     with tf.train.MonitoredSession(hooks=[hook, Limits(), tf.train.StopAtStepHook(last_step=8)]) as sess:

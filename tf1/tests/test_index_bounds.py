@@ -270,7 +270,7 @@ def test_a_training_loop_is_told_while_it_runs_and_once(sess):
 
 
 def test_the_step_is_right_where_the_device_has_begun_to_count_anew(monkeypatch, sess):
-    monkeypatch.setattr("hookline.session.running.latches._START_ANEW_RUNS", 30)  # For 2**30 runs, which take hours.
+    monkeypatch.setattr("hookline.session.running.latches._REBASE_RUNS", 30)  # For 2**30 runs, which take hours.
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     sess.run(tf.global_variables_initializer())

@@ -187,7 +187,7 @@ def test_the_gradient_of_a_largest_value_goes_to_the_first_of_several(size):
     x = tf.ones([1, 5, 5, 1])
     y = tf.layers.max_pooling2d(x, size, size)
 
-    slope = run(tf.gradients(y, x)[0])[0, :, :, 0]
+    grads = run(tf.gradients(y, x)[0])[0, :, :, 0]
     expected = np.zeros((5, 5))
     expected[: 5 - 5 % size : size, : 5 - 5 % size : size] = 1.0
-    np.testing.assert_array_equal(slope, expected)
+    np.testing.assert_array_equal(grads, expected)

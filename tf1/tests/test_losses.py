@@ -37,9 +37,9 @@ def test_losses_without_weight_are_zero_and_have_no_gradient():
     x = tf.constant([1.0, 2.0])
     loss = tf.losses.mean_squared_error([0.0, 0.0], x, weights=0.0)
 
-    value, (slope,) = run([loss, tf.gradients(loss, x)])
+    value, (grad,) = run([loss, tf.gradients(loss, x)])
     assert value == 0.0
-    np.testing.assert_array_equal(slope, [0.0, 0.0])
+    np.testing.assert_array_equal(grad, [0.0, 0.0])
 
 
 def test_cross_entropies_agree():

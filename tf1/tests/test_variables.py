@@ -125,10 +125,10 @@ def test_a_gradient_of_a_whole_number_is_none(sess):
     v, i = tf.Variable(3.0), tf.Variable(2)
     y = v * v
 
-    slope, none, unused = tf.gradients(y, [v, i, tf.Variable(1.0)])
+    grads, none, unused = tf.gradients(y, [v, i, tf.Variable(1.0)])
     (weighted,) = tf.gradients([y, v * 2], [v], grad_ys=[tf.constant(2.0), None])
     sess.run(tf.global_variables_initializer())
-    assert sess.run([slope, weighted]) == [6.0, 14.0]
+    assert sess.run([grads, weighted]) == [6.0, 14.0]
     assert none is None
     assert unused is None
 

@@ -19,4 +19,4 @@ from hookline.checkpoint.restoring.warm_start import (
 )
 from hookline.checkpoint.saver import Saver
 from hookline.checkpoint.saving.failures import RetryPolicy
-from hookline.checkpoint.saving.save import PendingSave
+from hookline.checkpoint.saving.save_operation import PendingSave

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookline import arguments
-from hookline.checkpoint.directory import together
+from hookline.checkpoint.directory import collective
 from hookline.signals import interrupts
 
 _CALLBACKS = ("begin", "before_save", "after_save", "end")
@@ -60,13 +60,13 @@ class CheckpointSaverListener:
         """
 
 
-def checked(who: str, listeners: Iterable[Any] | None) -> tuple[Any, ...]:
+def check_listeners(who: str, listeners: Iterable[Any] | None) -> tuple[Any, ...]:
     """Returns the listeners of a hook. Like hooks, they need not inherit or have every callback.
 
     Raises:
         TypeError: A listener has none of the callbacks.
     """
-    found = tuple(arguments.several(who, "listeners", listeners, optional=True))
+    found = tuple(arguments.check_list(who, "listeners", listeners, optional=True))
     for position, listener in enumerate(found):
         if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
             raise TypeError(
@@ -76,12 +76,12 @@ def checked(who: str, listeners: Iterable[Any] | None) -> tuple[Any, ...]:
     return found
 
 
-def await_commit(listeners: Iterable[Any]) -> bool:
+def any_after_save(listeners: Iterable[Any]) -> bool:
     """Returns whether one of them defines `after_save`, for which the checkpoint must be complete."""
     return any(map(_defines_after_save, listeners))
 
 
-def call(listeners: Iterable[Any], callback: str, *given: Any) -> bool:
+def call_listeners(listeners: Iterable[Any], callback: str, *given: Any) -> bool:
     """Calls all listeners that have this callback, and returns whether any of them returned True.
 
     In step they are the chief's, but for `begin`, which may add to the graph.
@@ -90,11 +90,11 @@ def call(listeners: Iterable[Any], callback: str, *given: Any) -> bool:
     callbacks = [function for function in found if function is not None]
 
     def call_all() -> bool:
-        return any([interrupts.call(function, *given) is True for function in callbacks])
+        return any([interrupts.call_user_function(function, *given) is True for function in callbacks])
 
     if callback == "begin" or not callbacks:
         return call_all()
-    return together.current().chief(call_all)
+    return collective.current().run_on_chief(call_all)
 
 
 def _defines_after_save(listener: Any) -> bool:

@@ -17,10 +17,10 @@ import orbax.checkpoint
 from orbax.checkpoint import v1 as ocp
 
 from hookline.checkpoint.saving import durable
-from hookline.checkpoint.saving.host import HostCopy
+from hookline.checkpoint.saving.host_copy import HostCopy
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
-from hookline.paths import with_paths
+from hookline.paths import flatten_with_paths
 
 # An array in several pieces is stored in chunks of this size: each device reads the chunks that its own piece needs.
 # Chunks are copied to be written, unless they are whole rows. So an array in one piece is stored as one chunk.
@@ -71,7 +71,7 @@ def _opened(directory: str) -> Iterator[str]:
         yield named
 
 
-def _to_be_split(stored: Mapping[str, HostCopy]) -> set[str]:
+def _chunked_names(stored: Mapping[str, HostCopy]) -> set[str]:
     """Returns the names of the arrays to store in chunks."""
     return {
         name
@@ -89,9 +89,9 @@ def _divides(length: int) -> bool:
     return length == 1
 
 
-def begin(directory: str, parts: Iterable[int]) -> None:
+def prepare_directories(directory: str, parts: Iterable[int]) -> None:
     """Begins a save: makes the directories of these processes here, because other hosts may see each other's late."""
-    if not placement.is_in_step():
+    if not placement.is_spmd():
         # An id of its own: under one id Orbax waits for all that was announced, also by a save that failed.
         with suppress(ImportError):  # It has no public name.
             from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
@@ -102,7 +102,7 @@ def begin(directory: str, parts: Iterable[int]) -> None:
 
 
 def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[], None]:
-    """Starts to write one process's part of named arrays; `join_parts` puts the parts of all processes together.
+    """Starts to write one process's part of named arrays; `merge_parts` puts the parts of all processes together.
 
     Orbax's own saving makes a process wait for the others, up to 5 minutes for one that has failed, and compares their
     directories in a program that all must run. For a process alone it takes more than twice the time of this.
@@ -110,7 +110,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     Returns:
         A function that waits until the part is written, and raises any error. Until then the arrays must not change.
     """
-    split, arrays = _to_be_split(stored), {name: copy.array for name, copy in stored.items()} or _NO_ARRAYS
+    split, arrays = _chunked_names(stored), {name: copy.array for name, copy in stored.items()} or _NO_ARRAYS
     chunks = {
         name: orbax.checkpoint.SaveArgs(chunk_byte_size=_CHUNK_BYTES if name in split else None) for name in arrays
     }
@@ -134,7 +134,7 @@ def sync_part(directory: str, index: int) -> None:
     durable.sync_tree(os.path.join(directory, _TREE, f"{_PART}{index}"))
 
 
-def join_parts(directory: str, parts: Iterable[int]) -> None:
+def merge_parts(directory: str, parts: Iterable[int]) -> None:
     """Makes one tree of the parts of these processes, once all have written theirs."""
     tree = os.path.join(directory, _TREE)
     for index in parts:
@@ -145,7 +145,7 @@ def join_parts(directory: str, parts: Iterable[int]) -> None:
         json.dump(_IS_TREE, file)
 
 
-class _Pieces(orbax.checkpoint.type_handlers.ArrayHandler):
+class _ShardHandler(orbax.checkpoint.type_handlers.ArrayHandler):
     """Writes pieces of JAX arrays, typed as NumPy arrays: Orbax alone can then read them without the devices."""
 
     def typestr(self) -> str:
@@ -156,7 +156,7 @@ def _handler() -> Any:
     types = orbax.checkpoint.type_handlers
     registry = types.create_type_handler_registry(
         (np.ndarray, types.NumpyHandler(deepcopy_host_arrays=False)),
-        (jax.Array, _Pieces(use_replica_parallel=False)),
+        (jax.Array, _ShardHandler(use_replica_parallel=False)),
     )
     return orbax.checkpoint.PyTreeCheckpointHandler(
         use_zarr3=True, use_compression=False, type_handler_registry=registry
@@ -171,7 +171,7 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
     # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
     # fails.
     context.array.saving.array_metadata_store = None
-    if placement.is_in_step():  # Orbax would wait for the other processes, which may not come.
+    if placement.is_spmd():  # Orbax would wait for the other processes, which may not come.
         context.multiprocessing.primary_host = ocp.multihost.process_index()
         context.multiprocessing.active_processes = {ocp.multihost.process_index()}
     context.pytree.loading.partial_load = True
@@ -181,10 +181,10 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
         return ocp.load(named, dict(wanted))
 
 
-def described(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
+def read_metadata(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Returns the shapes and dtypes of the arrays of another program's tree, by path; other leaves are left out."""
     with _opened(directory) as named:
-        pairs, _ = _tree_in(named)
+        pairs, _ = _tree_metadata(named)
     return {
         path: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
         for path, leaf in pairs
@@ -195,7 +195,7 @@ def described(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
 def read_tree(directory: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
     """Reads arrays of another program's tree by path, in the given dtypes: NumPy arrays where the sharding is None."""
     with _opened(directory) as named:
-        pairs, structure = _tree_in(named)
+        pairs, structure = _tree_metadata(named)
         left_out = structure.unflatten([orbax.checkpoint.PLACEHOLDER if path not in wanted else 0 for path, _ in pairs])
         how = structure.unflatten([_restore_args(wanted.get(path)) for path, _ in pairs])
         found = orbax.checkpoint.PyTreeCheckpointHandler().restore(
@@ -205,10 +205,10 @@ def read_tree(directory: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dic
     return {path: values[path] for path in wanted}
 
 
-def _tree_in(directory: str) -> tuple[list[tuple[str, Any]], Any]:
+def _tree_metadata(directory: str) -> tuple[list[tuple[str, Any]], Any]:
     """Returns what Orbax says about each leaf of a tree, by path, and the structure."""
     tree = orbax.checkpoint.PyTreeCheckpointHandler().metadata(ocp.path.Path(directory)).tree
-    return with_paths(tree, lambda node: hasattr(node, "shape"))
+    return flatten_with_paths(tree, lambda node: hasattr(node, "shape"))
 
 
 def _restore_args(wanted: jax.ShapeDtypeStruct | None) -> Any:

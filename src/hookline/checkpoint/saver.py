@@ -9,31 +9,31 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from hookline import arguments, log
-from hookline.checkpoint.directory import layout, together
+from hookline.checkpoint.directory import collective, layout
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
 from hookline.checkpoint.directory.state_file import STATE_FILE_NAME
 from hookline.checkpoint.saving import contents
 from hookline.checkpoint.saving.failures import RetryPolicy
 from hookline.checkpoint.saving.manager import CheckpointManager
 from hookline.checkpoint.saving.retention import Retention
-from hookline.checkpoint.saving.save import PendingSave, Save
+from hookline.checkpoint.saving.save_operation import PendingSave, SaveOperation
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
-from hookline.graph.conditions import counts_runs
+from hookline.graph.conditions import is_run_counter
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 _numbers = itertools.count()
 
 # Arguments of `tf.train.Saver` that have no effect here.
-_OF_SAVER = frozenset({
+_UNUSED_BY_SAVER = frozenset({
     "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",
     "filename",
 })  # fmt: skip
-_OF_SAVE = frozenset({
+_UNUSED_BY_SAVE = frozenset({
     "meta_graph_suffix", "write_meta_graph", "write_state", "strip_default_attrs", "save_debug_info",
 })  # fmt: skip
-_named: set[str] = set()
+_logged_unused: set[str] = set()
 
 
 class HasRawSession(Protocol):
@@ -63,14 +63,14 @@ class Saver:
         pad_step_number: Writes the step into the path with eight digits, `model.ckpt-00000100`.
         verify: Whether `restore` compares the values with the checksums that were taken when they were saved.
         retry: The policy for a save that fails for a temporary reason; None means the defaults of `RetryPolicy`.
-        lease_wait_secs: The longest wait of a save while another process saves its checkpoints in the directory.
+        lock_timeout_secs: The longest wait of a save while another process saves its checkpoints in the directory.
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted, and a log line says once
             that they have no effect.
 
     Attributes:
         rollbacks: The number of rollbacks made by `roll_back`.
-        is_anew: Whether `anew` has made it.
+        is_clone: Whether `clone` has made it.
 
     Raises:
         TypeError: An item of `var_list` is not a variable, or an argument is unknown.
@@ -108,37 +108,37 @@ class Saver:
         pad_step_number: bool = False,
         verify: bool = True,
         retry: RetryPolicy | None = None,
-        lease_wait_secs: float = DEFAULT_WAIT_SECS,
+        lock_timeout_secs: float = DEFAULT_WAIT_SECS,
         **without_effect: Any,
     ) -> None:
         self.name = name or "Saver"
-        _take_without_effect("Saver", without_effect, _OF_SAVER)
+        _log_unused("Saver", without_effect, _UNUSED_BY_SAVER)
         self._allow_empty, self._reshape, self._digits = allow_empty, reshape, 8 if pad_step_number else 1
         self._verify = verify
-        arguments.instance("Saver", "retry", retry, RetryPolicy)
+        arguments.check_optional("Saver", "retry", retry, RetryPolicy)
         self._retry = retry or RetryPolicy()
         self._before_commit: list[Callable[[], None]] = []
-        wait_secs = arguments.number("Saver", "lease_wait_secs", lease_wait_secs, at_least=0)
+        wait_secs = arguments.check_number("Saver", "lock_timeout_secs", lock_timeout_secs, at_least=0)
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._manager = CheckpointManager(self.name, retention, wait_secs)
-        self.rollbacks, self.is_anew = 0, False
+        self.rollbacks, self.is_clone = 0, False
         self._number = next(_numbers)
         self._pending: PendingSave | None = None
 
-    def anew(self) -> Saver:
+    def clone(self) -> Saver:
         """Returns a saver like this one, for another training: it has no checkpoints yet, and so removes none of these.
 
         Example:
             >>> saver = Saver(max_to_keep=3)
-            >>> saver.anew().last_checkpoints
+            >>> saver.clone().last_checkpoints
             []
         """
         other = copy.copy(self)
         other._before_commit = list(self._before_commit)
-        other._manager = self._manager.anew()
+        other._manager = self._manager.clone()
         other.rollbacks, other._number, other._pending = 0, next(_numbers), None
-        other.is_anew = True
+        other.is_clone = True
         return other
 
     @property
@@ -146,7 +146,7 @@ class Saver:
         """The checkpoints that this saver wrote or recovered and may still remove, oldest first."""
         return self._manager.paths
 
-    def call_before_commit(self, function: Callable[[], None]) -> None:
+    def add_pre_commit(self, function: Callable[[], None]) -> None:
         """Registers a function to call, in the background, before each checkpoint becomes visible.
 
         The function can secure data that belong to the checkpoint and are kept elsewhere. Adding it again has no
@@ -174,8 +174,8 @@ class Saver:
         """
         self.wait()
         who = "Saver.recover_last_checkpoints"
-        given = arguments.several(who, "checkpoint_paths", checkpoint_paths)
-        paths = [arguments.path(who, "checkpoint_paths", path) for path in given]
+        given = arguments.check_list(who, "checkpoint_paths", checkpoint_paths)
+        paths = [arguments.check_path(who, "checkpoint_paths", path) for path in given]
         self._manager.recover(paths, last_good, last_preserved_timestamp, best)
 
     def save(
@@ -208,10 +208,10 @@ class Saver:
             ResourceExhaustedError: The disk is full.
             AlreadyExistsError: A file or directory at that path is not a checkpoint, or its directory is a file.
             InvalidArgumentError: A path or a value cannot be used, or an operation got an invalid value in an earlier
-                run (`Session.settle`).
+                run (`Session.deliver_pending`).
         """
         if without_effect:
-            _take_without_effect("Saver.save", without_effect, _OF_SAVE)
+            _log_unused("Saver.save", without_effect, _UNUSED_BY_SAVE)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
         pending.wait()
         self._pending = None
@@ -247,12 +247,12 @@ class Saver:
                 not raised it yet.
         """
         self.wait()
-        sess, save_path = _raw(sess, "Saver.save"), _checked(save_path)
-        arguments.text("Saver.save", "latest_filename", latest_filename, optional=True)
-        arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
+        sess, save_path = _to_raw_session(sess, "Saver.save"), _check_save_path(save_path)
+        arguments.check_str("Saver.save", "latest_filename", latest_filename, optional=True)
+        arguments.check_optional("Saver.save_async", "retry", retry, RetryPolicy)
         state_file, retry = latest_filename or STATE_FILE_NAME, retry or self._retry
-        save = Save(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
-        save.prepare(sess, self._of, global_step, self._number)
+        save = SaveOperation(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
+        save.prepare(sess, self._variables_of, global_step, self._number)
         self._pending = save.begin()
         return self._pending
 
@@ -279,26 +279,29 @@ class Saver:
             DataLossError: Its files are broken, or differ from the saved values.
         """
         self.wait()
-        sess, path = _raw(sess, "Saver.restore"), layout.in_file_system("Saver.restore", "save_path", save_path)
-        contents.load(sess, path, self._of(sess), reshapes=self._reshape, verifies=self._verify)
+        sess, path = (
+            _to_raw_session(sess, "Saver.restore"),
+            layout.in_file_system("Saver.restore", "save_path", save_path),
+        )
+        contents.load(sess, path, self._variables_of(sess), reshapes=self._reshape, verifies=self._verify)
 
-    def prove(self, step: int) -> None:
+    def mark_good(self, step: int) -> None:
         """Records that a value computed from the weights of this global step was good.
 
         So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one proves good.
         """
-        self._manager.prove(step)
+        self._manager.mark_good(step)
 
-    def keep_best(self, step: int | None) -> None:
+    def mark_best(self, step: int | None) -> None:
         """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is named.
 
         The checkpoint may still be under way, or be the next one. `CheckpointState.best` names it, and
         `train.load(..., step="best")` reads it. None keeps the best so far for good, because its value is not known.
         """
-        self._manager.keep_best(step)
+        self._manager.mark_best(step)
 
     def recover_best(self, sess: Session, step: int) -> bool:
-        """Keeps the checkpoint of an earlier session's best step, as `keep_best` does, if it is still there.
+        """Keeps the checkpoint of an earlier session's best step, as `mark_best` does, if it is still there.
 
         In step, all processes call it together.
 
@@ -306,11 +309,13 @@ class Saver:
             Whether it is there; if not, a warning says so.
         """
         self.wait()
-        newest = next(reversed(self._manager.paths), sess.lowlevel.restored[0])
-        path = f"{layout.base_of(newest)}-{step:0{self._digits}d}"
-        found = together.current().chief(lambda: self._manager.recover_best(step, path, contents.last_lineage(sess)))
+        newest = next(reversed(self._manager.paths), sess.backend.restored[0])
+        path = f"{layout.base_path(newest)}-{step:0{self._digits}d}"
+        found = collective.current().run_on_chief(
+            lambda: self._manager.recover_best(step, path, contents.last_lineage(sess))
+        )
         if found:
-            self._manager.keep_best(step)
+            self._manager.mark_best(step)
         return found
 
     @property
@@ -321,7 +326,7 @@ class Saver:
         """
         self.wait()
         good = self._manager.last_good
-        return together.current().chief(lambda: good)
+        return collective.current().run_on_chief(lambda: good)
 
     def roll_back(self, sess: Session | HasRawSession) -> str:
         """Sets variables to their values in the last good checkpoint, or in the newest if none has proved good.
@@ -336,13 +341,13 @@ class Saver:
         Raises:
             NotFoundError: There is no checkpoint; this and other errors also as in `restore`.
         """
-        path = self.last_good or together.current().chief(lambda: next(reversed(self._manager.paths), None))
+        path = self.last_good or collective.current().run_on_chief(lambda: next(reversed(self._manager.paths), None))
         if path is None:
             raise NotFoundError.from_message(f"{self.name} cannot roll back: it has saved no checkpoint yet.")
-        sess = _raw(sess)
-        variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
-        sess.settle()
-        with sess.lowlevel.replacing(variables.values()) as forget:
+        sess = _to_raw_session(sess)
+        variables = {name: v for name, v in self._variables_of(sess).items() if not is_run_counter(v)}
+        sess.deliver_pending()
+        with sess.backend.replacing(variables.values()) as forget:
             contents.load(
                 sess,
                 path,
@@ -352,11 +357,11 @@ class Saver:
                 only_variables=True,
                 before_reading=forget,
             )
-        self._manager.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
+        self._manager.mark_suspect(path, None if get_global_step(sess.graph) is None else sess.global_step)
         self.rollbacks += 1
         return path
 
-    def _of(self, sess: Session) -> dict[str, Variable]:
+    def _variables_of(self, sess: Session) -> dict[str, Variable]:
         if self._variables is not None:
             return self._variables
         variables = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
@@ -365,14 +370,14 @@ class Saver:
         return _by_name(variables, self._allow_empty)
 
 
-def _raw(sess: Session | HasRawSession, who: str = "Saver") -> Session:
+def _to_raw_session(sess: Session | HasRawSession, who: str = "Saver") -> Session:
     raw_session = getattr(sess, "raw_session", None)
-    return arguments.having(who, "sess", sess, "a session", "graph") if raw_session is None else raw_session()
+    return arguments.check_has(who, "sess", sess, "a session", "graph") if raw_session is None else raw_session()
 
 
 def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty: bool = False) -> dict[str, Variable]:
     named = cast("Mapping[str, Variable]", var_list) if isinstance(var_list, Mapping) else None
-    variables = arguments.several("Saver", "var_list", var_list) if named is None else list(named.values())
+    variables = arguments.check_list("Saver", "var_list", var_list) if named is None else list(named.values())
     for variable in variables:
         if not isinstance(variable, Variable):
             raise TypeError(f"Saver requires variables in var_list, got {type(variable).__name__}: {variable!r}.")
@@ -383,7 +388,7 @@ def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty:
     return {v.op.name: v for v in variables} if named is None else dict(named)
 
 
-def _checked(save_path: str) -> str:
+def _check_save_path(save_path: str) -> str:
     path = layout.in_file_system("Saver.save", "save_path", save_path)
     if not os.path.basename(path):
         raise InvalidArgumentError.from_message(
@@ -392,10 +397,10 @@ def _checked(save_path: str) -> str:
     return path
 
 
-def _take_without_effect(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
+def _log_unused(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
     """Logs once for each documented argument that it has no effect, and refuses others."""
     if unknown := sorted(given.keys() - known):
         raise TypeError(f"{who} has no argument {unknown[0]!r}.")
-    if new := sorted(given.keys() - _named):
-        _named.update(new)
+    if new := sorted(given.keys() - _logged_unused):
+        _logged_unused.update(new)
         _logger.info("%s: %s: taken, without effect.", who, ", ".join(new))

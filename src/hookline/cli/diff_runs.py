@@ -11,9 +11,9 @@ import numpy as np
 
 from hookline import units
 from hookline.checkpoint.directory.manifest import Leaf
-from hookline.checkpoint.restoring import examine
-from hookline.checkpoint.restoring.examine import Found
-from hookline.cli import runs, shown
+from hookline.checkpoint.restoring import inspection
+from hookline.checkpoint.restoring.inspection import FoundCheckpoint
+from hookline.cli import output, runs
 from hookline.cli.runs import Difference, difference
 from hookline.errors import NotFoundError, OpError
 
@@ -45,60 +45,66 @@ class Change:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the differences, and returns the exit status."""
     if not arguments.json:
-        shown.require_rich()
-    with runs.examined():
-        a, b, changes, notes = runs.looked_again(lambda: _compared(arguments.a, arguments.b))
+        output.require_rich()
+    with runs.quiet_on_cpu():
+        a, b, changes, notes = runs.retry_if_removed(lambda: _compared(arguments.a, arguments.b))
     if arguments.json:
-        shown.as_json({"a": a.path, "b": b.path, "notes": notes, "variables": list(map(dataclasses.asdict, changes))})
+        output.print_json(
+            {"a": a.path, "b": b.path, "notes": notes, "variables": list(map(dataclasses.asdict, changes))}
+        )
     else:
         _show(a, b, changes, notes)
     return int(any(change.kind == "unread" for change in changes))
 
 
-def _compared(one: str, other: str) -> tuple[Found, Found, list[Change], list[str]]:
+def _compared(one: str, other: str) -> tuple[FoundCheckpoint, FoundCheckpoint, list[Change], list[str]]:
     (a, of_a), (b, of_b) = _checkpoint(one), _checkpoint(other)
     changes = sorted(_changes(a, b), key=lambda change: _ORDER.index(change.kind))
     return a, b, changes, [f"{name}: {note}" for name, note in (("A", of_a), ("B", of_b)) if note]
 
 
-def _checkpoint(path: str) -> tuple[Found, str]:
+def _checkpoint(path: str) -> tuple[FoundCheckpoint, str]:
     """Returns a checkpoint, or the newest complete one of a run, and a note on a newer one that was skipped."""
-    path, note = runs.normal(path), ""
-    if examine.is_one(path):
-        found = examine.one(path)
+    path, note = runs.normalize_path(path), ""
+    if inspection.is_checkpoint(path):
+        found = inspection.inspect_checkpoint(path)
     else:
-        contents = examine.contents(runs.folder(path))
+        contents = inspection.inspect_directory(runs.run_directory(path))
         if contents.newest is None:
-            why = contents.surprise or "it has no complete checkpoint"
-            raise NotFoundError.from_message(f"'{path}': {why}.") if runs.is_run(path) else runs.no_run(path, why)
+            why = contents.anomaly or "it has no complete checkpoint"
+            raise (
+                NotFoundError.from_message(f"'{path}': {why}.")
+                if runs.is_run(path)
+                else runs.not_a_run_error(path, why)
+            )
         found = contents.newest
-        if contents.due is not None and contents.due is not found:
-            note = f"{contents.due.name} is passed over, for it is broken: {contents.due.flaw}."
+        if contents.restore_target is not None and contents.restore_target is not found:
+            note = f"{contents.restore_target.name} is passed over, for it is broken: {contents.restore_target.defect}."
     if found.manifest is None:
-        raise NotFoundError.from_message(f"Checkpoint '{found.path}' is broken: {found.flaw}.")
+        raise NotFoundError.from_message(f"Checkpoint '{found.path}' is broken: {found.defect}.")
     return found, note
 
 
-def _changes(a: Found, b: Found) -> Iterator[Change]:
+def _changes(a: FoundCheckpoint, b: FoundCheckpoint) -> Iterator[Change]:
     assert a.manifest is not None
     assert b.manifest is not None
     ours, theirs, alike = a.manifest.leaves, b.manifest.leaves, []
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in theirs:
-            yield Change(name, "gone", a=_form(ours[name]))
+            yield Change(name, "gone", a=_describe_leaf(ours[name]))
         elif name not in ours:
-            yield Change(name, "added", b=_form(theirs[name]))
+            yield Change(name, "added", b=_describe_leaf(theirs[name]))
         elif ours[name].shape != theirs[name].shape or _is_array(ours[name]) != _is_array(theirs[name]):
-            yield Change(name, "reshaped", _form(ours[name]), _form(theirs[name]))
+            yield Change(name, "reshaped", _describe_leaf(ours[name]), _describe_leaf(theirs[name]))
         else:
             alike.append(name)
-    of_a = examine.values(a.path, [ours[name] for name in alike])
-    of_b = examine.values(b.path, [theirs[name] for name in alike])
+    of_a = inspection.read_values(a.path, [ours[name] for name in alike])
+    of_b = inspection.read_values(b.path, [theirs[name] for name in alike])
     for name, one, other in zip(alike, of_a, of_b, strict=True):
-        form = _form(ours[name]), _form(theirs[name])
+        form = _describe_leaf(ours[name]), _describe_leaf(theirs[name])
         unread = [(at, value) for at, value in (("A", one), ("B", other)) if isinstance(value, OpError)]
         if unread:
-            why = ", and ".join(_why(at, examine.reason(value)) for at, value in unread)
+            why = ", and ".join(_why(at, inspection.describe_error(value)) for at, value in unread)
             yield Change(name, "unread", *form, why=why)
         elif _is_array(ours[name]):
             by = difference(np.asarray(one), np.asarray(other))
@@ -113,39 +119,43 @@ def _changes(a: Found, b: Found) -> Iterator[Change]:
 
 
 def _why(at: str, reason: str) -> str:
-    return f"of {at} {reason}" if examine.is_denied(reason) else f"{at} is broken: {reason}"
+    return f"of {at} {reason}" if inspection.is_permission_denied(reason) else f"{at} is broken: {reason}"
 
 
 def _is_array(leaf: Leaf) -> bool:
     return leaf.kind in _ARRAYS
 
 
-def _form(leaf: Leaf) -> str:
+def _describe_leaf(leaf: Leaf) -> str:
     return f"{leaf.dtype} {tuple(leaf.shape)}" if leaf.shape else leaf.dtype
 
 
-def _show(a: Found, b: Found, changes: list[Change], notes: list[str]) -> None:
+def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: list[str]) -> None:
     same = sum(change.kind == "same" for change in changes)
-    shown.say(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
+    output.print_lines(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
     for note in notes:
-        shown.say(note)
+        output.print_lines(note)
     told = [change for change in changes if change.kind != "same"]
     if told:
-        shown.say("")
+        output.print_lines("")
         heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
-        shown.table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
+        output.print_table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
         for why in dict.fromkeys(change.why for change in told if change.why):
-            unread = units.count(sum(change.why == why for change in told), "variable")
-            shown.say("", f"{unread} could not be compared, for {why}.")
-    shown.say("", f"{units.count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
+            unread = units.format_count(sum(change.why == why for change in told), "variable")
+            output.print_lines("", f"{unread} could not be compared, for {why}.")
+    output.print_lines("", f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 
 def _cells(change: Change) -> list[str]:
     by = ["", "", ""]
     if change.by is not None:
         found = change.by
-        by = [shown.number(found.largest), shown.number(found.relative), f"{found.elements:,} of {found.total:,}"]
+        by = [
+            output.format_number(found.largest),
+            output.format_number(found.relative),
+            f"{found.elements:,} of {found.total:,}",
+        ]
     return [change.kind, change.name, _short(change.a), _short(change.b), *by]
 
 

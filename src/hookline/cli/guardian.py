@@ -18,8 +18,8 @@ import sys
 from collections.abc import Sequence
 
 _LONGEST_GRACE_SECS = 5.0
-_AFTERWARDS_SECS = 60.0
-_LOOK_EVERY_SECS = 0.05
+_CLEANUP_SECS = 60.0
+_POLL_SECS = 0.05
 
 # A task announces itself and holds the pipe until then, because the launcher may be killed right after starting it.
 _ANNOUNCE = """
@@ -40,26 +40,26 @@ class Guardian:
 
     Args:
         grace_secs: The time for groups to end after SIGTERM, at most 5 seconds; then they are killed.
-        afterwards: A command to run once they have ended; empty for none.
+        cleanup_command: A command to run once they have ended; empty for none.
 
     Attributes:
         pipe: The standard input for announced commands, which they replace with an empty one.
     """
 
-    def __init__(self, grace_secs: float, afterwards: Sequence[str] = ()) -> None:
+    def __init__(self, grace_secs: float, cleanup_command: Sequence[str] = ()) -> None:
         # -P: modules of hookline in the script's folder must not hide others of the same name.
-        command = [sys.executable, "-P", __file__, str(min(grace_secs, _LONGEST_GRACE_SECS)), *afterwards]
+        command = [sys.executable, "-P", __file__, str(min(grace_secs, _LONGEST_GRACE_SECS)), *cleanup_command]
         self._process = subprocess.Popen(
             command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )
         assert self._process.stdin is not None
         self.pipe = self._process.stdin
 
-    def announced(self, command: Sequence[str]) -> list[str]:
+    def wrap_command(self, command: Sequence[str]) -> list[str]:
         """Returns a command that announces its process group, which it must lead, and then becomes `command`."""
         return [sys.executable, "-I", "-S", "-c", _ANNOUNCE, *command]
 
-    def forget(self, group: int) -> None:
+    def withdraw(self, group: int) -> None:
         """Spares a process group; call it before its number is returned to the system."""
         with contextlib.suppress(BrokenPipeError):
             self.pipe.write(b"-%d\n" % group)
@@ -79,18 +79,18 @@ def _main(grace_secs: float, afterwards: list[str]) -> None:
         groups = groups | {number} if number > 0 else groups - {-number}
     _end(groups, grace_secs)
     if afterwards:
-        subprocess.run(afterwards, stdin=subprocess.DEVNULL, timeout=_AFTERWARDS_SECS, check=False)
+        subprocess.run(afterwards, stdin=subprocess.DEVNULL, timeout=_CLEANUP_SECS, check=False)
 
 
 def _end(groups: set[int], grace_secs: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         groups = _signal(groups, number)
-        for _ in range(round(grace_secs / _LOOK_EVERY_SECS)):
+        for _ in range(round(grace_secs / _POLL_SECS)):
             # A group that has ended is forgotten soon, because the system may reuse its number.
             groups = _signal(groups, 0)
             if not groups:
                 return
-            select.select((), (), (), _LOOK_EVERY_SECS)
+            select.select((), (), (), _POLL_SECS)
 
 
 def _signal(groups: set[int], number: int) -> set[int]:

@@ -13,58 +13,58 @@ import numpy as np
 from hookline import clock, units
 from hookline.checkpoint.directory import leaves
 from hookline.checkpoint.directory.manifest import Leaf
-from hookline.checkpoint.restoring import examine
-from hookline.checkpoint.restoring.examine import Contents, Found
-from hookline.checkpoint.saving.contents import HOOK_STATES, shown_devices
-from hookline.cli import runs, shown
-from hookline.cli.runs import Size, size_of
+from hookline.checkpoint.restoring import inspection
+from hookline.checkpoint.restoring.inspection import DirectoryContents, FoundCheckpoint
+from hookline.checkpoint.saving.contents import HOOK_STATES, format_devices
+from hookline.cli import output, runs
+from hookline.cli.runs import ArrayStats, array_stats
 from hookline.errors import NotFoundError, OpError
 
 _LONGEST_VALUE = 40
 
 
 @dataclasses.dataclass(frozen=True)
-class Variable:
+class InspectedLeaf:
     """A leaf of a checkpoint, with its value if it was read.
 
     Attributes:
         leaf: The description of the leaf.
-        size: The norm of an array of numbers; None if it was not read.
+        stats: The norm of an array of numbers; None if it was not read.
         value: The value of a single number or a text; None if it was not read.
-        flaw: The reason why it could not be read; empty if it could, or was not tried.
+        defect: The reason why it could not be read; empty if it could, or was not tried.
     """
 
     leaf: Leaf
-    size: Size | None = None
+    stats: ArrayStats | None = None
     value: Any = None
-    flaw: str = ""
+    defect: str = ""
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report, and returns the exit status."""
     if not arguments.json:
-        shown.require_rich()
-    with runs.examined():
-        report = runs.looked_again(
+        output.require_rich()
+    with runs.quiet_on_cpu():
+        report = runs.retry_if_removed(
             lambda: _Report(
                 arguments.run, reads=not arguments.no_values, reads_all=arguments.verify, shows_all=arguments.all
             )
         )
         if arguments.json:
-            shown.as_json(report.as_json())
+            output.print_json(report.to_json())
         else:
             report.show()
-    return int(arguments.verify and any(report.flaw(found) and not found.is_unfinished for found in report.all))
+    return int(arguments.verify and any(report.defect(found) and not found.is_unfinished for found in report.all))
 
 
 class _Report:
     """The report about a run, or about one checkpoint."""
 
     def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
-        self.contents, self._is_run = _look(path)
+        self.contents, self._is_run = _find_checkpoints(path)
         self.all = list(self.contents.checkpoints)
-        self.newest, self.due = self.contents.newest, self.contents.due
-        self._read: dict[str, list[Variable]] = {}
+        self.newest, self.restore_target = self.contents.newest, self.contents.restore_target
+        self._read: dict[str, list[InspectedLeaf]] = {}
         self._reads, self._reads_all, self._all = reads, reads_all, shows_all
         for found in [each for each in self._candidates() if reads]:
             try:
@@ -74,76 +74,84 @@ class _Report:
                 if not self._candidates():
                     raise
                 continue
-            if not reads_all and not self.flaw(found):
+            if not reads_all and not self.defect(found):
                 break
-        whole = [found for found in self._candidates() if not self.flaw(found)]
+        whole = [found for found in self._candidates() if not self.defect(found)]
         self.inspected = next(iter([*whole, *self._candidates()]), None)
 
-    def _candidates(self) -> list[Found]:
+    def _candidates(self) -> list[FoundCheckpoint]:
         """Returns the complete checkpoints, first the one that a training would restore."""
         complete = [found for found in self.all if found.manifest is not None]
         return sorted(complete, key=lambda found: found is not self.newest)
 
-    def flaw(self, found: Found) -> str:
+    def defect(self, found: FoundCheckpoint) -> str:
         """Returns the known flaw of a checkpoint, or empty text."""
-        broken = [variable for variable in self._read.get(found.path, ()) if variable.flaw]
-        if found.flaw or not broken:
-            return found.flaw
-        more = f" and {units.count(len(broken) - 1, 'other variable')}" if broken[1:] else ""
-        return f"{broken[0].leaf.name}{more} cannot be read: {broken[0].flaw}"
+        broken = [variable for variable in self._read.get(found.path, ()) if variable.defect]
+        if found.defect or not broken:
+            return found.defect
+        more = f" and {units.format_count(len(broken) - 1, 'other variable')}" if broken[1:] else ""
+        return f"{broken[0].leaf.name}{more} cannot be read: {broken[0].defect}"
 
-    def variables(self, found: Found) -> list[Variable]:
+    def variables(self, found: FoundCheckpoint) -> list[InspectedLeaf]:
         """Returns the variables of a checkpoint, with values if they were read."""
         assert found.manifest is not None
-        return self._read.get(found.path) or [Variable(leaf) for leaf in found.manifest.leaves.values()]
+        return self._read.get(found.path) or [InspectedLeaf(leaf) for leaf in found.manifest.leaves.values()]
 
     def show(self) -> None:
         for line in self._about():
-            shown.say(line)
+            output.print_lines(line)
         if self.all:
-            shown.say("")
+            output.print_lines("")
             rows = [self._row(found) for found in self.all]
-            styles = ["dim" if found.is_unfinished else "red" if self.flaw(found) else "" for found in self.all]
-            shown.table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
+            styles = ["dim" if found.is_unfinished else "red" if self.defect(found) else "" for found in self.all]
+            output.print_table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
         for found in self.all:
-            if (flaw := self.flaw(found)) and not found.is_unfinished:
-                is_broken = "" if examine.is_denied(flaw) else " is broken"
-                shown.say("", f"{found.name}{is_broken}: {flaw}.")
+            if (flaw := self.defect(found)) and not found.is_unfinished:
+                is_broken = "" if inspection.is_permission_denied(flaw) else " is broken"
+                output.print_lines("", f"{found.name}{is_broken}: {flaw}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
-            what = units.count(len(variables), "variable")
-            shown.say("", f"{self.inspected.name} holds {what}, {units.size(nbytes)}:", "")
+            what = units.format_count(len(variables), "variable")
+            output.print_lines("", f"{self.inspected.name} holds {what}, {units.format_bytes(nbytes)}:", "")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
-            told = [each for each in variables if self._all or each.flaw or not each.leaf.name.startswith(HOOK_STATES)]
-            styles = ["red" if variable.flaw else "" for variable in told]
-            shown.table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
+            told = [
+                each for each in variables if self._all or each.defect or not each.leaf.name.startswith(HOOK_STATES)
+            ]
+            styles = ["red" if variable.defect else "" for variable in told]
+            output.print_table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
             if left := len(variables) - len(told):
-                shown.say(f"and {units.count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}")
+                output.print_lines(
+                    f"and {units.format_count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}"
+                )
 
         if self._reads_all:
-            broken = sum(1 for found in self.all if not found.is_unfinished and self.flaw(found))
-            shown.say("", f"Read and compared: {units.count(len(self._read), 'checkpoint')}. Broken: {broken}.")
+            broken = sum(1 for found in self.all if not found.is_unfinished and self.defect(found))
+            output.print_lines(
+                "", f"Read and compared: {units.format_count(len(self._read), 'checkpoint')}. Broken: {broken}."
+            )
 
     def _about(self) -> Iterator[str]:
-        contents, due, inspected = self.contents, self.due, self.inspected
+        contents, due, inspected = self.contents, self.restore_target, self.inspected
         if not self._is_run:
             yield self.all[0].path
             return
-        complete = units.count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
+        complete = units.format_count(sum(found.manifest is not None for found in self.all), "complete checkpoint")
         if due is None:
             yield f"{contents.directory}: {complete}."
-        elif not self.flaw(due):
+        elif not self.defect(due):
             yield f"{contents.directory}: {complete}, the newest is {due.name}."
-        elif inspected is None or self.flaw(inspected):
+        elif inspected is None or self.defect(inspected):
             yield f"{contents.directory}: {complete}{'' if inspected is None else ', but none can be read'}."
-            yield f"A training stops at {due.name}, which {_is_broken(self.flaw(due))}."
+            yield f"A training stops at {due.name}, which {_is_broken(self.defect(due))}."
         else:
             yield (
-                f"{contents.directory}: {complete}. The newest, {due.name}, {_is_broken(self.flaw(due))}; "
+                f"{contents.directory}: {complete}. The newest, {due.name}, {_is_broken(self.defect(due))}; "
                 f"the newest that can be read is {inspected.name}."
             )
-            unless = "" if examine.is_denied(self.flaw(due)) else ', unless it has restore="latest-readable"'
+            unless = (
+                "" if inspection.is_permission_denied(self.defect(due)) else ', unless it has restore="latest-valid"'
+            )
             yield f"A training stops at {due.name}{unless}."
         for note in contents.notes:
             yield f"Note: {note}."
@@ -152,17 +160,19 @@ class _Report:
             saves = {True: "saves there now", False: "saved there and was ended", None: "saves there, if it still runs"}
             yield f"Process {who.pid} on {who.host} {saves[runs_now]}."
 
-    def _row(self, found: Found) -> list[str]:
+    def _row(self, found: FoundCheckpoint) -> list[str]:
         step = "" if found.step is None else str(found.step)
-        age = shown.duration(clock.time() - found.timestamp)
-        return [found.name, step, age, units.size(found.nbytes), _devices(found), self._state(found)]
+        age = output.format_duration(clock.time() - found.timestamp)
+        return [found.name, step, age, units.format_bytes(found.nbytes), _devices(found), self._state(found)]
 
-    def _state(self, found: Found) -> str:
-        if flaw := self.flaw(found):
-            return flaw if found.is_unfinished else "cannot be read" if examine.is_denied(flaw) else "broken"
+    def _state(self, found: FoundCheckpoint) -> str:
+        if flaw := self.defect(found):
+            return (
+                flaw if found.is_unfinished else "cannot be read" if inspection.is_permission_denied(flaw) else "broken"
+            )
         state = self.contents.state
         marks = []
-        if found is self.due:
+        if found is self.restore_target:
             marks = ["newest"]
         elif found is self.inspected and self._is_run:
             marks = ["newest that can be read"]
@@ -172,7 +182,7 @@ class _Report:
             marks.append("of a failed training")
         return ", ".join(marks) or "complete"
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         inspected, state, writer = self.inspected, self.contents.state, self.contents.writer
         return {
             "directory": self.contents.directory,
@@ -181,14 +191,14 @@ class _Report:
             "last_good": state and state.last_good and os.path.basename(state.last_good),
             "max_to_keep": state and state.max_to_keep,
             "note": "; ".join(self.contents.notes),
-            "writer": writer and {"process": writer.owner.pid, "host": writer.owner.host, "runs": writer.runs},
+            "writer": writer and {"process": writer.owner.pid, "host": writer.owner.host, "runs": writer.is_running},
             "checkpoints": [self._checkpoint(found) for found in self.all],
             "inspected": inspected and inspected.name,
             "variables": [] if inspected is None else list(map(_variable, self.variables(inspected))),
         }
 
-    def _checkpoint(self, found: Found) -> dict[str, Any]:
-        flaw = self.flaw(found)
+    def _checkpoint(self, found: FoundCheckpoint) -> dict[str, Any]:
+        flaw = self.defect(found)
         return {
             "name": found.name,
             "state": "unfinished" if found.is_unfinished else "broken" if flaw else "complete",
@@ -203,56 +213,56 @@ class _Report:
         }
 
 
-def read(found: Found) -> Iterator[Variable]:
+def read(found: FoundCheckpoint) -> Iterator[InspectedLeaf]:
     """Yields the variables of a complete checkpoint; few are in memory at once."""
     assert found.manifest is not None
     each = found.manifest.leaves.values()
-    for leaf, value in zip(each, examine.values(found.path, each), strict=True):
+    for leaf, value in zip(each, inspection.read_values(found.path, each), strict=True):
         if isinstance(value, OpError):
-            yield Variable(leaf, flaw=examine.reason(value))
+            yield InspectedLeaf(leaf, defect=inspection.describe_error(value))
         elif leaf.kind == "key" or leaf.kind == "bytes":
-            yield Variable(leaf)
+            yield InspectedLeaf(leaf)
         elif leaf.kind in ("array", "numpy", "scalar"):
             array = np.asarray(value)
-            yield Variable(leaf, size_of(array), array.item() if array.ndim == 0 else None)
+            yield InspectedLeaf(leaf, array_stats(array), array.item() if array.ndim == 0 else None)
         else:
-            yield Variable(leaf, value=value)
+            yield InspectedLeaf(leaf, value=value)
 
 
 def _is_broken(flaw: str) -> str:
-    return "cannot be read" if examine.is_denied(flaw) else "is broken"
+    return "cannot be read" if inspection.is_permission_denied(flaw) else "is broken"
 
 
-def _look(path: str) -> tuple[Contents, bool]:
+def _find_checkpoints(path: str) -> tuple[DirectoryContents, bool]:
     """Returns the checkpoints of a run, or a single one; and whether it is a run."""
-    path = runs.normal(path)
-    if examine.is_one(path):
-        found = examine.one(path)
-        return Contents(os.path.dirname(found.path), (found,), None, None, None, "", (), None), False
-    contents = examine.contents(runs.folder(path))
+    path = runs.normalize_path(path)
+    if inspection.is_checkpoint(path):
+        found = inspection.inspect_checkpoint(path)
+        return DirectoryContents(os.path.dirname(found.path), (found,), None, None, None, "", (), None), False
+    contents = inspection.inspect_directory(runs.run_directory(path))
     if not contents.checkpoints and not runs.is_run(path):
-        raise runs.no_run(path, "it has no checkpoint and no event file")
+        raise runs.not_a_run_error(path, "it has no checkpoint and no event file")
     return contents, True
 
 
-def _devices(found: Found) -> str:
+def _devices(found: FoundCheckpoint) -> str:
     if found.manifest is None:
         return ""
-    return shown_devices(found.manifest.devices) if found.manifest.devices else "1 device"
+    return format_devices(found.manifest.devices) if found.manifest.devices else "1 device"
 
 
-def _cells(variable: Variable, was_read: bool) -> list[str]:
+def _cells(variable: InspectedLeaf, was_read: bool) -> list[str]:
     leaf = variable.leaf
     last = (
-        variable.flaw
-        if examine.is_denied(variable.flaw)
-        else f"broken: {variable.flaw}"
-        if variable.flaw
-        else _measured(variable)
+        variable.defect
+        if inspection.is_permission_denied(variable.defect)
+        else f"broken: {variable.defect}"
+        if variable.defect
+        else _format_measured(variable)
         if was_read
         else ""
     )
-    return [leaf.name, str(tuple(leaf.shape)), leaf.dtype, units.size(leaves.nbytes(leaf)), _pieces(leaf), last]
+    return [leaf.name, str(tuple(leaf.shape)), leaf.dtype, units.format_bytes(leaves.nbytes(leaf)), _pieces(leaf), last]
 
 
 def _pieces(leaf: Leaf) -> str:
@@ -262,19 +272,19 @@ def _pieces(leaf: Leaf) -> str:
     return f"{len(leaf.pieces)} of {' or '.join(map(str, sorted(shapes)))}"
 
 
-def _measured(variable: Variable) -> str:
+def _format_measured(variable: InspectedLeaf) -> str:
     if variable.value is not None:
-        text = shown.number(variable.value) if isinstance(variable.value, float) else repr(variable.value)
+        text = output.format_number(variable.value) if isinstance(variable.value, float) else repr(variable.value)
         return f"= {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]} ...'}"
-    if variable.size is None:
+    if variable.stats is None:
         return ""
-    size = variable.size
+    size = variable.stats
     bad = ", ".join(f"{count:,} {name}" for count, name in ((size.nans, "NaN"), (size.infs, "infinite")) if count)
-    return f"{shown.number(size.norm)} ({bad})" if bad else shown.number(size.norm)
+    return f"{output.format_number(size.norm)} ({bad})" if bad else output.format_number(size.norm)
 
 
-def _variable(variable: Variable) -> dict[str, Any]:
-    leaf, size, value = variable.leaf, variable.size, variable.value
+def _variable(variable: InspectedLeaf) -> dict[str, Any]:
+    leaf, size, value = variable.leaf, variable.stats, variable.value
     return {
         "name": leaf.name,
         "kind": leaf.kind,
@@ -286,5 +296,5 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "nans": None if size is None else size.nans,
         "infs": None if size is None else size.infs,
         "value": str(value) if isinstance(value, complex) else value,
-        "broken": variable.flaw,
+        "broken": variable.defect,
     }

@@ -13,15 +13,24 @@ from collections.abc import Iterator
 
 from hookline import clock
 from hookline.cli.guardian import Guardian
-from hookline.cli.task import Echo, Signals, Task, as_of_shell, is_failure, restarts, say, started
+from hookline.cli.task import (
+    OutputEcho,
+    SignalCatcher,
+    Task,
+    is_failure,
+    log_message,
+    restart_policy,
+    shell_status,
+    start_process,
+)
 from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
-from hookline.distributed.cluster.connection import await_head
-from hookline.distributed.cluster.processes import ProcessGroup, stop_all
-from hookline.distributed.cluster.ray_cluster import PrivateRayCluster, require_ray
+from hookline.distributed.cluster.local_ray_cluster import LocalRayCluster, require_ray
+from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
+from hookline.distributed.cluster.ray_connection import wait_for_head
 from hookline.errors import CancelledError
-from hookline.signals.preemption import KILLED
+from hookline.signals.preemption import KILLED_STATUS
 
-_LOOK_EVERY_SECS = 0.1
+_POLL_SECS = 0.1
 _STOP_SERVERS_SECS = 60.0
 
 
@@ -45,7 +54,7 @@ def run(what: argparse.Namespace) -> int:
     require_ray()
     job = what.job or f"hookline-{secrets.token_hex(4)}"
     with (
-        Signals() as signals,
+        SignalCatcher() as signals,
         Guardian(what.grace, _stop_command(what, job)) as guardian,
         _ray(what, job, signals) as environment,
     ):
@@ -63,21 +72,21 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _ray(what: argparse.Namespace, job: str, signals: Signals) -> Iterator[dict[str, str]]:
+def _ray(what: argparse.Namespace, job: str, signals: SignalCatcher) -> Iterator[dict[str, str]]:
     """Yields the variables with the address of the Ray cluster; afterwards removes the job from the cluster."""
     if what.address is not None:
         Cluster(what.address, job=job)
-        await_head(what.address, ClusterOptions().connect_secs)
+        wait_for_head(what.address, ClusterOptions().connect_secs)
         try:
             token = {} if what.token_path is None else {"HOOKLINE_TOKEN_PATH": os.path.abspath(what.token_path)}
             yield {"HOOKLINE_ADDRESS": what.address, **token}
         finally:
             _stop_servers(what, job)
         return
-    private = PrivateRayCluster()
+    private = LocalRayCluster()
     try:
         with contextlib.suppress(CancelledError):
-            private.start(signals.came)
+            private.start(signals.has_caught)
         yield {} if signals.caught else private.environment()
     finally:
         private.stop()
@@ -85,10 +94,12 @@ def _ray(what: argparse.Namespace, job: str, signals: Signals) -> Iterator[dict[
 
 def _stop_servers(what: argparse.Namespace, job: str) -> None:
     """Ends the servers of the job, in a separate process, because a process that joined Ray ends with the cluster."""
-    stopper = ProcessGroup(_stop_command(what, job), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    stopper = ProcessTree(_stop_command(what, job), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     if stopper.wait(_STOP_SERVERS_SECS) != 0:
         stopper.kill()
-        say(f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`.")
+        log_message(
+            f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`."
+        )
 
 
 def _stop_command(what: argparse.Namespace, job: str) -> list[str]:
@@ -103,53 +114,53 @@ class _Job:
     """The tasks of a job."""
 
     def __init__(
-        self, what: argparse.Namespace, environment: dict[str, str], signals: Signals, guardian: Guardian
+        self, what: argparse.Namespace, environment: dict[str, str], signals: SignalCatcher, guardian: Guardian
     ) -> None:
-        self._what, self._signals, self._guardian = what, signals, guardian
+        self._config, self._signals, self._guardian = what, signals, guardian
         self._environment = {**os.environ, **environment}
         self._environment.pop("TF_CONFIG", None)
         self._environment["PYTHONUNBUFFERED"] = "1"
         self._environment["HOOKLINE_NUM_WORKERS"] = str(what.workers)
         self._environment["HOOKLINE_NUM_SERVERS"] = str(what.servers)
         self._tasks: dict[str, Task] = {}
-        self._echo = Echo(width=max(len(_name(rank)) for rank in range(what.workers)))
+        self._echo = OutputEcho(width=max(len(_name(rank)) for rank in range(what.workers)))
 
     def run(self) -> int:
         """Starts all tasks, waits, and leaves none running; returns the exit status."""
         try:
-            for rank in range(self._what.workers):
+            for rank in range(self._config.workers):
                 self._add(rank)
             status = self._wait(["chief"], None)
             for task in self._tasks.values():
-                task.start_no_more()
+                task.disable_restarts()
             if status == 0:
-                self._wait(list(self._tasks), self._what.grace)
+                self._wait(list(self._tasks), self._config.grace)
             late = self._running()
             if self._signals.caught and not status:
-                self._signals.stop(self._processes(), self._what.grace, lambda: not self._running())
+                self._signals.stop(self._processes(), self._config.grace, lambda: not self._running())
                 return self._status(late, self._signals.exit_status)
             if not status:
                 if late:
-                    secs = self._what.grace
-                    say(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
+                    secs = self._config.grace
+                    log_message(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
                 return 0
             # Only a chief saves the results of workers.
-            stop_all(self._processes(), self._what.grace, lambda: self._signals.again)
-            return as_of_shell(status) if is_failure(status) else self._status(late, as_of_shell(status))
+            stop_all(self._processes(), self._config.grace, lambda: self._signals.has_repeated)
+            return shell_status(status) if is_failure(status) else self._status(late, shell_status(status))
         finally:
             stop_all(self._processes())
             self._echo.finish()
 
-    def _processes(self) -> list[ProcessGroup]:
+    def _processes(self) -> list[ProcessTree]:
         return [task.process for task in self._tasks.values()]
 
     def _add(self, rank: int) -> None:
         task = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
         environment = {**self._environment, **task}
         name = _name(rank)
-        command = (sys.executable, str(self._what.script), *self._what.arguments)
-        start = functools.partial(started, name, command, environment, self._guardian, self._echo)
-        self._tasks[name] = Task(name, start, restarts(self._what), say)
+        command = (sys.executable, str(self._config.script), *self._config.arguments)
+        start = functools.partial(start_process, name, command, environment, self._guardian, self._echo)
+        self._tasks[name] = Task(name, start, restart_policy(self._config), log_message)
 
     def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:
         """Waits until the named tasks have ended for good, and returns the status of the first."""
@@ -158,7 +169,7 @@ class _Job:
             ended = {name for name, task in self._tasks.items() if task.status() is not None}
             if ended.issuperset(names) or (deadline is not None and clock.monotonic() >= deadline):
                 break
-            self._signals.wait(_LOOK_EVERY_SECS)
+            self._signals.wait(_POLL_SECS)
         return self._tasks[names[0]].status()
 
     def _running(self) -> list[str]:
@@ -169,8 +180,8 @@ class _Job:
         statuses = {name: self._tasks[name].status() or 0 for name in stopped}
         chief = statuses.get("chief", 0)
         if is_failure(chief):
-            return as_of_shell(chief)
-        return KILLED if KILLED in map(as_of_shell, statuses.values()) else in_order
+            return shell_status(chief)
+        return KILLED_STATUS if KILLED_STATUS in map(shell_status, statuses.values()) else in_order
 
 
 def _name(rank: int) -> str:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hookline.cli import shown
+from hookline.cli import output
 from hookline.errors import OpError
-from hookline.log import escaped
-from hookline.signals.interrupts import held_back
+from hookline.log import escape_text
+from hookline.signals.interrupts import defer_sigint
 from hookline.version import __version__
 
 MAX_RESTARTS = 10
-_NOT_IN_STEP = ("workers", "servers", "address", "token_path", "job")
+_NOT_WITH_SPMD = ("workers", "servers", "address", "token_path", "job")
 
 _RUN = "folder with the checkpoints of a run, or one checkpoint in it, such as runs/a/model.ckpt-40"
 _EVERY = """
@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
     """Prints nothing that a terminal acts on, when it repeats an argument."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(escaped(message), file)
+        super()._print_message(escape_text(message), file)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -142,7 +142,7 @@ def _add_diff(commands: _Commands) -> None:
 def _add_events(commands: _Commands) -> None:
     made = _command(
         commands,
-        "events_of_runs",
+        "show_events",
         "events",
         "show the scalars of runs as a table, as CSV or as JSON",
         f"""
@@ -223,16 +223,16 @@ def _add_launch(commands: _Commands) -> None:
         Ray cluster on the loopback interface. Ctrl-C and SIGTERM ask every task to save and end, and stop all started
         processes. The exit status is that of the chief.
 
-        With --in-step the processes train synchronously on this machine, with jax.distributed and without Ray; the
+        With --spmd the processes train synchronously on this machine, with jax.distributed and without Ray; the
         exit status is that of the first one that fails.
         """,
         """
         hookline launch --workers 4 --servers 2 train.py --steps 1000
-        hookline launch --in-step --processes 4 train.py
+        hookline launch --spmd --processes 4 train.py
         """,
     )
     add = made.add_argument
-    add("--in-step", action="store_true", help="run synchronously: all processes make each step together")
+    add("--spmd", action="store_true", help="run synchronously: all processes make each step together")
     add("--processes", type=_positive, default=None, metavar="N", help="the number of processes in step")
     add("--check-every-launch", action="store_true", help="compare each program among the processes before its launch")
     add("--workers", type=_positive, default=None, help="the number of training processes, with the chief (default: 1)")
@@ -245,7 +245,7 @@ def _add_launch(commands: _Commands) -> None:
         "--restart",
         choices=["none", "on-failure"],
         default="none",
-        help="whether to restart a failed task; with --in-step all processes (default: none)",
+        help="whether to restart a failed task; with --spmd all processes (default: none)",
     )
     add(
         "--max-restarts",
@@ -354,7 +354,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "launch":
             # Before the imports, so that wrong options are reported without a wait for JAX.
             _check_launch(arguments)
-        with held_back():
+        with defer_sigint():
             module = importlib.import_module(f"hookline.cli.{arguments.module}")
         status = getattr(module, arguments.function)(arguments)
         sys.stdout.flush()
@@ -367,7 +367,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OpError, ModuleNotFoundError, ValueError, OSError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in _EXTRAS:
             raise
-        shown.complain(f"{command}: {_said(error)}")
+        output.print_error(f"{command}: {_format_error(error)}")
         return MISUSED if isinstance(error, ValueError | ModuleNotFoundError) else FAILED
 
 
@@ -375,33 +375,31 @@ def _check_launch(arguments: argparse.Namespace) -> None:
     """Checks the combination of options, and chooses the module for it."""
     if not arguments.script.is_file():
         raise ValueError(f"there is no script {str(arguments.script)!r}. Give the path of a Python file.")
-    if arguments.in_step:
-        for name in _NOT_IN_STEP:
+    if arguments.spmd:
+        for name in _NOT_WITH_SPMD:
             if getattr(arguments, name) is not None:
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(
-                    f"{option} does not go with --in-step: it is for a chief and workers, with parameter servers on "
+                    f"{option} does not go with --spmd: it is for a chief and workers, with parameter servers on "
                     "Ray. Processes in step have neither, and are counted by --processes."
                 )
         if arguments.processes is None:
-            raise ValueError("--in-step requires --processes N, the number of processes on this machine.")
+            raise ValueError("--spmd requires --processes N, the number of processes on this machine.")
     elif arguments.processes is not None:
-        raise ValueError(
-            "--processes requires --in-step. The processes of a chief and workers are counted by --workers."
-        )
+        raise ValueError("--processes requires --spmd. The processes of a chief and workers are counted by --workers.")
     elif arguments.check_every_launch:
-        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch different programs.")
+        raise ValueError("--check-every-launch requires --spmd: a chief and workers launch different programs.")
     elif arguments.address is None and arguments.token_path is not None:
         raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
     if arguments.restart == "none" and arguments.max_restarts is not None:
         raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
-    if arguments.in_step:
-        arguments.module = "launch_in_step"
+    if arguments.spmd:
+        arguments.module = "launch_spmd"
     else:
         arguments.workers, arguments.servers = arguments.workers or 1, arguments.servers or 1
 
 
-def _said(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         return f"'{file}' cannot be read: {error.strerror}." if file else f"{error.strerror}."

@@ -17,14 +17,14 @@ from hookline.errors import NotFoundError
 
 T = TypeVar("T")
 
-_LOOKS = 5
+_MAX_RETRIES = 5
 _OF_A_RUN = ("checkpoint", "graph.txt")
 
 _BLOCK = 2**17
 
 
 @contextlib.contextmanager
-def examined() -> Iterator[None]:
+def quiet_on_cpu() -> Iterator[None]:
     """Restricts JAX to the CPU, because a run may use the other devices, and silences the log.
 
     The command reports broken checkpoints itself. For each read that ends after another one has failed, TensorStore has
@@ -36,15 +36,15 @@ def examined() -> Iterator[None]:
     logger = logging.getLogger("hookline")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    if not isinstance(sys.unraisablehook, _OfOthers):
-        sys.unraisablehook = _OfOthers(sys.unraisablehook)
+    if not isinstance(sys.unraisablehook, _FilteringHook):
+        sys.unraisablehook = _FilteringHook(sys.unraisablehook)
     try:
         yield
     finally:
         logger.setLevel(level)
 
 
-class _OfOthers:
+class _FilteringHook:
     """Passes errors on to `hook`, except those of TensorStore's reads whose event loop has ended."""
 
     def __init__(self, hook: Callable[[sys.UnraisableHookArgs], object]) -> None:
@@ -55,22 +55,22 @@ class _OfOthers:
             self._hook(unraisable)
 
 
-def looked_again(look: Callable[[], T]) -> T:
-    """Returns the result of `look`, and repeats it if the training has removed the checkpoint meanwhile."""
-    for _ in range(_LOOKS - 1):
+def retry_if_removed(function: Callable[[], T]) -> T:
+    """Returns the result of `function`, and repeats it if the training has removed the checkpoint meanwhile."""
+    for _ in range(_MAX_RETRIES - 1):
         with contextlib.suppress(NotFoundError):
-            return look()
-    return look()
+            return function()
+    return function()
 
 
-def folder(path: str) -> str:
+def run_directory(path: str) -> str:
     """Returns the path of a folder in its normal form.
 
     Raises:
         NotFoundError: The folder does not exist.
         ValueError: The path is empty text.
     """
-    path = normal(path)
+    path = normalize_path(path)
     if not os.path.isdir(path):
         there = "is a file, not a folder" if os.path.exists(path) else "does not exist"
         raise NotFoundError.from_message(f"'{path}' {there}.{_neighbours(path)}")
@@ -81,13 +81,13 @@ def _neighbours(path: str) -> str:
     """Returns a sentence with the checkpoints beside a path with such a name; empty if there are none."""
     from hookline.checkpoint.directory import layout
 
-    parent, base = os.path.split(layout.base_of(path))
-    names = [name for name in layout.names(parent or os.curdir) if layout.base_of(name) == base != name]
+    parent, base = os.path.split(layout.base_path(path))
+    names = [name for name in layout.checkpoint_names(parent or os.curdir) if layout.base_path(name) == base != name]
     names.sort(key=lambda name: int(name.rpartition("-")[2]))
     return f" There are {', '.join(names)}." if names and base != os.path.basename(path) else ""
 
 
-def normal(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Returns a path in its normal form; raises `ValueError` for empty text, as of an unset shell variable."""
     if not path:
         raise ValueError("a folder is required, got ''. The current one is '.'.")
@@ -107,12 +107,12 @@ def event_files(directory: str) -> dict[str, list[str]]:
     return found
 
 
-def no_run(directory: str, lacks: str) -> NotFoundError:
+def not_a_run_error(directory: str, lacks: str) -> NotFoundError:
     """Returns the error for a folder that is no run, with suggestions from below it."""
     from hookline.checkpoint.directory import layout
 
     entries = os.listdir(directory)
-    inside = (os.path.join(directory, name) for name in sorted(layout.folders(directory)))
+    inside = (os.path.join(directory, name) for name in sorted(layout.subdirectories(directory)))
     below = [path for path in inside if is_run(path)]
     message = f"'{directory}' {'is empty' if not entries else f'is not a run: {lacks}'}."
     if below:
@@ -130,7 +130,7 @@ def is_run(directory: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Size:
+class ArrayStats:
     """The L2 norm of an array, and its counts of NaNs and infinities, which the norm includes."""
 
     norm: float
@@ -155,20 +155,20 @@ class Difference:
     total: int
 
 
-def size_of(array: np.ndarray) -> Size:
+def array_stats(array: np.ndarray) -> ArrayStats:
     """Measures an array of numbers.
 
     Example:
-        >>> size_of(np.array([3.0, 4.0]))
-        Size(norm=5.0, nans=0, infs=0)
+        >>> array_stats(np.array([3.0, 4.0]))
+        ArrayStats(norm=5.0, nans=0, infs=0)
     """
     norm, nans, infs = 0.0, 0, 0
     for block in _blocks(array):
-        wide = _wide(block)
+        wide = _as_wide_dtype(block)
         nans += int(np.isnan(wide).sum())
         infs += int(np.isinf(wide).sum())
         norm = _hypot(norm, float(np.linalg.norm(wide)))
-    return Size(norm, nans, infs)
+    return ArrayStats(norm, nans, infs)
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> Difference:
@@ -181,7 +181,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> Difference:
     largest, norm, before, elements = 0.0, 0.0, 0.0, 0
     with np.errstate(invalid="ignore", over="ignore"):
         for one, other in zip(_blocks(a), _blocks(b), strict=True):
-            wide, far = _wide(one), _wide(other)
+            wide, far = _as_wide_dtype(one), _as_wide_dtype(other)
             alike = (one == other) if one.dtype == other.dtype else (wide == far)
             same = np.asarray(alike, bool) | (np.isnan(wide) & np.isnan(far))
             apart = np.abs(np.where(same, 0, far - wide))
@@ -198,7 +198,7 @@ def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
         yield flat[start : start + _BLOCK]
 
 
-def _wide(block: np.ndarray) -> np.ndarray:
+def _as_wide_dtype(block: np.ndarray) -> np.ndarray:
     return block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
 
 

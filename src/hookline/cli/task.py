@@ -13,21 +13,21 @@ from types import FrameType
 from typing import IO, TextIO
 
 from hookline import clock
-from hookline.cli import shown
+from hookline.cli import output
 from hookline.cli.guardian import Guardian
 from hookline.cli.main import MAX_RESTARTS
-from hookline.distributed.cluster.processes import ProcessGroup, stop_all
+from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
 from hookline.monitored import RecoveryPolicy
 from hookline.signals import preemption
 
 _FINISH_SECS = 5.0
 
-_LOOK_EVERY_SECS = 0.05
-ASKED = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECS = 0.05
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The signals for an orderly end of a task."""
 
 
-class Echo:
+class OutputEcho:
     r"""Shows the lines of several processes as they come, whole and never mixed.
 
     A line that a process overwrites (with a carriage return, as progress bars do) is shown as a separate line. Empty
@@ -35,11 +35,11 @@ class Echo:
 
     Args:
         width: The space for names.
-        without: A pattern to remove from lines.
+        removed_pattern: A pattern to remove from lines.
 
     Example:
         >>> import io
-        >>> echo, shown = Echo(width=8), io.StringIO()
+        >>> echo, shown = OutputEcho(width=8), io.StringIO()
         >>> echo.follow("chief", io.BytesIO(b"step 1\rstep 2\n"), shown)
         >>> echo.finish()
         >>> print(shown.getvalue(), end="")
@@ -47,8 +47,8 @@ class Echo:
         chief    | step 2
     """
 
-    def __init__(self, width: int, without: re.Pattern[bytes] | None = None) -> None:
-        self._width, self._without = width, without
+    def __init__(self, width: int, removed_pattern: re.Pattern[bytes] | None = None) -> None:
+        self._width, self._removed_pattern = width, removed_pattern
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
@@ -73,15 +73,15 @@ class Echo:
             self._show(prefix, [rest], to)
 
     def _show(self, prefix: str, lines: list[bytes], to: TextIO) -> None:
-        if self._without is not None:
-            lines = [self._without.sub(b"", line) for line in lines]
+        if self._removed_pattern is not None:
+            lines = [self._removed_pattern.sub(b"", line) for line in lines]
         texts = [line.decode(errors="replace").rstrip() for line in lines]
         with self._lock:
             to.write("".join(f"{prefix}{text}\n" for text in texts if text))
             to.flush()
 
 
-class Signals:
+class SignalCatcher:
     """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block.
 
     The handler takes no lock: it may interrupt the main thread while that thread holds it, or itself. So there is no
@@ -89,13 +89,13 @@ class Signals:
 
     Attributes:
         caught: The signals so far.
-        again: Whether another one came, later than a duplicate delivery of the first could.
+        has_repeated: Whether another one came, later than a duplicate delivery of the first could.
     """
 
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self.again = False
+        self.has_repeated = False
         self.caught: list[int] = []
         self._first_at: float | None = None
 
@@ -104,7 +104,7 @@ class Signals:
         """The exit status of a command that has ended in order on the first signal."""
         return 128 + self.caught[0]
 
-    def came(self) -> bool:
+    def has_caught(self) -> bool:
         """Returns whether a signal was caught."""
         return bool(self.caught)
 
@@ -112,18 +112,18 @@ class Signals:
         """Waits until a signal is caught or the time is over, and returns whether one was caught."""
         deadline = clock.monotonic() + timeout_secs
         while not self.caught and (left := deadline - clock.monotonic()) > 0:
-            clock.sleep(min(left, _LOOK_EVERY_SECS))
-        return self.came()
+            clock.sleep(min(left, _POLL_SECS))
+        return self.has_caught()
 
     def stop(
-        self, groups: Sequence[ProcessGroup], grace_secs: float, is_enough: Callable[[], bool] = lambda: False
+        self, groups: Sequence[ProcessTree], grace_secs: float, is_enough: Callable[[], bool] = lambda: False
     ) -> None:
         """Ends processes on the first signal, within the grace period; a second signal, or enough, ends it at once."""
         name = signal.Signals(self.caught[0]).name
-        say(f"stopping on {name}, within {grace_secs:g} s; once more to stop at once.")
-        stop_all(groups, grace_secs, lambda: self.again or is_enough())
+        log_message(f"stopping on {name}, within {grace_secs:g} s; once more to stop at once.")
+        stop_all(groups, grace_secs, lambda: self.has_repeated or is_enough())
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> SignalCatcher:
         # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
         caught = [number for number in self._NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._catch) for number in caught}
@@ -137,7 +137,7 @@ class Signals:
         now = clock.monotonic()
         if self._first_at is None:
             self._first_at = now
-        self.again = self.again or now - self._first_at > preemption.SAME_SECS[number]
+        self.has_repeated = self.has_repeated or now - self._first_at > preemption.REPEAT_WINDOW_SECS[number]
         self.caught.append(number)
 
 
@@ -152,30 +152,30 @@ class Task:
     """
 
     def __init__(
-        self, name: str, start: Callable[[], ProcessGroup], restarts: RecoveryPolicy | None, say: Callable[[str], None]
+        self, name: str, start: Callable[[], ProcessTree], restarts: RecoveryPolicy | None, say: Callable[[str], None]
     ) -> None:
         self._name, self._start, self._say = name, start, say
         self._restarts = None if restarts is None else (restarts, restarts.generator())
         self._failures = 0
-        self._due: float | None = None
+        self._restart_at: float | None = None
         self._status: int | None = None
         self.process = start()
 
     def status(self) -> int | None:
         """Returns the exit status once the task has ended for good; None while it runs or will be started again."""
-        if self._due is not None and clock.monotonic() >= self._due:
-            self._due, self.process = None, self._start()
-        if self._due is None and self._status is None:
+        if self._restart_at is not None and clock.monotonic() >= self._restart_at:
+            self._restart_at, self.process = None, self._start()
+        if self._restart_at is None and self._status is None:
             status = self.process.status()
             if status is not None:
                 self._note_end(status)
-        return None if self._due is not None else self._status
+        return None if self._restart_at is not None else self._status
 
-    def start_no_more(self) -> None:
+    def disable_restarts(self) -> None:
         """Disables restarts; the task stays running or ended."""
         self._restarts = None
-        if self._due is not None:
-            self._due, self._status = None, self.process.status()
+        if self._restart_at is not None:
+            self._restart_at, self._status = None, self.process.status()
 
     def _note_end(self, status: int) -> None:
         if self._restarts is not None and is_failure(status):
@@ -183,28 +183,28 @@ class Task:
             if self._failures < policy.max_attempts:
                 self._failures += 1
                 wait_secs = policy.backoff_secs(self._failures, generator)
-                self._due = clock.monotonic() + wait_secs
+                self._restart_at = clock.monotonic() + wait_secs
                 again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
-                self._say(f"{self._name} {ended(status)}. {again}")
+                self._say(f"{self._name} {describe_exit(status)}. {again}")
                 return
         self._status = status
         if status:
-            self._say(f"{self._name} {ended(status)}.")
+            self._say(f"{self._name} {describe_exit(status)}.")
 
 
 def is_failure(status: int) -> bool:
     """Returns whether an exit status is a failure: neither 0 nor that of a requested end."""
-    return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
+    return status != 0 and not any(status in (-number, 128 + number) for number in STOP_SIGNALS)
 
 
-def as_of_shell(status: int) -> int:
+def shell_status(status: int) -> int:
     """Returns an exit status as a shell does: 128 plus the signal where that ended the process."""
     return status if status >= 0 else 128 - status
 
 
-def ended(status: int) -> str:
+def describe_exit(status: int) -> str:
     """Returns the predicate of a sentence about a task with a nonzero exit status."""
-    for number in ASKED:
+    for number in STOP_SIGNALS:
         if status == 128 + number:
             return f"left the training on {number.name}"
     if status < 0:
@@ -212,24 +212,24 @@ def ended(status: int) -> str:
     return f"failed with exit status {status}"
 
 
-def started(
-    name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: Echo
-) -> ProcessGroup:
+def start_process(
+    name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: OutputEcho
+) -> ProcessTree:
     """Starts a process that ends with this one, and shows its output."""
     pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = ProcessGroup(guardian.announced(command), environment, on_end=guardian.forget, **pipes)
+    process = ProcessTree(guardian.wrap_command(command), environment, on_end=guardian.withdraw, **pipes)
     echo.follow(name, process.stdout, sys.stdout)
     echo.follow(name, process.stderr, sys.stderr)
     return process
 
 
-def restarts(arguments: argparse.Namespace) -> RecoveryPolicy | None:
+def restart_policy(arguments: argparse.Namespace) -> RecoveryPolicy | None:
     """Returns the restarts that the options ask for."""
     if arguments.restart == "none":
         return None
     return RecoveryPolicy(arguments.max_restarts or MAX_RESTARTS, initial_backoff_secs=1.0)
 
 
-def say(text: str) -> None:
+def log_message(text: str) -> None:
     """Prints a message of the launcher to the standard error."""
-    shown.complain(f"hookline launch: {text}")
+    output.print_error(f"hookline launch: {text}")

@@ -51,12 +51,12 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from hookline import clock, log
-from hookline.coordination.board import Board
+from hookline.coordination.key_value_store import KeyValueStore
 from hookline.errors import UnauthenticatedError, UnavailableError
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
-_SAY_EVERY_SECS = 10.0
+_LOG_EVERY_SECS = 10.0
 _WAIT_SECS = 3600.0
 _LEAVE_SECS = 10.0
 _CALL, _END = "call", "end"
@@ -99,18 +99,18 @@ class Delete(NamedTuple):
     prefix: str
 
 
-class Taken(NamedTuple):
+class WaitUntilApplied(NamedTuple):
     """A listener's request: wait until the main thread has taken the decision."""
 
 
-Request = Get | Set | Delete | Taken
+Request = Get | Set | Delete | WaitUntilApplied
 
 
 class Member:
     """One process's part in the protocol, without the board: `listen` yields the requests to it.
 
     The main thread counts each run with `started += 1` before it starts it. If the count exceeds `limit`, it calls
-    `step_back`, and `step_on` until it may go on.
+    `undo_start`, and `try_start` until it may go on.
 
     Args:
         index: The number of this process.
@@ -118,18 +118,18 @@ class Member:
 
     Attributes:
         started: The number of runs that the main thread has started.
-        limit: The number of runs that it may start before it must call `step_on`.
-        awaited: The process for which the chief waits, in words.
+        limit: The number of runs that it may start before it must call `try_start`.
+        waiting_for: The process for which the chief waits, in words.
     """
 
     def __init__(self, index: int, count: int) -> None:
         self.index, self.count = index, count
         self.started: float = 0
         self.limit: float = math.inf
-        self.awaited = ""
+        self.waiting_for = ""
         self._proposals: list[tuple[str, Any]] = []
         self._hold: float = math.inf
-        self._waits_for: str | None = None
+        self._open_call: str | None = None
         self.decision: Decision | None = None
         self.is_closing = self.has_ended = False
         self.changed = threading.Condition(threading.RLock())
@@ -142,7 +142,7 @@ class Member:
             call = f"{number}/call"
             with self.changed:
                 calls = _END if self.is_closing and not self._proposals else _CALL if self._proposals else None
-                self._waits_for = None if calls else call
+                self._open_call = None if calls else call
             if calls:
                 yield Set(call, calls)
             if (yield Get(call)) == _END:
@@ -153,9 +153,9 @@ class Member:
             if self.index == 0:
                 pledges = []
                 for process in range(self.count):
-                    self.awaited = f"process {process}"
+                    self.waiting_for = f"process {process}"
                     pledges.append(json.loads((yield Get(f"{number}/pledge/{process}"))))
-                self.awaited = ""
+                self.waiting_for = ""
                 proposals = [(process, *each) for process, (_, given) in enumerate(pledges) for each in given]
                 yield Set(f"{number}/decision", json.dumps([max(started for started, _ in pledges), proposals]))
                 yield Delete(f"{number - 1}/")  # Each pledge shows that its process has read the earlier decision.
@@ -163,11 +163,11 @@ class Member:
                 continue
             boundary, proposals = json.loads((yield Get(f"{number}/decision")))
             self._decide(boundary, tuple(map(tuple, proposals)))
-            yield Taken()
+            yield WaitUntilApplied()
 
     def _pledge(self) -> tuple[float, list[tuple[str, Any]]]:
         with self.changed:
-            self._waits_for = None
+            self._open_call = None
             self.limit = 0
             # A main thread that has proposed something starts no run, but may be about to check the limit.
             self.limit = started = min(self.started, self._hold)
@@ -192,7 +192,7 @@ class Member:
                 self.limit = math.inf
             self.changed.notify_all()
 
-    def fail(self, process: int, why: str) -> None:
+    def record_failure(self, process: int, why: str) -> None:
         """Notes a failure of which this process has heard otherwise: it need not wait for a decision."""
         with self.changed:
             if self.decision is None or all(kind != FAILURE for _, kind, _ in self.decision.proposals):
@@ -201,39 +201,39 @@ class Member:
                 self.changed.notify_all()
 
     @property
-    def is_taken(self) -> bool:
+    def is_decision_applied(self) -> bool:
         """Whether the main thread has taken the decision, or will take none any more."""
         return self.decision is None or self.is_closing
 
     # The main thread --------------------------------------------------------------------------------------------
 
-    def propose(self, kind: str, value: Any = None, *, holds: bool = False) -> Set | None:
+    def add_proposal(self, kind: str, value: Any = None, *, from_main_thread: bool = False) -> Set | None:
         """Makes a proposal; returns the request to the board for it, if any.
 
         Args:
             kind: The kind of proposal.
             value: Its details, as JSON.
-            holds: Whether the caller is the main thread, which starts no run until the decision.
+            from_main_thread: Whether the caller is the main thread, which starts no run until the decision.
         """
         with self.changed:
             if self.is_closing:
                 return None
             self._proposals.append((kind, value))
-            if holds:
+            if from_main_thread:
                 self._hold = min(self._hold, self.started)
                 if self.decision is None:
                     self.limit = min(self.limit, self.started)
             if self.has_ended:
                 self.decision = self.decision or Decision(self.limit, ((self.index, kind, value),))
-            call, self._waits_for = self._waits_for, None
+            call, self._open_call = self._open_call, None
             return None if call is None else Set(call, _CALL)
 
-    def step_back(self) -> None:
+    def undo_start(self) -> None:
         """Takes back the count of a run that is above the limit."""
         with self.changed:
             self.started -= 1
 
-    def step_on(self) -> tuple[bool, Decision | None]:
+    def try_start(self) -> tuple[bool, Decision | None]:
         """Returns whether the main thread need not wait: a run may start, which is counted; or there is a decision."""
         with self.changed:
             decision = self.decision
@@ -257,7 +257,7 @@ class Member:
             self.is_closing = True
             self._proposals = [each for each in self._proposals if each[0] == FAILURE]
             self.changed.notify_all()
-            call, self._waits_for = self._waits_for, None
+            call, self._open_call = self._open_call, None
             return None if call is None else Set(call, _END)
 
 
@@ -265,28 +265,28 @@ class Agreement(Member):
     """A process's part in the protocol, on a board, with a listener thread.
 
     Args:
-        board: The board that the processes share.
+        store: The board that the processes share.
         index: The number of this process.
         count: The number of processes.
         name: A name that all members of an agreement share.
 
     Example:
-        >>> from hookline.coordination.board import MemoryBoard
-        >>> alone = Agreement(MemoryBoard(), 0, 1, "ours")
+        >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
+        >>> alone = Agreement(MemoryKeyValueStore(), 0, 1, "ours")
         >>> for run in range(3):
         ...     while (decision := alone.before_run()) is not None:
         ...         print("before run", run, decision.proposals)
         ...     if run == 1:
-        ...         alone.suggest("stop", "enough")
+        ...         alone.propose("stop", "enough")
         before run 2 ((0, 'stop', 'enough'),)
         >>> alone.close()
     """
 
-    def __init__(self, board: Board, index: int, count: int, name: str) -> None:
+    def __init__(self, store: KeyValueStore, index: int, count: int, name: str) -> None:
         super().__init__(index, count)
-        self._board, self._space = board, f"agreement/{name}/"
+        self._store, self._prefix = store, f"agreement/{name}/"
         self._main = threading.current_thread()
-        self._lost: BaseException | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-agreement", daemon=True)
         self._thread.start()
         _open.add(self)
@@ -301,37 +301,37 @@ class Agreement(Member):
         self.started += 1
         if self.started <= self.limit:
             return None
-        self.step_back()
+        self.undo_start()
         with self.changed:
             while True:
-                if isinstance(self._lost, UnauthenticatedError):
-                    raise self._lost
-                if self._lost is not None:
+                if isinstance(self._error, UnauthenticatedError):
+                    raise self._error
+                if self._error is not None:
                     raise UnavailableError.from_message(
-                        f"Process {self.index} cannot reach the others that it runs in step with: {self._lost}. One of "
-                        "them has probably ended; look at what each printed last.",
-                    ) from self._lost
-                goes_on, decision = self.step_on()
+                        f"Process {self.index} cannot reach the others that it runs in step with: {self._error}. One "
+                        "of them has probably ended; look at what each printed last.",
+                    ) from self._error
+                goes_on, decision = self.try_start()
                 if goes_on:
                     return decision
-                if not clock.wait_for(self.changed, self._may_go_on, _SAY_EVERY_SECS):
+                if not clock.wait_for(self.changed, self._can_proceed, _LOG_EVERY_SECS):
                     _logger.info(
                         "Process %d waits after run %d for what the processes agree on%s.",
                         self.index,
                         self.started,
-                        f"; {self.awaited} has not answered" if self.awaited else "",
+                        f"; {self.waiting_for} has not answered" if self.waiting_for else "",
                     )
 
-    def _may_go_on(self) -> bool:
+    def _can_proceed(self) -> bool:
         is_there = self.decision is not None and self.started >= self.decision.boundary
-        return is_there or self.started < self.limit or self._lost is not None
+        return is_there or self.started < self.limit or self._error is not None
 
-    def suggest(self, kind: str, value: Any = None) -> None:
+    def propose(self, kind: str, value: Any = None) -> None:
         """Makes a proposal, from any thread but not from a signal's handler.
 
         A main thread that proposes starts no run until the decision.
         """
-        self._do(self.propose(kind, value, holds=threading.current_thread() is self._main))
+        self._execute(self.add_proposal(kind, value, from_main_thread=threading.current_thread() is self._main))
 
     def failure(self) -> tuple[int, str] | None:
         """Returns a failed process and the reason, if a failure is known and not acted on yet."""
@@ -340,30 +340,30 @@ class Agreement(Member):
             value = next((value for _, kind, value in found if kind == FAILURE), None)
         return None if value is None else (value[0], value[1])
 
-    def lose(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Makes the main thread raise an error before its next run, because nothing can be agreed on any more."""
         with self.changed:
-            self._lost, self.limit = self._lost or error, -1
+            self._error, self.limit = self._error or error, -1
             self.changed.notify_all()
 
     def close(self, within_secs: float = _LEAVE_SECS) -> None:
         """Leaves the agreement. Proposals are sent to the others first, which takes at most this time."""
         _open.discard(self)
         with contextlib.suppress(Exception):  # A lost process need not be told.
-            self._do(self.leave())
+            self._execute(self.leave())
         self._thread.join(within_secs)
 
-    def _do(self, request: Request | None) -> Any:
+    def _execute(self, request: Request | None) -> Any:
         if isinstance(request, Set):
-            return self._board.set(self._space + request.key, request.text)
+            return self._store.set(self._prefix + request.key, request.text)
         if isinstance(request, Delete):
-            return self._board.delete(self._space + request.prefix)
-        if isinstance(request, Taken):
+            return self._store.delete(self._prefix + request.prefix)
+        if isinstance(request, WaitUntilApplied):
             with self.changed:
-                return self.changed.wait_for(lambda: self.is_taken)
+                return self.changed.wait_for(lambda: self.is_decision_applied)
         if request is None:
             return None
-        while (text := self._board.get(self._space + request.key, _WAIT_SECS)) is None:
+        while (text := self._store.get(self._prefix + request.key, _WAIT_SECS)) is None:
             pass
         return text
 
@@ -372,11 +372,11 @@ class Agreement(Member):
             listener = self.listen()
             request = next(listener)
             while True:
-                request = listener.send(self._do(request))
+                request = listener.send(self._execute(request))
         except StopIteration:
             pass
         except BaseException as error:  # Whatever it was: a main thread that waits must hear of it.
-            self.lose(error)
+            self.abort(error)
 
 
 _open: weakref.WeakSet[Agreement] = weakref.WeakSet()

@@ -13,16 +13,16 @@ from typing import Any
 from hookline import arguments, clock, errors, log
 from hookline.graph import placement
 
-_ON_THE_WAY = ("hookline.monitored.", "hookline.coordination.", "hookline.hooks.base")
+_INTERNAL_MODULES = ("hookline.monitored.", "hookline.coordination.", "hookline.hooks.base")
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 def caller() -> str:
     """Describes the hook, or the code of a user, that has called into the session, with its place."""
     frame = sys._getframe(1)
-    while f"{frame.f_globals.get('__name__')}".startswith(_ON_THE_WAY) and frame.f_back is not None:
+    while f"{frame.f_globals.get('__name__')}".startswith(_INTERNAL_MODULES) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_qualname}, {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
@@ -59,14 +59,14 @@ class Coordinator:
     def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:
         if clean_stop_exception_types is None:
             clean_stop_exception_types = (errors.OutOfRangeError,)
-        kinds = arguments.several("Coordinator", "clean_stop_exception_types", clean_stop_exception_types)
+        kinds = arguments.check_list("Coordinator", "clean_stop_exception_types", clean_stop_exception_types)
         for kind in kinds:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise TypeError(f"Coordinator requires exceptions as clean_stop_exception_types, got {kind!r}.")
         self._clean_stop_exception_types = tuple(kinds)
         # The lock is reentrant, so a signal handler may request a stop wherever it interrupts the main thread.
         self._changed = threading.Condition()
-        self._stop_requested, self._asked_by = False, ""
+        self._stop_requested, self._stop_requested_by = False, ""
         self._joined = False
         self._error: tuple[BaseException, TracebackType | None] | None = None
         self._registered: list[threading.Thread] = []
@@ -78,9 +78,9 @@ class Coordinator:
         return self._joined
 
     @property
-    def asked_by(self) -> str:
+    def stop_requested_by(self) -> str:
         """The code that has requested the stop, or its error, in words."""
-        return self._asked_by
+        return self._stop_requested_by
 
     def should_stop(self) -> bool:
         """Returns whether a stop was requested. Takes no lock: call it on every step."""
@@ -106,7 +106,7 @@ class Coordinator:
             >>> coord.should_stop(), coord.join()
             (True, None)
         """
-        error = self._error_in(ex)
+        error = self._to_error(ex)
         with self._changed:
             if self._joined:
                 self._raise(error)
@@ -114,7 +114,7 @@ class Coordinator:
                 if error is not None:
                     _logger.info("Error reported to the coordinator: %r", error[0])
                 self._error = error
-                self._asked_by = f"{type(error[0]).__name__}: {error[0]}" if error is not None else caller()
+                self._stop_requested_by = f"{type(error[0]).__name__}: {error[0]}" if error is not None else caller()
                 self._stop_requested = True
                 self._changed.notify_all()
                 for callback in self._on_stop:
@@ -137,7 +137,7 @@ class Coordinator:
         References:
             None in `tf.train`.
         """
-        arguments.function("Coordinator.on_stop", "callback", callback)
+        arguments.check_callable("Coordinator.on_stop", "callback", callback)
         with self._changed:
             self._on_stop.append(callback)
             if self._stop_requested:
@@ -167,7 +167,7 @@ class Coordinator:
             False
         """
         if timeout is not None:
-            arguments.number("Coordinator.wait_for_stop", "timeout", timeout)
+            arguments.check_number("Coordinator.wait_for_stop", "timeout", timeout)
         with self._changed:
             return clock.wait_for(self._changed, self.should_stop, timeout)
 
@@ -199,7 +199,7 @@ class Coordinator:
         Args:
             thread: Started or not; one that never starts counts as finished.
         """
-        arguments.having("Coordinator.register_thread", "thread", thread, "a thread", "is_alive")
+        arguments.check_has("Coordinator.register_thread", "thread", thread, "a thread", "is_alive")
         with self._changed:
             if thread not in self._registered:
                 self._registered.append(thread)
@@ -233,10 +233,10 @@ class Coordinator:
             >>> coord.joined
             True
         """
-        arguments.number("Coordinator.join", "stop_grace_period_secs", stop_grace_period_secs)
-        given = arguments.several("Coordinator.join", "threads", threads, optional=True)
+        arguments.check_number("Coordinator.join", "stop_grace_period_secs", stop_grace_period_secs)
+        given = arguments.check_list("Coordinator.join", "threads", threads, optional=True)
         for thread in given:
-            arguments.having("Coordinator.join", f"one of {threads!r}", thread, "a thread", "is_alive")
+            arguments.check_has("Coordinator.join", f"one of {threads!r}", thread, "a thread", "is_alive")
         with self._changed:
             if self._alive(given):
                 self._watch(given)
@@ -266,7 +266,7 @@ class Coordinator:
         """
         self._raise(self._error)
 
-    def _error_in(self, ex: object) -> tuple[BaseException, TracebackType | None] | None:
+    def _to_error(self, ex: object) -> tuple[BaseException, TracebackType | None] | None:
         error, trace = (ex[1], ex[2]) if isinstance(ex, tuple) and len(ex) == 3 else (ex, None)
         if (error is None and ex is None) or isinstance(error, self._clean_stop_exception_types):
             return None
@@ -343,18 +343,20 @@ class LooperThread(threading.Thread):
         if not isinstance(coord, Coordinator):
             raise ValueError(f"LooperThread requires a Coordinator as coord, got {coord!r}.")
         if timer_interval_secs is not None:
-            arguments.number("LooperThread", "timer_interval_secs", timer_interval_secs)
-        arguments.function("LooperThread", "target", target, optional=True)
+            arguments.check_number("LooperThread", "timer_interval_secs", timer_interval_secs)
+        arguments.check_callable("LooperThread", "target", target, optional=True)
         if target is None and (args or kwargs):
             raise ValueError(
                 f"LooperThread requires a target for its arguments, got args={args}, kwargs={kwargs} alone."
             )
-        arguments.mapping("LooperThread", "kwargs", kwargs, optional=True)
-        given = arguments.several("LooperThread", "args", args, optional=True)
+        arguments.check_mapping("LooperThread", "kwargs", kwargs, optional=True)
+        given = arguments.check_list("LooperThread", "args", args, optional=True)
         super().__init__(daemon=True)
         self._coord = coord
         self._interval_secs = timer_interval_secs
-        self._home = placement.current()  # The target may compute, in the mesh of the creating thread.
+        self._mesh_context = (
+            placement.current_mesh_context()
+        )  # The target may compute, in the mesh of the creating thread.
         self._call = None if target is None else (target, tuple(given), dict(kwargs or {}))
         coord.register_thread(self)
 
@@ -373,7 +375,7 @@ class LooperThread(threading.Thread):
 
     def run(self) -> None:
         """Runs in the thread until the coordinator stops; call `start`, not this."""
-        with self._coord.stop_on_exception(), placement.inside(self._home):
+        with self._coord.stop_on_exception(), placement.enter_mesh(self._mesh_context):
             self.start_loop()
             boundary_secs = clock.monotonic()
             while not self._stop_before(boundary_secs):

@@ -33,7 +33,7 @@ def _client() -> Any:
     return jax_internals.distributed_state().client
 
 
-class ServiceBoard:
+class JaxKeyValueStore:
     """The board of processes that `jax.distributed` has brought together."""
 
     def set(self, key: str, value: str) -> bool:
@@ -61,7 +61,7 @@ class ServiceBoard:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ProcessInfo:
     """The place of a process among those that run in step.
 
     Attributes:
@@ -75,13 +75,13 @@ class Place:
     address: str | None
 
 
-def place() -> Place:
+def process_info() -> ProcessInfo:
     """Returns the place of this process; unlike `jax.process_index` it starts no backend."""
     state = jax_internals.distributed_state()
-    return Place(state.process_id, state.num_processes, state.coordinator_address)
+    return ProcessInfo(state.process_id, state.num_processes, state.coordinator_address)
 
 
-def note_start(heartbeat_secs: int, bind_address: str | None) -> None:
+def record_start(heartbeat_secs: int, bind_address: str | None) -> None:
     """Records the heartbeat timeout and the address at which process 0 listens, for JAX returns neither."""
     global _heartbeat_secs, _bind_address
     _heartbeat_secs, _bind_address = heartbeat_secs, bind_address
@@ -98,7 +98,7 @@ def listens_on_loopback() -> bool:
     return is_loopback(_bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"))
 
 
-def described() -> str:
+def describe() -> str:
     """Describes this process, and the time until a lost one is noticed, for the log."""
     heartbeat = (
         f"A process that gives no sign of life for {_heartbeat_secs} s counts as lost."
@@ -106,10 +106,10 @@ def described() -> str:
         else "The script has called jax.distributed.initialize itself: a lost process is noticed after its "
         "heartbeat_timeout_seconds, which are 100 unless it has given others."
     )
-    return f"This is process {place().index} of {place().count} that run in step. {heartbeat}"
+    return f"This is process {process_info().index} of {process_info().count} that run in step. {heartbeat}"
 
 
-def is_loss(error: BaseException | None) -> bool:
+def is_connection_loss(error: BaseException | None) -> bool:
     """Returns whether an error, or its cause, shows that the connection with another process is gone."""
     seen: set[int] = set()  # Errors may name each other as their cause.
     while error is not None and id(error) not in seen:
@@ -120,12 +120,12 @@ def is_loss(error: BaseException | None) -> bool:
     return False
 
 
-def status_of(exit: SystemExit) -> int:
+def exit_status_of(exit: SystemExit) -> int:
     """Returns the exit status for which an exit asks."""
     return 0 if exit.code is None else exit.code & 0xFF if isinstance(exit.code, int) else 1
 
 
-def leave_at_once(status: int) -> None:
+def skip_exit_barrier(status: int) -> None:
     """Makes this process end with a status after the script: JAX would wait for the others, and they for it.
 
     The first status holds. A negative one is the number of a signal.
@@ -139,19 +139,19 @@ def _leave() -> None:
     """Ends the process before JAX waits for the others, but after the script's own exit handlers."""
     if _status is not None:
         if _status > 0:
-            _await_others(_AFTER_LOSS_SECS if _status == os.EX_TEMPFAIL else _AFTER_FAILURE_SECS)
-        end_now(_status)
+            _wait_for_others(_AFTER_LOSS_SECS if _status == os.EX_TEMPFAIL else _AFTER_FAILURE_SECS)
+        exit_now(_status)
     if preemption.has_interrupted_jax():
-        end_now(128 + signal.SIGINT)
+        exit_now(128 + signal.SIGINT)
 
 
-def _await_others(secs: float) -> None:
+def _wait_for_others(secs: float) -> None:
     """Says that this process has done its last work; process 0 waits a moment until all have.
 
     The service is in process 0. If that ends sooner, JAX aborts the others with a C++ trace, before or after they have
     printed what they had to say: in most jobs the same error.
     """
-    client, here, until = _client(), place(), clock.monotonic() + secs
+    client, here, until = _client(), process_info(), clock.monotonic() + secs
     listener.flush()
     with contextlib.suppress(jax.errors.JaxRuntimeError, AttributeError):  # Of no client: it has left already.
         client.key_value_set(f"{_LAST}{here.index}", "")
@@ -162,7 +162,7 @@ def _await_others(secs: float) -> None:
             clock.sleep(_TO_END_SECS)
 
 
-def end_now(status: int) -> NoReturn:
+def exit_now(status: int) -> NoReturn:
     """Ends the process with a status, or by a signal: no exit handler runs, but printed output is flushed."""
     listener.flush()
     if status < 0:

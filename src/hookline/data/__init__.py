@@ -1,11 +1,11 @@
 """Data as tensors: iterators that prefetch and whose positions are in checkpoints."""
 
-from hookline.signals.interrupts import held_back
+from hookline.signals.interrupts import defer_sigint
 
-with held_back():
-    from hookline.data.arrays import arrays
+with defer_sigint():
     from hookline.data.batches import Padded
+    from hookline.data.from_arrays import from_arrays
     from hookline.data.iterator import iterator
-    from hookline.data.mean_by_process import mean_by_process
+    from hookline.data.per_process_mean import per_process_mean
 
-__all__ = ["Padded", "arrays", "iterator", "mean_by_process"]
+__all__ = ["Padded", "from_arrays", "iterator", "per_process_mean"]

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import log
-from hookline.coordination import peers
-from hookline.data import gathered
-from hookline.data.gathered import Gathered, room
+from hookline.coordination import process_group
+from hookline.data import lazy_gather
+from hookline.data.lazy_gather import LazyGather, aligned_empty
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph.nodes import spec as specs
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 LastBatch = Literal["keep", "drop", "pad"]
 # The rows that one program takes from an array on a device: with more it takes longer to compile.
@@ -49,54 +49,54 @@ class Padded(NamedTuple):
     mask: Any
 
 
-def owned(batch: Any) -> Any:
+def copy_owned(batch: Any) -> Any:
     """Returns the batch with its own arrays, because a generator may fill the same array again."""
-    return jax.tree.map(lambda leaf: leaf if _is_fixed(leaf) else np.array(leaf), batch)
+    return jax.tree.map(lambda leaf: leaf if _is_immutable(leaf) else np.array(leaf), batch)
 
 
-def _is_fixed(leaf: Any) -> bool:
+def _is_immutable(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray):
         return False
-    return isinstance(leaf, jax.Array | str | bytes | Gathered) or is_object(leaf)
+    return isinstance(leaf, jax.Array | str | bytes | LazyGather) or is_object(leaf)
 
 
-def stacked(rows: Sequence[Any], capacity: int) -> Any:
+def stack(rows: Sequence[Any], capacity: int) -> Any:
     """Returns batches of one form as a block with room for `capacity`; the unused room is undefined."""
-    return jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *rows)
+    return jax.tree.map(lambda *leaves: _stack_leaves(leaves, capacity), *rows)
 
 
-def _stacked(leaves: tuple[Any, ...], capacity: int) -> Any:
+def _stack_leaves(leaves: tuple[Any, ...], capacity: int) -> Any:
     if any(isinstance(leaf, jax.Array) for leaf in leaves):
         return jnp.stack([*leaves, *leaves[-1:] * (capacity - len(leaves))])
-    if all(isinstance(leaf, Gathered) for leaf in leaves):
-        return gathered.stacked(leaves, capacity)
-    block = room((capacity, *leaves[0].shape), leaves[0].dtype)
+    if all(isinstance(leaf, LazyGather) for leaf in leaves):
+        return lazy_gather.stack(leaves, capacity)
+    block = aligned_empty((capacity, *leaves[0].shape), leaves[0].dtype)
     for place, leaf in enumerate(leaves):
         block[place] = leaf
     return block
 
 
-def row(block: Any, place: int) -> Any:
+def get_row(block: Any, place: int) -> Any:
     """Returns a batch out of a block."""
     leaves, structure = jax.tree.flatten(block)
     return structure.unflatten(
-        [leaf[place] if isinstance(leaf, np.ndarray) else _picked(leaf, place) for leaf in leaves]
+        [leaf[place] if isinstance(leaf, np.ndarray) else _index_row(leaf, place) for leaf in leaves]
     )
 
 
-def rows(block: Any, count: int) -> list[Any]:
+def unstack(block: Any, count: int) -> list[Any]:
     """Returns the first batches of a block as single batches."""
     leaves, structure = jax.tree.flatten(block)
-    picked = [leaf[:count] if isinstance(leaf, np.ndarray) else _unstacked(leaf, count) for leaf in leaves]
+    picked = [leaf[:count] if isinstance(leaf, np.ndarray) else _unstack_leaf(leaf, count) for leaf in leaves]
     return [structure.unflatten(row) for row in zip(*picked, strict=True)] if picked else [block] * count
 
 
 @jax.jit
-def _picked(leaf: jax.Array, place: int) -> jax.Array:
+def _index_row(leaf: jax.Array, place: int) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False)
 
 
-def _unstacked(leaf: jax.Array, count: int) -> list[jax.Array]:
+def _unstack_leaf(leaf: jax.Array, count: int) -> list[jax.Array]:
     """Returns the first rows of an array; one program gives 16 of them."""
     rows: list[jax.Array] = []
     first = jax.device_put(np.int32(0))  # An explicit transfer, which `jax.transfer_guard` allows.
@@ -152,47 +152,47 @@ def _text_of(leaf: Any) -> str:
     return _ADDRESS.sub("", repr(leaf))
 
 
-class Form:
+class BatchSpec:
     """The common form of all batches of an iterator, and the treatment of shorter ones.
 
     Args:
         who: The iterator, for messages.
         example: A batch, or `jax.ShapeDtypeStruct` like it; `None` if none is known.
         last_batch: As in `iterator`.
-        given: The spec that the user has given; `None` for that of the example.
+        given_spec: The spec that the user has given; `None` for that of the example.
 
     Attributes:
         spec: The spec of the batch that a run gets.
         example: The spec of the first run's batch, in which the number of examples is known.
         last_batch: As in `iterator`.
         host_only: Whether batches contain only text or objects.
-        why_no_blocks: The reason why batches cannot be stacked; `None` if they can.
+        block_error: The reason why batches cannot be stacked; `None` if they can.
     """
 
-    def __init__(self, who: str, example: Any, last_batch: LastBatch, given: Any = None) -> None:
-        self._who, self.last_batch, self._is_given = who, last_batch, given is not None
+    def __init__(self, who: str, example: Any, last_batch: LastBatch, given_spec: Any = None) -> None:
+        self._who, self.last_batch, self._is_given = who, last_batch, given_spec is not None
         texts = [_is_text(leaf) for leaf in jax.tree.leaves(example)]
         self.host_only = bool(texts) and all(texts)
-        self._fixed = _spec_of(example if given is None else given)
-        self._size = _size(example if given is None else given)
-        self._wanted = self._fixed
-        if last_batch == "keep" and self._size is not None and self._fixed is not specs.UNKNOWN:
-            self._wanted = jax.tree.map(_opened, self._fixed)
-        self._leaves, self._structure = jax.tree.flatten(self._wanted)
-        self._paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(self._wanted)]
+        self._fixed_spec = _spec_of(example if given_spec is None else given_spec)
+        self._size = _size(example if given_spec is None else given_spec)
+        self._wanted_spec = self._fixed_spec
+        if last_batch == "keep" and self._size is not None and self._fixed_spec is not specs.UNKNOWN:
+            self._wanted_spec = jax.tree.map(_with_open_length, self._fixed_spec)
+        self._leaves, self._structure = jax.tree.flatten(self._wanted_spec)
+        self._paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(self._wanted_spec)]
         self._seen: set[Any] = set()
         self._lengths: set[Any] | None = None
-        self.spec, self.example = self._wanted, _spec_of(example)
-        is_text = example is not None and self._fixed is specs.UNKNOWN
-        self.why_no_blocks: str | None = None
-        if self._fixed is specs.UNKNOWN:
-            self.why_no_blocks = (
+        self.spec, self.example = self._wanted_spec, _spec_of(example)
+        is_text = example is not None and self._fixed_spec is specs.UNKNOWN
+        self.block_error: str | None = None
+        if self._fixed_spec is specs.UNKNOWN:
+            self.block_error = (
                 "gives text or objects" if any(texts) else "gives batches whose form is not known before the first run"
             )
         if self._size is None and (last_batch == "pad" or (last_batch == "drop" and is_text)):
             raise InvalidArgumentError.from_message(
                 f"{who}: last_batch={last_batch!r} requires batches whose arrays have a common length, the number of "
-                f"examples, got {specs.describe(self._fixed)}.",
+                f"examples, got {specs.describe(self._fixed_spec)}.",
             )
         if last_batch == "pad":
             if is_text:
@@ -200,19 +200,19 @@ class Form:
                     f"{who}: last_batch='pad' requires batches of numbers; text and objects have no zero."
                 )
             mask = jax.ShapeDtypeStruct((self._size,), np.dtype(bool))
-            self.spec, self.example = Padded(self._fixed, mask), Padded(self.example, mask)
+            self.spec, self.example = Padded(self._fixed_spec, mask), Padded(self.example, mask)
 
-    def open_lengths(self) -> bool:
+    def allow_any_lengths(self) -> bool:
         """Takes arrays of any lengths from now on, unless the user has given a spec; returns whether it does.
 
         With "drop" and "pad" the number of examples stays that of the first batch. The spec remains that of the first
         batch, too, and a step is compiled once for each of the other lengths.
         """
-        if self._is_given or self._fixed is specs.UNKNOWN:
+        if self._is_given or self._fixed_spec is specs.UNKNOWN:
             return False
         firsts = [leaf.shape[:1] if self.last_batch != "keep" else (None,) for leaf in self._leaves]
         self._leaves = [
-            specs.declared(leaf.dtype, (*first, *[None] * len(leaf.shape[1:]))) if leaf.shape else leaf
+            specs.array_spec(leaf.dtype, (*first, *[None] * len(leaf.shape[1:]))) if leaf.shape else leaf
             for leaf, first in zip(self._leaves, firsts, strict=True)
         ]
         self._lengths = set()
@@ -237,14 +237,14 @@ class Form:
             is_short = size is not None and self._size is not None and size < self._size
             if is_short and self.last_batch == "drop":
                 return None
-            if self._fixed is specs.UNKNOWN:
+            if self._fixed_spec is specs.UNKNOWN:
                 return batch
             if self._size is not None and len(lengths := _lengths(batch, lead)) > 1:
-                raise self._misfit(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
+                raise self._mismatch_error(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
             if self.last_batch == "pad" and is_short:
-                leaves = [_filled(leaf, self._size, lead) for leaf in leaves]
+                leaves = [_pad(leaf, self._size, lead) for leaf in leaves]
             if structure != self._structure:
-                raise self._misfit(f"has the structure {structure}, but {self._structure} is required")
+                raise self._mismatch_error(f"has the structure {structure}, but {self._structure} is required")
             cast = self._cast(leaves, count)
             if self._lengths is not None:
                 self._count_lengths(tuple([np.shape(leaf)[lead:] for leaf in leaves]))
@@ -268,19 +268,19 @@ class Form:
         leaves, lead = [], 0 if count is None else 1
         for path, spec, each in zip(self._paths, self._leaves, given, strict=True):
             # All of it is checked, so that a run raises the same error in all processes.
-            leaf: Any = np.asarray(each) if isinstance(each, Gathered) and each.dtype != spec.dtype else each
+            leaf: Any = np.asarray(each) if isinstance(each, LazyGather) and each.dtype != spec.dtype else each
             where = f"at {path} " if path else ""
             if is_object(leaf):
-                raise self._misfit(f"{where}holds text or an object, but {specs.describe(spec)} is required")
-            problem = specs.mismatch(spec, leaf.shape[lead:], leaf.dtype)
+                raise self._mismatch_error(f"{where}holds text or an object, but {specs.describe(spec)} is required")
+            problem = specs.describe_mismatch(spec, leaf.shape[lead:], leaf.dtype)
             if problem is None and not isinstance(leaf, jax.Array):
-                problem = specs.overflow(leaf[:count] if lead else leaf, spec.dtype)
+                problem = specs.describe_overflow(leaf[:count] if lead else leaf, spec.dtype)
             if problem:
-                raise self._misfit(where + problem)
+                raise self._mismatch_error(where + problem)
             if leaf.dtype == spec.dtype:
                 leaves.append(leaf)
             elif lead and not isinstance(leaf, jax.Array):
-                leaves.append(room(leaf.shape, np.dtype(spec.dtype)))
+                leaves.append(aligned_empty(leaf.shape, np.dtype(spec.dtype)))
                 leaves[-1][:count] = leaf[:count]  # The unused room may hold values that cannot be cast.
             else:
                 leaves.append(leaf.astype(spec.dtype))
@@ -291,7 +291,7 @@ class Form:
         assert self._lengths is not None, "The caller has checked it."
         if shapes not in self._lengths and len(self._lengths) <= _MANY_LENGTHS:
             self._lengths.add(shapes)
-            if len(self._lengths) > _MANY_LENGTHS and peers.speaks():
+            if len(self._lengths) > _MANY_LENGTHS and process_group.is_primary():
                 found = specs.describe(self._structure.unflatten(map(_of_shape, self._leaves, shapes)))
                 _logger.warning(
                     "%s: its batches have more than %d different lengths, and the step is compiled once for each: now "
@@ -301,7 +301,7 @@ class Form:
                     found,
                 )
 
-    def _misfit(self, problem: str) -> InvalidArgumentError:
+    def _mismatch_error(self, problem: str) -> InvalidArgumentError:
         may = (
             f"the number of examples may be smaller, for which last_batch={self.last_batch!r} applies, and lengths may "
             f"differ that are symbols of jax.export.symbolic_shape in spec=..."
@@ -341,11 +341,11 @@ def _of_shape(spec: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, spec.dtype)
 
 
-def _opened(spec: Any) -> Any:
-    return specs.declared(spec.dtype, (None, *(specs.open_shape(spec) or ())[1:])) if spec.shape else spec
+def _with_open_length(spec: Any) -> Any:
+    return specs.array_spec(spec.dtype, (None, *(specs.open_shape(spec) or ())[1:])) if spec.shape else spec
 
 
-def _filled(leaf: Any, size: int | None, lead: int) -> Any:
+def _pad(leaf: Any, size: int | None, lead: int) -> Any:
     missing = (size or 0) - leaf.shape[lead] if np.ndim(leaf) > lead else 0
     if missing <= 0:
         return leaf

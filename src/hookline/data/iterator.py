@@ -12,20 +12,20 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
-from hookline.coordination import peers
-from hookline.data.arrays import Arrays
-from hookline.data.batches import Form, LastBatch, Padded, check_last_batch, is_object
-from hookline.data.joint import UNKNOWN_LENGTH, Joint
-from hookline.data.places import Places
-from hookline.data.reader import Reader
-from hookline.data.reader_in_step import ReaderInStep
-from hookline.data.sequences import START, Demand, Sequence, in_arrays, length_of
-from hookline.data.sources import sequence_of, shown
+from hookline.coordination import process_group
+from hookline.data.batch_sharding import BatchSharding
+from hookline.data.batches import BatchSpec, LastBatch, Padded, check_last_batch, is_object
+from hookline.data.from_arrays import ArraySource
+from hookline.data.global_batch_check import UNKNOWN_LENGTH, GlobalBatchCheck
+from hookline.data.reader import BatchReader
+from hookline.data.sequences import START, BatchSequence, ReadRequest, array_position, num_batches_of
+from hookline.data.sources import describe_value, make_sequence
+from hookline.data.spmd_reader import SpmdBatchReader
 from hookline.graph import Graph, Tensor, get_default_graph, placement
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Source
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 ANY_LENGTHS = object()
 """The `spec` of a `Loop`'s batches, which may have other lengths than the first one."""
@@ -40,9 +40,9 @@ def iterator(
     sharding: Any = None,
     device: Any = None,
     resume: bool = True,
-    keep_bytes: int = 256 * 2**20,
-    length: float | None = None,
-    distinct: bool = True,
+    replay_bytes: int = 256 * 2**20,
+    num_batches: float | None = None,
+    check_disjoint: bool = True,
     name: str | None = None,
 ) -> Tensor:
     """Returns a tensor whose value, in each run that needs it, is the next batch of a source.
@@ -59,7 +59,7 @@ def iterator(
     process; in a new process it starts from the beginning, with a warning. The first save says so.
 
     In processes that run in step each gives a part of every batch, and all end when the process with the fewest batches
-    does; so their number must be known (`length`). `arrays` are given as in one process. See docs/data.md.
+    does; so their number must be known (`num_batches`). `arrays` are given as in one process. See docs/data.md.
 
     Args:
         source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its batches
@@ -82,11 +82,13 @@ def iterator(
         device: An alias of `sharding`, for a `jax.Device`.
         resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
             should.
-        keep_bytes: For an iterator without a state: the number of bytes of batches to keep. A recovery that would need
+        replay_bytes: For an iterator without a state: the number of bytes of batches to keep. A recovery that would
+            need
             more is refused.
-        length: For a source without a length: the number of batches it gives to the runs of this process; `math.inf` if
+        num_batches: For a source without a length: the number of batches it gives to the runs of this process;
+            `math.inf` if
             it has no end.
-        distinct: Whether processes in step must give different batches. Their first batches are compared.
+        check_disjoint: Whether processes in step must give different batches. Their first batches are compared.
         name: Name of the operation, and of its position in checkpoints; by default `iterator`.
 
     Returns:
@@ -100,7 +102,7 @@ def iterator(
 
     Example:
         >>> import hookline as hl, numpy as np
-        >>> numbers = hl.data.iterator(hl.data.arrays(np.arange(6.0), batch_size=2))
+        >>> numbers = hl.data.iterator(hl.data.from_arrays(np.arange(6.0), batch_size=2))
         >>> total = hl.op(lambda x: x.sum())(numbers)
         >>> with hl.Session() as sess:
         ...     print(sess.run(total), sess.run(total), sess.run(total))
@@ -113,25 +115,27 @@ def iterator(
     any_lengths, spec = spec is ANY_LENGTHS, None if spec is ANY_LENGTHS else spec
     check_last_batch("iterator", last_batch)
     if prefetch is not None:
-        prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
-    keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
-    if length is not None and length != math.inf:
-        length = arguments.whole("iterator", "length", length, at_least=0)
-    arguments.text("iterator", "name", name, optional=True)
+        prefetch = arguments.check_int("iterator", "prefetch", prefetch, at_least=0)
+    replay_bytes = arguments.check_int("iterator", "replay_bytes", replay_bytes, at_least=0)
+    if num_batches is not None and num_batches != math.inf:
+        num_batches = arguments.check_int("iterator", "length", num_batches, at_least=0)
+    arguments.check_str("iterator", "name", name, optional=True)
     if sharding is not None and device is not None:
         raise ValueError("iterator takes sharding or its alias device, got both.")
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
-    graph.check_open(who)
-    in_step = peers.current()
-    sequence = sequence_of(source, who, keep_bytes if resume else None, by_rows=in_step is not None)
+    graph.check_not_finalized(who)
+    in_step = process_group.current()
+    sequence = make_sequence(source, who, replay_bytes if resume else None, is_lazy=in_step is not None)
     begun, example = None, spec
-    if spec is None or specs.is_open(spec):
-        stream = sequence.read(START, demand := Demand())
+    if spec is None or specs.has_open_dims(spec):
+        stream = sequence.read(START, demand := ReadRequest())
         try:
             if (first := next(stream, None)) is not None:
                 example = first.batch
-                if not isinstance(source, Arrays):  # They give it again at no cost, then in one block with the next.
+                if not isinstance(
+                    source, ArraySource
+                ):  # They give it again at no cost, then in one block with the next.
                     begun = chain([first], stream), demand
         except Exception as error:
             if last_batch == "pad":
@@ -145,21 +149,21 @@ def iterator(
                     type(error).__name__,
                     error,
                 )
-    form = Form(who, example, last_batch, spec)
+    form = BatchSpec(who, example, last_batch, spec)
     first_batch = Padded(example, form.example.mask) if last_batch == "pad" else example
-    places = Places(who, first_batch, source, last_batch)
-    places.any_lengths = (any_lengths and form.open_lengths()) or (spec is not None and specs.is_open(spec))
-    left = functools.partial(_left, source, sequence, form, length)
+    places = BatchSharding(who, first_batch, source, last_batch)
+    places.any_lengths = (any_lengths and form.allow_any_lengths()) or (spec is not None and specs.has_open_dims(spec))
+    left = functools.partial(_batches_left, source, sequence, form, num_batches)
     joint = None
     if in_step is not None:
         if begun is not None and left(START) is None:
             raise ValueError(f"{who}: {UNKNOWN_LENGTH}")
         if example is not None:
-            _refuse_text(who, example)
-        joint = Joint(in_step, who, source, places, left, distinct=distinct)
+            _reject_text(who, example)
+        joint = GlobalBatchCheck(in_step, who, source, places, left, check_disjoint=check_disjoint)
     lock, last = threading.Lock(), None
 
-    def open_for(node: Source, shared: bool) -> Reader:
+    def open_for(node: Source, shared: bool) -> BatchReader:
         """Returns a session's reader, at the beginning, or at the position of this process if it is shared."""
         nonlocal begun, last
         with lock:
@@ -167,33 +171,35 @@ def iterator(
                 last.reopen()
                 return last
             given, begun = begun, None
-            is_at_hand = places.on_one_cpu and isinstance(source, Arrays | list | tuple)
+            is_at_hand = places.on_one_cpu and isinstance(source, ArraySource | list | tuple)
             ahead = prefetch if prefetch is not None else 0 if is_at_hand else 2
             if joint is None:
-                reader = Reader(node, sequence, form, ahead, places, given)
+                reader = BatchReader(node, sequence, form, ahead, places, given)
             else:
                 assert isinstance(node, BatchSource), "It opens its own."
-                node.follow()
-                reader = ReaderInStep(joint, node, sequence, form, ahead, places, given)
+                node.follow_graph_mesh()
+                reader = SpmdBatchReader(joint, node, sequence, form, ahead, places, given)
             last = reader if shared else None
             return reader
 
     node = BatchSource(name or "iterator", open_for, sequence, form, places, left, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
-        node.put_over(given)
+        node.set_sharding(given)
     elif joint is not None:
-        node.put_over(over_all(graph), is_default=True)
+        node.set_sharding(default_batch_sharding(graph), is_default=True)
     return node.output
 
 
-def over_all(graph: Graph) -> jax.NamedSharding:
+def default_batch_sharding(graph: Graph) -> jax.NamedSharding:
     """Returns the default sharding of batches of processes in step: over the axis `data` of the graph's mesh."""
-    home = graph.home or placement.current()
-    mesh = getattr(home, "mesh", None) or placement.everywhere()
-    return placement.over_data(mesh) or jax.NamedSharding(mesh, jax.P())
+    home = graph.default_sharding or placement.current_mesh_context()
+    mesh = getattr(home, "mesh", None) or placement.global_mesh()
+    return placement.data_sharding(mesh) or jax.NamedSharding(mesh, jax.P())
 
 
-def _left(source: Any, sequence: Sequence, form: Form, length: float | None, position: dict[str, Any]) -> float | None:
+def _batches_left(
+    source: Any, sequence: BatchSequence, form: BatchSpec, length: float | None, position: dict[str, Any]
+) -> float | None:
     """Returns the number of batches for runs after a position; None if it is unknown.
 
     Args:
@@ -204,10 +210,10 @@ def _left(source: Any, sequence: Sequence, form: Form, length: float | None, pos
         position: The position.
     """
     drops = form.last_batch == "drop"
-    place = in_arrays(position, sequence.arrays)
+    place = array_position(position, sequence.arrays)
     if length is None and sequence.arrays is not None and place is not None:
-        return sequence.arrays.left(*place, drop=drops, passes=sequence.passes)
-    known = length_of(source) if sequence.length is None else sequence.length
+        return sequence.arrays.batches_left(*place, drop=drops, passes=sequence.passes)
+    known = num_batches_of(source) if sequence.num_batches is None else sequence.num_batches
     known = known if length is None else length
     if known is None:
         return None
@@ -217,13 +223,13 @@ def _left(source: Any, sequence: Sequence, form: Form, length: float | None, pos
     return known * (sequence.passes - position.get("passes", 0)) - position["count"]
 
 
-def _refuse_text(who: str, batch: Any) -> None:
+def _reject_text(who: str, batch: Any) -> None:
     for path, leaf in jax.tree.leaves_with_path(batch):
         if not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf):
             where = f" at {jax.tree_util.keystr(path)}" if path else ""
             raise TypeError(
                 f"{who}: for processes that run in step, a batch is on devices, which hold no text or objects; it has "
-                f"one{where}: {shown(leaf)}. Have the source turn it into numbers."
+                f"one{where}: {describe_value(leaf)}. Have the source turn it into numbers."
             )
 
 
@@ -232,61 +238,68 @@ class BatchSource(Source):
 
     Attributes:
         sequence: The sequence of its source.
-        places: The shardings of its batches.
-        left: Returns the number of batches for runs after a position; None if it is unknown.
+        batch_sharding: The shardings of its batches.
+        batches_left: Returns the number of batches for runs after a position; None if it is unknown.
     """
 
     def __init__(
         self,
         name: str,
-        open_for: Callable[[Source, bool], Reader],
-        sequence: Sequence,
-        form: Form,
-        places: Places,
+        open_for: Callable[[Source, bool], BatchReader],
+        sequence: BatchSequence,
+        form: BatchSpec,
+        places: BatchSharding,
         left: Callable[[dict[str, Any]], float | None],
         *,
         resumes: bool,
     ) -> None:
-        self.sequence, self._form, self.places, self.left = sequence, form, places, left
+        self.sequence, self._batch_spec, self.batch_sharding, self.batches_left = sequence, form, places, left
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
-        self._settle()
+        self._record_shardings()
 
-    def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
+    def set_sharding(self, sharding: Any, *, is_default: bool = False) -> None:
         """Sets the sharding of batches from now on; the arguments and errors are as in `Places`."""
-        self.places.put_over(sharding, is_default=is_default)
-        self.example, self.output.spec = map(self.places.spec_of, (self._form.example, self._form.spec))
-        self._settle()
+        self.batch_sharding.set_sharding(sharding, is_default=is_default)
+        self.example, self.output.spec = map(
+            self.batch_sharding.typed_spec, (self._batch_spec.example, self._batch_spec.spec)
+        )
+        self._record_shardings()
 
-    def open_lengths(self) -> None:
+    def allow_any_lengths(self) -> None:
         """Takes batches of any lengths, unless it was given a spec; see `Form` and `Places`."""
-        self.places.any_lengths |= self._form.open_lengths()
+        self.batch_sharding.any_lengths |= self._batch_spec.allow_any_lengths()
 
-    def follow(self) -> None:
+    def follow_graph_mesh(self) -> None:
         """Moves batches of default sharding to the mesh that the graph has been put on since; in processes in step.
 
         Raises:
             ValueError: Operations on the batches were made for the earlier sharding.
         """
-        mesh = getattr(self.graph.home, "mesh", None)
-        own = placement.mesh_of(self.places.shardings())
-        if not self.places.is_default or mesh is None or own is None or not placement.clash(mesh, own):
+        mesh = getattr(self.graph.default_sharding, "mesh", None)
+        own = placement.common_mesh(self.batch_sharding.shardings())
+        if (
+            not self.batch_sharding.is_default
+            or mesh is None
+            or own is None
+            or not placement.are_incompatible(mesh, own)
+        ):
             return
         before = jax.tree.map(lambda leaf: (leaf.shape, leaf.sharding), self.output.spec)
-        self.put_over(over_all(self.graph), is_default=True)
+        self.set_sharding(default_batch_sharding(self.graph), is_default=True)
         if before != jax.tree.map(lambda leaf: (leaf.shape, leaf.sharding), self.output.spec):
             raise ValueError(
-                f"{self.node_def}: the graph was put on the mesh {placement.shown(mesh)} after it was made. Give it "
-                f"sharding=jax.NamedSharding(mesh, jax.P('data')), or make it after the variables."
+                f"{self.node_def}: the graph was put on the mesh {placement.describe_mesh(mesh)} after it was made. "
+                f"Give it sharding=jax.NamedSharding(mesh, jax.P('data')), or make it after the variables."
             )
 
     @property
-    def why_no_blocks(self) -> str | None:
+    def block_error(self) -> str | None:
         """See `Source`."""
-        return self._form.why_no_blocks or self.places.why_no_blocks
+        return self._batch_spec.block_error or self.batch_sharding.block_error
 
-    def _settle(self) -> None:
+    def _record_shardings(self) -> None:
         """Puts the rest of the graph on the mesh of the batches, if they are on one."""
-        beside = [place for place in self.places.shardings() if isinstance(place, jax.NamedSharding)]
-        if self.places.is_default and placement.is_in_step():
+        beside = [place for place in self.batch_sharding.shardings() if isinstance(place, jax.NamedSharding)]
+        if self.batch_sharding.is_default and placement.is_spmd():
             beside = []  # The rest of the graph decides.
-        self.graph.settle(self.node_def, beside)
+        self.graph.record_shardings(self.node_def, beside)

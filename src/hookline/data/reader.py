@@ -13,10 +13,18 @@ import jax
 from hookline import log
 from hookline.coordination import Coordinator
 from hookline.data import batches
-from hookline.data.ahead import Ahead, Item
-from hookline.data.batches import Form, owned
-from hookline.data.places import Places
-from hookline.data.sequences import START, Demand, Read, Sequence, checked, in_arrays, passes_made
+from hookline.data.batch_sharding import BatchSharding
+from hookline.data.batches import BatchSpec, copy_owned
+from hookline.data.prefetcher import PrefetchedBatch, Prefetcher
+from hookline.data.sequences import (
+    START,
+    BatchSequence,
+    ReadRequest,
+    ReadResult,
+    array_position,
+    check_position,
+    passes_made,
+)
 from hookline.errors import FailedPreconditionError, OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import spec as specs
@@ -24,7 +32,7 @@ from hookline.graph.nodes.nodes import Source
 from hookline.session import Position
 from hookline.signals import preemption
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 # Batches to read at once, from a source that can give many, for runs that take one each; and the bytes of all.
 _AT_ONCE, _AT_ONCE_BYTES = 64, 2**18
@@ -33,85 +41,91 @@ _IN_BLOCKS, _IN_BLOCKS_BYTES = 256, 2**20
 _LARGE_BYTES = 2**30
 
 
-class Reader:
+class BatchReader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
     It may continue a stream that was started already.
     """
 
-    _kind = Ahead
+    _prefetcher_class = Prefetcher
 
     def __init__(
         self,
         node: Source,
-        sequence: Sequence,
-        form: batches.Form,
+        sequence: BatchSequence,
+        batch_spec: batches.BatchSpec,
         prefetch: int,
-        places: Places,
-        begun: tuple[Iterator[Read], Demand] | None = None,
+        batch_sharding: BatchSharding,
+        started: tuple[Iterator[ReadResult], ReadRequest] | None = None,
     ) -> None:
-        self._node, self._sequence, self._form = node, sequence, form
-        self._prefetch, self._places = prefetch, places
+        self._node, self._sequence, self._batch_spec = node, sequence, batch_spec
+        self._prefetch, self._batch_sharding = prefetch, batch_sharding
         self._position: tuple[Callable[[int], dict[str, Any]], int] = (lambda _: START, 0)
         self._coord: Coordinator | None = None
         # The source is read in the mesh in which the session was made, also by the thread that reads ahead.
-        self._home = placement.current()
+        self._mesh_context = placement.current_mesh_context()
         # The largest number of batches of a run, the length of blocks as they are read, and whether a size was logged.
         self._capacity, self._length, self._has_warned = 1, 1, False
-        self._at_once = _at_once(form, _AT_ONCE, _AT_ONCE_BYTES) if places.sharding is None else 1
-        self._set_out(begun)
+        self._read_size = _read_size(batch_spec, _AT_ONCE, _AT_ONCE_BYTES) if batch_sharding.sharding is None else 1
+        self._start_prefetcher(started)
 
-    def _set_out(self, begun: tuple[Iterator[Read], Demand] | None = None) -> None:
+    def _start_prefetcher(self, begun: tuple[Iterator[ReadResult], ReadRequest] | None = None) -> None:
         """Starts a pass after the position."""
         position = self._value()
         self._used, self._before = 0, position["count"]
-        ahead = self._ahead = self._kind(
-            self._sequence.read, lambda: position, begun, self._form, self._places, self._prefetch, self._at_once
+        ahead = self._prefetcher = self._prefetcher_class(
+            self._sequence.read,
+            lambda: position,
+            begun,
+            self._batch_spec,
+            self._batch_sharding,
+            self._prefetch,
+            self._read_size,
         )
-        ahead.home, ahead.demand.capacity = self._home, self._length
-        self._forgotten = weakref.finalize(self, ahead.stop)
-        self._forgotten.atexit = False
+        ahead.mesh_context, ahead.request.capacity = self._mesh_context, self._length
+        self._finalizer = weakref.finalize(self, ahead.stop)
+        self._finalizer.atexit = False
         if self._coord is not None and self._coord.should_stop():
             self._stop()
 
     # A run's batches --------------------------------------------------------------------------------------------
 
-    def ready(self, most: int = 1) -> int:
+    def num_ready(self, max_count: int = 1) -> int:
         """Returns how many batches a run may take now, or 1 for an error in place of the next one; 0 for none."""
-        ahead = self._ahead
+        ahead = self._prefetcher
         if ahead.items:
-            return 1 if most == 1 else ahead.in_row(most)
-        return int(ahead.demand.is_over and not preemption.must_finish())
+            return 1 if max_count == 1 else ahead.num_in_row(max_count)
+        return int(ahead.request.is_cancelled and not preemption.must_finish())
 
-    def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
-        """Blocks until batches are ready, or reading has been stopped; without a thread it reads up to `most`.
+    def wait(self, max_count: int = 1, capacity: int = 1, upcoming_steps: float = 1) -> None:
+        """Blocks until batches are ready, or reading has been stopped; without a thread it reads up to `max_count`.
 
-        From a source in memory it reads batches for the following runs, too; this run and those take `to_come`.
+        From a source in memory it reads batches for the following runs, too; this run and those take `upcoming_steps`.
         """
-        if self._form.why_no_blocks is not None:
-            most = 1
-        if (capacity := max(most, capacity)) > self._capacity:
-            self._has_room(capacity)
-        ahead = self._ahead
-        if ahead.demand.is_over:
-            if not self.ready():
-                ahead.read_on(most)
+        if self._batch_spec.block_error is not None:
+            max_count = 1
+        if (capacity := max(max_count, capacity)) > self._capacity:
+            self._set_capacity(capacity)
+        ahead = self._prefetcher
+        if ahead.request.is_cancelled:
+            if not self.num_ready():
+                ahead.read_after_stop(max_count)
             return
-        if ahead.pays:
+        if ahead.is_worthwhile:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
-        if not (ahead.items or ahead.demand.is_over):
-            # No more than `to_come`: a later run takes the rest of a block, and would make fewer steps.
-            at_once = self._at_once if self._capacity == 1 else int(min(to_come, self._length))
-            ahead.read(most, at_once=at_once)
+        if not (ahead.items or ahead.request.is_cancelled):
+            # No more than `upcoming_steps`: a later run takes the rest of a block, and would make fewer steps.
+            at_once = self._read_size if self._capacity == 1 else int(min(upcoming_steps, self._length))
+            ahead.read(max_count, read_size=at_once)
 
-    def _has_room(self, capacity: int) -> None:
+    def _set_capacity(self, capacity: int) -> None:
         # Room on the host costs nothing until it is used.
-        may_be_longer = capacity > 1 and self._sequence.arrays is not None and self._places.stay_on_host
-        parts = _at_once(self._form, _IN_BLOCKS, _IN_BLOCKS_BYTES) // capacity if may_be_longer else 1
+        may_be_longer = capacity > 1 and self._sequence.arrays is not None and self._batch_sharding.stay_on_host
+        parts = _read_size(self._batch_spec, _IN_BLOCKS, _IN_BLOCKS_BYTES) // capacity if may_be_longer else 1
         self._capacity = capacity
-        self._length = self._ahead.demand.capacity = capacity * max(1, parts)
-        size = capacity * _size(self._form)
+        self._length = self._prefetcher.request.capacity = capacity * max(1, parts)
+        size = capacity * _batch_bytes(self._batch_spec)
         if size > _LARGE_BYTES and not self._has_warned:
             self._has_warned = True
             _logger.warning(
@@ -122,14 +136,14 @@ class Reader:
                 size / 1e9,
             )
 
-    def check(self) -> None:
+    def raise_error(self) -> None:
         """Raises the error in place of the next batch, if any.
 
         Raises:
             OutOfRangeError: The data have ended, or reading was stopped by the coordinator.
             BaseException: The source raised this error; it has the source's traceback.
         """
-        front, node = self._ahead.front, self._node
+        front, node = self._prefetcher.front, self._node
         if front is None:
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested, so it reads no more.")
         error = front.error
@@ -139,39 +153,39 @@ class Reader:
             used = self._before + self._used
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: the data have ended after {used} batches.")
         if isinstance(error, KeyboardInterrupt):
-            self._ahead.mend()  # The interrupt was meant for this run. The next run gets the batch.
-        node.note(error)
-        raise error.with_traceback(front.trace)
+            self._prefetcher.recover_from_interrupt()  # The interrupt was for this run; the next one gets the batch.
+        node.annotate_error(error)
+        raise error.with_traceback(front.traceback)
 
     @property
     def has_ended(self) -> bool:
         """Whether the runs have come to the end of the data."""
-        front = self._ahead.front
+        front = self._prefetcher.front
         return front is not None and isinstance(front.error, StopIteration)
 
-    def take(self) -> Item | None:
+    def take(self) -> PrefetchedBatch | None:
         """Returns the next batch; None if the run must wait for it. Raises the same errors as `check`."""
-        ahead = self._ahead
-        if not ahead.items and not self.ready():
+        ahead = self._prefetcher
+        if not ahead.items and not self.num_ready():
             return None
         if not ahead.items or ahead.items[0].error is not None:
-            self.check()
+            self.raise_error()
         return ahead.take()
 
-    def take_block(self, count: int, capacity: int) -> Item:
+    def take_block(self, count: int, capacity: int) -> PrefetchedBatch:
         """Returns the next `count` batches, which are ready, in a block with room for `capacity` or more."""
         if capacity != self._capacity:
-            self._has_room(capacity)
-        return self._ahead.take_block(count, self._length)
+            self._set_capacity(capacity)
+        return self._prefetcher.take_block(count, self._length)
 
-    def give_back(self, item: Item) -> None:
+    def give_back(self, item: PrefetchedBatch) -> None:
         """Puts batches back in front."""
-        item.way.give_back(item)
+        item.prefetcher.give_back(item)
 
-    def use(self, item: Item) -> None:
+    def mark_used(self, item: PrefetchedBatch) -> None:
         """Moves the position past the last batch of an item."""
         # A host operation may have made another run, or a restore, inside the run that took this.
-        if item.way is self._ahead and item.number > self._used:
+        if item.prefetcher is self._prefetcher and item.number > self._used:
             self._used, self._position = item.number, (item.position, item.start + item.count - 1)
 
     # Its position -----------------------------------------------------------------------------------------------
@@ -179,13 +193,13 @@ class Reader:
     def position(self) -> Position:
         """Returns the session's position, regardless of batches read ahead."""
         value = self._value()
-        return Position(value, lambda: self._sequence.saved(value), self._sequence.before_save)
+        return Position(value, lambda: self._sequence.on_saved(value), self._sequence.before_save)
 
     def _value(self) -> dict[str, Any]:
         position, place = self._position
         return position(place)
 
-    def go_to(self, position: dict[str, Any]) -> None:
+    def seek(self, position: dict[str, Any]) -> None:
         """Continues after a checkpoint's position; the next run that needs a batch reads up to it.
 
         Raises:
@@ -193,17 +207,21 @@ class Reader:
                 that is continued there.
         """
         who, arrays, passes = self._node.node_def, self._sequence.arrays, self._sequence.passes
-        position = checked(position, f"Iterator {self._node.name!r}")
-        place = in_arrays(position, arrays)
-        if arrays is not None and place is not None and (problem := self._places.problem_of(arrays, place, passes)):
+        position = check_position(position, f"Iterator {self._node.name!r}")
+        place = array_position(position, arrays)
+        if (
+            arrays is not None
+            and place is not None
+            and (problem := self._batch_sharding.resume_problem(arrays, place, passes))
+        ):
             raise FailedPreconditionError.from_message(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0
-        self._set_out_again()
+        self._restart_prefetcher()
 
-    def turn_to(self, sequence: Sequence) -> None:
+    def switch_to(self, sequence: BatchSequence) -> None:
         """Begins at the start of another sequence."""
         self._sequence = sequence
-        self.go_to(START)
+        self.seek(START)
 
     @property
     def passes_made(self) -> int:
@@ -215,17 +233,17 @@ class Reader:
         position = self._sequence.next_pass(self._value())
         if position is not None:
             self._position = (lambda _: position), 0
-            self._set_out_again()
+            self._restart_prefetcher()
         return position is not None
 
-    def _set_out_again(self) -> None:
-        self._ahead.stop()
-        self._forgotten.detach()  # It would keep the batches read ahead.
-        self._set_out()
+    def _restart_prefetcher(self) -> None:
+        self._prefetcher.stop()
+        self._finalizer.detach()  # It would keep the batches read ahead.
+        self._start_prefetcher()
 
     # Its thread -------------------------------------------------------------------------------------------------
 
-    def serve(self, coord: Coordinator) -> None:
+    def attach_coordinator(self, coord: Coordinator) -> None:
         """Makes the thread stop with a coordinator."""
         self._coord = coord
         this = weakref.ref(self)
@@ -239,37 +257,37 @@ class Reader:
 
     def _stop(self) -> None:
         if self._prefetch:
-            self._ahead.stop()
+            self._prefetcher.stop()
 
     def close(self) -> None:
         """Stops reading until it is reopened."""
-        self._ahead.stop()
+        self._prefetcher.stop()
 
     def reopen(self) -> None:
         """Continues after `close` at the same place, with the batches read ahead."""
         self._coord = None
-        self._ahead.go_on()
+        self._prefetcher.resume()
 
 
-def _at_once(form: batches.Form, most: int, most_bytes: int) -> int:
+def _read_size(form: batches.BatchSpec, most: int, most_bytes: int) -> int:
     """Returns the number of batches of a form to read at once: at most `most`, and `most_bytes` together."""
-    size = _size(form)
+    size = _batch_bytes(form)
     return max(1, min(most, most_bytes // size)) if size else 1
 
 
-def _size(form: batches.Form) -> int:
+def _batch_bytes(form: batches.BatchSpec) -> int:
     """Returns the bytes of a batch; 0 if they are not known."""
-    leaves = [] if form.why_no_blocks is not None else jax.tree.leaves(form.example)
+    leaves = [] if form.block_error is not None else jax.tree.leaves(form.example)
     if not all(isinstance(dim, int) for leaf in leaves for dim in leaf.shape):
         return 0
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-class Stream(Sequence):
+class Stream(BatchSequence):
     """The elements of a Python iterator, for the sources of a front end.
 
     There is no way back in it, so checkpoints do not hold a position. Several readers share the elements: each gets the
-    next one. `Reader.turn_to` has a reader go on with another stream.
+    next one. `BatchReader.switch_to` has a reader go on with another stream.
 
     Args:
         elements: Pytrees of arrays and numbers, or text and objects.
@@ -279,12 +297,12 @@ class Stream(Sequence):
         >>> from hookline.extend import Source, Stream, specs
         >>> first = Stream(iter(np.arange(3.0)))
         >>> numbers = Source(
-        ...     "numbers", lambda node, shared: first.reader(node), specs.declared("float32", ()),
+        ...     "numbers", lambda node, shared: first.reader(node), specs.array_spec("float32", ()),
         ...     host_only=False, resumes=False,
         ... )
         >>> with hl.Session() as sess:
         ...     before = sess.run(numbers.output)
-        ...     sess.lowlevel.source(numbers).turn_to(Stream(iter([7.0])))
+        ...     sess.backend.source(numbers).switch_to(Stream(iter([7.0])))
         ...     print(before, sess.run(numbers.output))
         0.0 7.0
     """
@@ -292,7 +310,7 @@ class Stream(Sequence):
     def __init__(self, elements: Iterator[Any]) -> None:
         self._elements, self._lock = elements, threading.Lock()
 
-    def reader(self, node: Source, prefetch: int = 2) -> Reader:
+    def reader(self, node: Source, prefetch: int = 2) -> BatchReader:
         """Opens the stream for a session, as `open_for` of a `Source` does.
 
         Args:
@@ -300,9 +318,11 @@ class Stream(Sequence):
             prefetch: The number of elements that a thread keeps ready; with 0 the run reads.
         """
         example = None if node.output.spec is specs.UNKNOWN else node.output.spec
-        return Reader(node, self, Form(node.node_def, example, "keep"), prefetch, Places(node.node_def))
+        return BatchReader(
+            node, self, BatchSpec(node.node_def, example, "keep"), prefetch, BatchSharding(node.node_def)
+        )
 
-    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
         """Yields the elements that nobody has read so far, whatever the position."""
         for number in itertools.count(1):
             with self._lock:
@@ -310,4 +330,4 @@ class Stream(Sequence):
                     element = next(self._elements)
                 except StopIteration:
                     return
-            yield Read(owned(element), lambda _, number=number: {"count": number})
+            yield ReadResult(copy_owned(element), lambda _, number=number: {"count": number})

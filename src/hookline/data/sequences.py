@@ -15,11 +15,11 @@ import numpy as np
 
 from hookline import log
 from hookline.data import batches
-from hookline.data.arrays import Arrays, Pass
+from hookline.data.from_arrays import ArrayIteration, ArraySource
 from hookline.errors import DataLossError, FailedPreconditionError
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 _END = object()
 # As the `repr` of an object without its own.
 _ADDRESS = re.compile(r"[\w.]* object at 0x[0-9a-fA-F]+")
@@ -28,7 +28,7 @@ START = {"count": 0}
 """The position of a reader that has used nothing."""
 
 
-def checked(position: Any, who: str) -> dict[str, Any]:
+def check_position(position: Any, who: str) -> dict[str, Any]:
     """Returns a position from a checkpoint; raises `DataLossError` if it counts in something else than numbers."""
     found = position if isinstance(position, dict) else {}
     for name in ("count", *(found.keys() & {"skip", "crc32c", "passes"})):
@@ -40,7 +40,7 @@ def checked(position: Any, who: str) -> dict[str, Any]:
     return found
 
 
-class Read(NamedTuple):
+class ReadResult(NamedTuple):
     """Batches as they were read, and the positions after them.
 
     Attributes:
@@ -55,64 +55,64 @@ class Read(NamedTuple):
     size: int | None = None
 
 
-class Restart(NamedTuple):
+class RestartAdvice(NamedTuple):
     """Words of messages about a later start that cannot reach a position.
 
     Attributes:
         outcome: What becomes of such a start if the source is an iterator without a state.
-        anew: How the user has the data begin anew.
+        restart: How the user has the data begin anew.
         more: How the user has more data than those that have ended.
     """
 
     outcome: str = "begins its data anew, with a warning"
-    anew: str = "give the iterator another name, or resume=False"
-    more: str = "give more data, or data without an end (hookline.data.arrays(..., epochs=None))"
+    restart: str = "give the iterator another name, or resume=False"
+    more: str = "give more data, or data without an end (hookline.data.from_arrays(..., epochs=None))"
 
 
 @dataclasses.dataclass
-class Demand:
+class ReadRequest:
     """The demand on a sequence; its reader sets this before each read.
 
     Attributes:
-        count: The largest number of batches wanted, in one block if the source can make one.
+        max_count: The largest number of batches wanted, in one block if the source can make one.
         capacity: The number of batches that a block has room for.
-        is_over: No more batches are wanted, not even those that the source is reading towards.
+        is_cancelled: No more batches are wanted, not even those that the source is reading towards.
     """
 
-    count: int = 1
+    max_count: int = 1
     capacity: int = 1
-    is_over: bool = False
+    is_cancelled: bool = False
 
 
 class ReadCancelled(Exception):
     """Raised when the batches that a source is reading towards are no longer wanted."""
 
 
-def length_of(source: Any) -> float | None:
+def num_batches_of(source: Any) -> float | None:
     """Returns the number of batches of a source from its beginning; None if the source has no length."""
     try:
-        return source.length if isinstance(source, Arrays) else len(source)
+        return source.num_batches if isinstance(source, ArraySource) else len(source)
     except (TypeError, NotImplementedError):
         return None
 
 
-class Sequence(Protocol):
+class BatchSequence(Protocol):
     """A source that can be read from its beginning or from a position.
 
     Attributes:
-        length: The number of batches; None if it is not known.
+        num_batches: The number of batches; None if it is not known.
         arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
             one.
         restart: Words of its messages.
         passes: The number of passes over the source, from its beginning on.
     """
 
-    length: float | None = None
-    arrays: Arrays | None = None
-    restart = Restart()
+    num_batches: float | None = None
+    arrays: ArraySource | None = None
+    restart = RestartAdvice()
     passes: int = 1
 
-    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
         """Yields the batches after a position.
 
         Args:
@@ -128,14 +128,14 @@ class Sequence(Protocol):
         """Allows one more pass than were made up to a position, and returns its beginning; None if there is none."""
         return None
 
-    def saved(self, position: dict[str, Any]) -> None:
+    def on_saved(self, position: dict[str, Any]) -> None:
         """Called when a checkpoint holds a position, so that no reader will go back before it."""
 
     def before_save(self) -> None:
         """Called before a position is written for a later process."""
 
 
-class _InPasses(Sequence):
+class _MultiPassSequence(BatchSequence):
     """A source that can be read in several passes.
 
     A position counts the batches of its pass, and has the number of passes before it. After the second of three
@@ -143,7 +143,7 @@ class _InPasses(Sequence):
     has the next shuffle.
     """
 
-    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
         done = position.get("passes", 0)
         while done < self.passes:
             for read in self._pass(position, demand):
@@ -152,7 +152,7 @@ class _InPasses(Sequence):
                 return
             position, done = START, done + 1
 
-    def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+    def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
         """Yields the batches of a pass after a position in it; of arrays, those of all passes."""
         ...
 
@@ -162,13 +162,13 @@ class _InPasses(Sequence):
         return position if self.arrays is not None else {"count": 0, "passes": made}
 
 
-def _of_pass(read: Read, done: int) -> Read:
+def _of_pass(read: ReadResult, done: int) -> ReadResult:
     return read._replace(position=lambda place: {**read.position(place), "passes": done})
 
 
-def passes_made(position: dict[str, Any], arrays: Arrays | None) -> int:
+def passes_made(position: dict[str, Any], arrays: ArraySource | None) -> int:
     """Returns the number of passes up to a position; the one that it is in counts."""
-    place = in_arrays(position, arrays)
+    place = array_position(position, arrays)
     if arrays is None:
         return position.get("passes", 0) + (position["count"] > 0)
     if place is None or not arrays.epochs:
@@ -176,70 +176,70 @@ def passes_made(position: dict[str, Any], arrays: Arrays | None) -> int:
     return -(-(place[0] + (place[1] > 0)) // arrays.epochs)
 
 
-class Repeatable(_InPasses):
+class RestartableSource(_MultiPassSequence):
     """A source that can be restarted: `make` returns the iterable.
 
     If the iterator has a state, it is set to a position. Otherwise it is read again up to the position, and must arrive
     at the same batch.
 
     Attributes:
-        length: The number of batches; None if the source has no length, or has not been read.
-        arrays: As in `Sequence`; known when it is first read.
+        num_batches: The number of batches; None if the source has no length, or has not been read.
+        arrays: As in `BatchSequence`; known when it is first read.
     """
 
-    def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: Arrays | None = None) -> None:
+    def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: ArraySource | None = None) -> None:
         self._make, self._who, self.arrays = make, who, arrays
 
-    @door
-    def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+    @calls_user_code
+    def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
         source = self._make()
-        self.length = length_of(source)
-        iterator: Any = source if accessors(source) is not None else iter(source)
-        if accessors(iterator) is not None:
-            resumable = Resumable(iterator, self._who, lambda: self.passes)
+        self.num_batches = num_batches_of(source)
+        iterator: Any = source if state_accessors(source) is not None else iter(source)
+        if state_accessors(iterator) is not None:
+            resumable = StatefulSource(iterator, self._who, lambda: self.passes)
             self.arrays, resumable.restart = resumable.arrays, self.restart
             yield from resumable._pass(position, demand)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
-            raise _foreign(self._who, position, self.restart)
+            raise _other_source_error(self._who, position, self.restart)
         for done in range(count):
-            if demand.is_over:
+            if demand.is_cancelled:
                 raise ReadCancelled
             try:
                 batch = next(iterator)
             except StopIteration:
                 raise self._not_repeatable(f"it ended after {done} batches, and {count} were used") from None
-        if count and batches.crc32c(batches.owned(batch)) != position["crc32c"]:
+        if count and batches.crc32c(batches.copy_owned(batch)) != position["crc32c"]:
             raise self._not_repeatable(f"batch {count} is not the one that was used")
         for number, item in enumerate(iterator, start=count + 1):
-            yield _checksummed(batches.owned(item), number)
+            yield _checksummed(batches.copy_owned(item), number)
 
     def _not_repeatable(self, why: str) -> FailedPreconditionError:
         return FailedPreconditionError.from_message(
             f"{self._who} cannot resume at the checkpoint's position: the data are not repeatable, because {why}. Give "
             f"a source that gives the same batches each time (a fixed seed for its shuffling) or has a state "
-            f"(get_state and set_state); or {self.restart.anew}, to start from the beginning."
+            f"(get_state and set_state); or {self.restart.restart}, to start from the beginning."
         )
 
 
-def _checksummed(batch: Any, count: int) -> Read:
-    return Read(batch, lambda _: {"count": count, "crc32c": batches.crc32c(batch)})
+def _checksummed(batch: Any, count: int) -> ReadResult:
+    return ReadResult(batch, lambda _: {"count": count, "crc32c": batches.crc32c(batch)})
 
 
-class Resumable(_InPasses):
+class StatefulSource(_MultiPassSequence):
     """A single iterable or iterator with a state. The present state is its beginning; a new reader takes it over.
 
     `passes` returns the number of passes, of arrays that it iterates over; by default its own.
     """
 
     def __init__(self, source: Any, who: str, passes: Callable[[], int] | None = None) -> None:
-        state = accessors(source)
+        state = state_accessors(source)
         assert state is not None, "Checked by the caller."
         self._source, self._who = source, who
-        self.length = length_of(source)
-        self.arrays = source.source if isinstance(source, Pass) else None
-        if isinstance(source, Pass):
+        self.num_batches = num_batches_of(source)
+        self.arrays = source.source if isinstance(source, ArrayIteration) else None
+        if isinstance(source, ArrayIteration):
             source.passes = passes or (lambda: self.passes)
         self._get, self._set = state
         self._beginning = copy.deepcopy(self._get())
@@ -247,21 +247,21 @@ class Resumable(_InPasses):
         self._lock = threading.Lock()
         self._reader: object = None
 
-    @door
-    def _pass(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
+    @calls_user_code
+    def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
         reader, count = object(), position["count"]
         if count and "state" not in position:
-            raise _foreign(self._who, position, self.restart)
+            raise _other_source_error(self._who, position, self.restart)
         with self._lock:
             if count:
-                self._go_to(_decoded(position["state"], self._who))
+                self._set_state(_deserialize_state(position["state"], self._who))
             elif self._reader is not None:
-                self._go_to(copy.deepcopy(self._beginning))
+                self._set_state(copy.deepcopy(self._beginning))
             self._reader = reader
             iterator = iter(self._source)
         read_many, state_after = getattr(iterator, "read_many", None), getattr(iterator, "state_after", None)
         for done in range(position.get("skip", 0)):
-            if demand.is_over:
+            if demand.is_cancelled:
                 raise ReadCancelled
             with self._lock:
                 if next(iterator, _END) is _END:
@@ -272,23 +272,23 @@ class Resumable(_InPasses):
         while True:
             with self._lock:
                 if self._reader is not reader:
-                    raise taken_over(self._who)
+                    raise taken_over_error(self._who)
                 before, size = state, None
                 try:
                     if read_many is None:
-                        batch = batches.owned(next(iterator))
-                    elif demand.count == 1:
+                        batch = batches.copy_owned(next(iterator))
+                    elif demand.max_count == 1:
                         batch = next(iterator)
                     else:
                         before = copy.deepcopy(self._get()) if before is None else before
-                        wanted = demand.count, max(demand.count, demand.capacity)
+                        wanted = demand.max_count, max(demand.max_count, demand.capacity)
                         try:
                             found = read_many(*wanted)
                         except StopIteration:
                             raise
                         except Exception:  # Only the unreadable batch is an error: the others come alone.
-                            self._go_to(copy.deepcopy(before))
-                            read_many, batch = None, batches.owned(next(iterator))
+                            self._set_state(copy.deepcopy(before))
+                            read_many, batch = None, batches.copy_owned(next(iterator))
                         else:
                             batch, size = self._many(found, *wanted)
                 except StopIteration:
@@ -323,7 +323,7 @@ class Resumable(_InPasses):
                 found[0],
             )
 
-    def _go_to(self, state: Any) -> None:
+    def _set_state(self, state: Any) -> None:
         try:
             self._set(state)
         except Exception as error:
@@ -333,48 +333,48 @@ class Resumable(_InPasses):
             )
             raise
 
-    def _with_state(self, batch: Any, count: int, state: Any) -> Read:
-        return Read(batch, lambda _: {"count": count + 1, "state": _encoded(state, self._who)})
+    def _with_state(self, batch: Any, count: int, state: Any) -> ReadResult:
+        return ReadResult(batch, lambda _: {"count": count + 1, "state": _serialize_state(state, self._who)})
 
     def _block(
         self, block: Any, count: int, size: int, before: Any, after: Any, state_after: Callable[[Any, int], Any] | None
-    ) -> Read:
+    ) -> ReadResult:
         def position(place: int) -> dict[str, Any]:
             done, state, skip = place + 1, after, {}
             if done < size and state_after is not None:
                 state = state_after(before, done)
             elif done < size:  # A source that reads many at once is quick to read again.
                 state, skip = before, {"skip": done}
-            return {"count": count + done, "state": _encoded(state, self._who), **skip}
+            return {"count": count + done, "state": _serialize_state(state, self._who), **skip}
 
-        return Read(block, position, size)
+        return ReadResult(block, position, size)
 
 
-def in_arrays(position: dict[str, Any], arrays: Arrays | None) -> tuple[int, int] | None:
+def array_position(position: dict[str, Any], arrays: ArraySource | None) -> tuple[int, int] | None:
     """Returns the epoch and the example of a position; `None` if it is not in these arrays."""
     if arrays is None or not position["count"]:
         return None if arrays is None else (0, 0)
-    state = _decoded(position["state"], "hookline.data.arrays") if "state" in position else None
-    if not isinstance(state, dict) or state.get("of") != arrays.of:
+    state = _deserialize_state(position["state"], "hookline.data.from_arrays") if "state" in position else None
+    if not isinstance(state, dict) or state.get("of") != arrays.identity:
         return None
-    return (state["epoch"], state["example"]) if arrays.has(state.get("epoch"), state.get("example")) else None
+    return (state["epoch"], state["example"]) if arrays.is_position(state.get("epoch"), state.get("example")) else None
 
 
-def _foreign(who: str, position: dict[str, Any], restart: Restart) -> FailedPreconditionError:
+def _other_source_error(who: str, position: dict[str, Any], restart: RestartAdvice) -> FailedPreconditionError:
     if (of := position.get("of")) is not None:
         by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
         return FailedPreconditionError.from_message(
             f"{who} cannot resume at the checkpoint's position: it was saved by {by}, and with another number of "
-            f"processes the parts differ. Run the same number; or {restart.anew}, to start from the beginning. "
-            f"hookline.data.arrays resume with any number of processes."
+            f"processes the parts differ. Run the same number; or {restart.restart}, to start from the beginning. "
+            f"hookline.data.from_arrays resume with any number of processes."
         )
     return FailedPreconditionError.from_message(
         f"{who} cannot resume at the checkpoint's position, which is of another kind of source (with a state, or "
-        f"without). Give the source that was used then; or {restart.anew}, to start from the beginning."
+        f"without). Give the source that was used then; or {restart.restart}, to start from the beginning."
     )
 
 
-def taken_over(who: str) -> FailedPreconditionError:
+def taken_over_error(who: str) -> FailedPreconditionError:
     """Returns the error for a reader whose source another session reads now."""
     return FailedPreconditionError.from_message(
         f"{who}: another session reads from its source, which serves one at a time. Give a function that makes the "
@@ -382,7 +382,7 @@ def taken_over(who: str) -> FailedPreconditionError:
     )
 
 
-def accessors(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def state_accessors(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
     """Returns the functions that read and set the state of an iterator or loader, if it has one."""
     for get, put in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
         if callable(getattr(item, get, None)) and callable(getattr(item, put, None)):
@@ -390,7 +390,7 @@ def accessors(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | Non
     return None
 
 
-def _encoded(state: Any, who: str) -> Any:
+def _serialize_state(state: Any, who: str) -> Any:
     """Returns a state as a checkpoint can store it: bytes, JSON if that is enough, else the pytree itself."""
     if isinstance(state, bytes):
         return {"bytes": state}
@@ -410,8 +410,8 @@ def _encoded(state: Any, who: str) -> Any:
     return {"tree": state}
 
 
-def _decoded(state: Any, who: str) -> Any:
-    """Returns a state from the result of `_encoded`."""
+def _deserialize_state(state: Any, who: str) -> Any:
+    """Returns a state from the result of `_serialize_state`."""
     try:
         ((kind, value),) = state.items()
         return json.loads(value) if kind == "json" else value

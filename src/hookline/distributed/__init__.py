@@ -2,7 +2,7 @@
 
 from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
 from hookline.distributed.cluster.initialize import initialize
-from hookline.distributed.cluster.ray_cluster import PrivateRayCluster
+from hookline.distributed.cluster.local_ray_cluster import LocalRayCluster
 from hookline.distributed.server.server import ParameterServer
 from hookline.distributed.worker.remote_store import RemoteStore
 from hookline.distributed.worker.staleness_hook import StalenessHook
@@ -10,8 +10,8 @@ from hookline.distributed.worker.staleness_hook import StalenessHook
 __all__ = [
     "Cluster",
     "ClusterOptions",
+    "LocalRayCluster",
     "ParameterServer",
-    "PrivateRayCluster",
     "RemoteStore",
     "StalenessHook",
     "initialize",

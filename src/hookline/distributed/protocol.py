@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class NotPlainError(TypeError):
+class CodecError(TypeError):
     """An object cannot be sent as plain data, or a message cannot be read as such."""
 
 
@@ -20,12 +20,12 @@ SMALL_BYTES = 16 * 1024
 
 _NUMBERS = "biufc"
 
-Small = tuple[str, tuple[int, ...], bytes]
+SmallArray = tuple[str, tuple[int, ...], bytes]
 """A small array: dtype, shape and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class EncodedArray:
     """An array of a dtype that NumPy itself does not support.
 
     Attributes:
@@ -36,90 +36,90 @@ class Packed:
 
     kind: str
     name: str
-    data: np.ndarray | Small
+    data: np.ndarray | SmallArray
 
 
-Wire = np.ndarray | Small | Packed
+EncodedLeaf = np.ndarray | SmallArray | EncodedArray
 """One array in the form in which it is sent."""
 
-Leaves = list[Wire]
+Leaves = list[EncodedLeaf]
 """The arrays of one value."""
 
 
-def pack(leaf: Any) -> Wire:
+def encode_leaf(leaf: Any) -> EncodedLeaf:
     """Converts an array to the form in which it is sent; a large array in this process's memory is not copied.
 
     Example:
-        >>> pack(jnp.ones(2, jnp.bfloat16))
-        Packed(kind='dtype', name='bfloat16', data=('<u2', (2,), b'...'))
+        >>> encode_leaf(jnp.ones(2, jnp.bfloat16))
+        EncodedArray(kind='dtype', name='bfloat16', data=('<u2', (2,), b'...'))
     """
     dtype = getattr(leaf, "dtype", None)
     if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return Packed("key", str(jax.random.key_impl(leaf)), _plain(np.asarray(jax.random.key_data(leaf))))
+        return EncodedArray("key", str(jax.random.key_impl(leaf)), _encode_array(np.asarray(jax.random.key_data(leaf))))
     array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
     if array.dtype.kind in _NUMBERS:
-        return _plain(array)
+        return _encode_array(array)
     # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
     bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
-    return Packed("dtype", array.dtype.name, _plain(bits))
+    return EncodedArray("dtype", array.dtype.name, _encode_array(bits))
 
 
-def _plain(array: np.ndarray) -> np.ndarray | Small:
+def _encode_array(array: np.ndarray) -> np.ndarray | SmallArray:
     return array if array.nbytes > SMALL_BYTES else (array.dtype.str, array.shape, array.tobytes())
 
 
-def plain_dtype(name: Any) -> np.dtype:
+def checked_dtype(name: Any) -> np.dtype:
     """Returns a dtype named by another process: one of plain numbers, which no bytes can turn into pointers.
 
     Raises:
         NotPlainError: The dtype is another one.
 
     Example:
-        >>> plain_dtype("<f4")
+        >>> checked_dtype("<f4")
         dtype('float32')
     """
     try:
         dtype = np.dtype(name)
     except Exception as error:
-        raise NotPlainError(f"{name!r} is no dtype.") from error
+        raise CodecError(f"{name!r} is no dtype.") from error
     if dtype.kind not in _NUMBERS:
-        raise NotPlainError(f"An array of dtype {name!r} is not plain data.")
+        raise CodecError(f"An array of dtype {name!r} is not plain data.")
     return dtype
 
 
-def unpack(wire: Wire) -> Any:
+def decode_leaf(wire: EncodedLeaf) -> Any:
     """Returns the array: NumPy, or a JAX array for random keys.
 
     Raises:
         NotPlainError: Its dtype is not one that `pack` sends.
 
     Example:
-        >>> unpack(pack(jnp.ones(2, jnp.bfloat16))).dtype
+        >>> decode_leaf(encode_leaf(jnp.ones(2, jnp.bfloat16))).dtype
         dtype(bfloat16)
     """
     if isinstance(wire, np.ndarray):
         return wire
-    if not isinstance(wire, Packed):
+    if not isinstance(wire, EncodedArray):
         dtype, shape, data = wire
-        return np.ndarray(shape, plain_dtype(dtype), data)
-    bits = unpack(wire.data)
+        return np.ndarray(shape, checked_dtype(dtype), data)
+    bits = decode_leaf(wire.data)
     if wire.kind == "key":
         return jax.random.wrap_key_data(jnp.asarray(bits), impl=wire.name)
     dtype = jnp.dtype(wire.name)
     # Dtypes that other packages add to NumPy; none of them contains pointers.
     if dtype.isbuiltin != 2:
-        raise NotPlainError(f"An array of dtype {wire.name!r} is not plain data.")
+        raise CodecError(f"An array of dtype {wire.name!r} is not plain data.")
     return bits.view(dtype)
 
 
-def pack_all(leaves: Iterable[Any]) -> Leaves:
+def encode_leaves(leaves: Iterable[Any]) -> Leaves:
     """Converts several arrays to the form in which they are sent."""
-    return [pack(leaf) for leaf in leaves]
+    return [encode_leaf(leaf) for leaf in leaves]
 
 
-def unpack_all(leaves: Iterable[Wire]) -> tuple[Any, ...]:
+def decode_leaves(leaves: Iterable[EncodedLeaf]) -> tuple[Any, ...]:
     """Converts several arrays from the form in which they are sent."""
-    return tuple([unpack(leaf) for leaf in leaves])
+    return tuple([decode_leaf(leaf) for leaf in leaves])
 
 
 class Structure:
@@ -157,22 +157,44 @@ class Structure:
 def flatten(value: Any) -> tuple[Leaves, Structure]:
     """Converts a pytree to the form in which it is sent."""
     leaves, treedef = jax.tree.flatten(value)
-    return pack_all(leaves), Structure(treedef)
+    return encode_leaves(leaves), Structure(treedef)
 
 
-WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "renew", "pull_behind", "collect")
+BLOCKING_METHODS = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "renew", "pull_after", "collect")
 """The methods that block, or must not wait for others. They run in their own threads, all others one at a time."""
 
-DECIDED = ("stage", "commit")
+DEFERRED_METHODS = ("stage", "commit")
 """The methods whose answer comes when a transaction is decided; until then they block no other call."""
 
-QUICK = (*DECIDED, "pull", "pull_behind", "collect", "cut", "outcome", "admit", "renew", "leave")
+SOCKET_METHODS = (
+    *DEFERRED_METHODS,
+    "pull",
+    "pull_after",
+    "collect",
+    "begin_snapshot",
+    "outcome",
+    "admit",
+    "renew",
+    "leave",
+)
 """The methods that workers call in steps and snapshots. They have their own connections, all others go over Ray."""
 
-BETWEEN = ("staged", "fence", "deliver", "abandon")
+PEER_METHODS = ("vote", "report_stuck", "deliver", "abandon")
 """The methods that servers call on each other."""
 
-METHODS = frozenset((*WAITING, *QUICK, *BETWEEN, "status", "begin", "register", "publish", "seal", "structures"))
+METHODS = frozenset(
+    (
+        *BLOCKING_METHODS,
+        *SOCKET_METHODS,
+        *PEER_METHODS,
+        "status",
+        "begin",
+        "register",
+        "publish",
+        "end_training",
+        "structures",
+    )
+)
 """All methods that other processes may call."""
 
 Ticket = tuple[str, str]
@@ -182,10 +204,10 @@ Transaction = tuple[str, int]
 """(sender, number): the numbers of a sender increase."""
 
 
-class Peers(Protocol):
+class PeerClient(Protocol):
     """A server's connection to the others."""
 
-    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
+    def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
         """Calls a method of another server without waiting; `on_failure` gets its exception, from any thread."""
         ...
 
@@ -214,7 +236,7 @@ class Transport(Protocol):
         """Starts a call. Calls to one server that are under way at the same time may be carried out in any order."""
         ...
 
-    def peers(self) -> Peers | None:
+    def peer_client(self) -> PeerClient | None:
         """Returns the object with which servers call each other."""
         ...
 
@@ -252,14 +274,14 @@ class Status(NamedTuple):
     """A server's description of itself for workers.
 
     Attributes:
-        held: Names of the variables that have values.
+        initialized: Names of the variables that have values.
         step: The global step; on the step server only.
         ready_at: The global step at which the chief first declared the model ready; on the step server only.
     """
 
     incarnation: str
     epoch: Epoch | None
-    held: frozenset[str]
+    initialized: frozenset[str]
     step: int
     ready_at: int | None
 
@@ -272,14 +294,14 @@ class Committed:
         accepted: False if the limit on the step refused it or it was given up; then nothing was applied.
         step: The global step now.
         counts: For each server, the number of transactions that reached it.
-        marks: For each server, the number of messages sent to it.
+        sent_seqs: For each server, the number of messages sent to it.
         values: The requested values of the step server, as they are now.
     """
 
     accepted: bool
     step: int
     counts: tuple[int, ...]
-    marks: tuple[int, ...]
+    sent_seqs: tuple[int, ...]
     values: dict[str, Leaves]
 
 

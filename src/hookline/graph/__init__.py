@@ -17,7 +17,7 @@ from hookline.graph.graph import (
     get_default_graph,
     reset_default_graph,
 )
-from hookline.graph.initialisers import (
+from hookline.graph.initializers import (
     global_variables,
     global_variables_initializer,
     local_variables,

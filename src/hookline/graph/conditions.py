@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline.graph.global_step import counted_global_step
+from hookline.graph.global_step import find_global_step
 from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.variable import Variable
 
@@ -17,10 +17,10 @@ class Condition(Function):
     """A node whose value is a bool computed on the device."""
 
     def __init__(self, condition: Any, name: str) -> None:
-        super().__init__(_as_one_bool, name, (condition,))
+        super().__init__(_as_scalar_bool, name, (condition,))
         self.type = type(self).type
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         ((condition,), _) = self.bind(resolve)
         return type(self)(condition, name)
 
@@ -29,7 +29,7 @@ class Guard(Condition):
     """The node behind `skip_updates_if`: true if the run's updates are to be skipped."""
 
     type = "SkipUpdatesIf"
-    refuses_remote = True
+    forbids_remote_updates = True
     """Whether a run with it must not update parameter servers, which it cannot hold back."""
 
 
@@ -106,12 +106,12 @@ def latch(condition: Any, name: str = "latch") -> Operation:
     return Latch(condition, name)
 
 
-def counts_runs(variable: Variable) -> bool:
+def is_run_counter(variable: Variable) -> bool:
     """Returns whether a variable counts runs or draws, and so advances even if the effects of runs are undone."""
-    return variable.per_worker or variable is counted_global_step(variable.graph)
+    return variable.per_worker or variable is find_global_step(variable.graph)
 
 
-def _as_one_bool(condition: Any) -> jax.Array:
+def _as_scalar_bool(condition: Any) -> jax.Array:
     try:
         value = jnp.asarray(condition)
     except (TypeError, ValueError):

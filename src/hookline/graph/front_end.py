@@ -35,7 +35,7 @@ class FrontEnd:
     def check_run(self, graph: Any) -> None:
         """Called when a run of the graph has been made; may raise an error found in it."""
 
-    def is_compiled_in(self, op: Any, computed: Collection[Any]) -> bool:
+    def is_static(self, op: Any, computed: Collection[Any]) -> bool:
         """Returns whether XLA must know a value fed for an operation: each new value is then compiled anew.
 
         Args:
@@ -45,7 +45,7 @@ class FrontEnd:
         return False
 
 
-class OfFrontEnd:
+class FrontEndObject:
     """An object that the front end of a graph may make of a subclass."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102
@@ -61,14 +61,14 @@ class OfFrontEnd:
         raise NotImplementedError
 
 
-def user_location(hidden_modules: tuple[str, ...] = ()) -> str:
+def user_location(skipped_modules: tuple[str, ...] = ()) -> str:
     """Returns the line of the nearest caller, for messages about the operation made there.
 
     Args:
-        hidden_modules: Modules and packages whose lines are passed over, as those of this package are.
+        skipped_modules: Modules and packages whose lines are passed over, as those of this package are.
     """
-    hidden = tuple(f"{name}." for name in (__name__.partition(".")[0], *hidden_modules))
+    hidden = tuple(f"{name}." for name in (__name__.partition(".")[0], *skipped_modules))
     frame = sys._getframe(1)
     while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(hidden):
         frame = frame.f_back
-    return notebooks.place(frame.f_code.co_filename, frame.f_lineno)
+    return notebooks.describe_location(frame.f_code.co_filename, frame.f_lineno)

@@ -33,7 +33,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     graph = get_default_graph() if graph is None else graph
     if get_global_step(graph) is not None:
         raise ValueError("The graph already has a global step: use get_global_step or get_or_create_global_step.")
-    return _counter(graph, "global_step", [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP])
+    return _create_counter(graph, "global_step", [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP])
 
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
@@ -51,7 +51,7 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     graph = get_default_graph() if graph is None else graph
     if not isinstance(graph, Graph):
         raise TypeError(f"The global step is one of a graph: give a hookline.Graph or None, got {graph!r}.")
-    found = _only(graph, GraphKeys.GLOBAL_STEP, "global step")
+    found = _single_item(graph, GraphKeys.GLOBAL_STEP, "global step")
     if found is None:
         named = (v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step")
         found = next(named, None)
@@ -60,7 +60,7 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     return found
 
 
-def counted_global_step(graph: Graph) -> Variable | None:
+def find_global_step(graph: Graph) -> Variable | None:
     """Returns the global step of the graph if it has a valid one, else `None`.
 
     A variable called `global_step` that is not an integer scalar is an error only if a caller asks for the global step.
@@ -111,9 +111,9 @@ def global_step(sess: Any, global_step_tensor: Tensor) -> int:
     References:
         `tf.train.global_step`.
     """
-    raw_session = getattr(arguments.having("global_step", "sess", sess, "a session", "run"), "raw_session", None)
+    raw_session = getattr(arguments.check_has("global_step", "sess", sess, "a session", "run"), "raw_session", None)
     value = (sess if raw_session is None else raw_session()).run(global_step_tensor)
-    return arguments.whole("global_step", "global_step_tensor", value)
+    return arguments.check_int("global_step", "global_step_tensor", value)
 
 
 def get_or_create_eval_step() -> Variable:
@@ -135,27 +135,27 @@ def get_or_create_eval_step() -> Variable:
         `tf.contrib.training.get_or_create_eval_step`. Its dtype is int64 if JAX has 64-bit types enabled, else int32.
     """
     graph = get_default_graph()
-    existing = eval_step_of(graph)
+    existing = get_eval_step(graph)
     if existing is not None:
         return existing
-    return _counter(graph, "eval_step", [GraphKeys.LOCAL_VARIABLES, GraphKeys.EVAL_STEP])
+    return _create_counter(graph, "eval_step", [GraphKeys.LOCAL_VARIABLES, GraphKeys.EVAL_STEP])
 
 
-def eval_step_of(graph: Graph) -> Variable | None:
+def get_eval_step(graph: Graph) -> Variable | None:
     """Returns the evaluation step of a graph, or `None` if it has none.
 
     Raises:
         ValueError: Collection `GraphKeys.EVAL_STEP` holds several items.
     """
-    return _only(graph, GraphKeys.EVAL_STEP, "evaluation step")
+    return _single_item(graph, GraphKeys.EVAL_STEP, "evaluation step")
 
 
-def _counter(graph: Graph, name: str, collections: list[str]) -> Variable:
+def _create_counter(graph: Graph, name: str, collections: list[str]) -> Variable:
     with graph.as_default(), graph.name_scope(None):
         return Variable(lambda: jnp.zeros((), int), name=name, trainable=False, collections=collections)
 
 
-def _only(graph: Graph, key: str, what: str) -> Any:
+def _single_item(graph: Graph, key: str, what: str) -> Any:
     """Returns the item of a collection, or `None` if it is empty; raises `ValueError` if it holds several."""
     items = graph.get_collection(key)
     if len(items) > 1:

@@ -20,7 +20,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import HostCall
 from hookline.graph.variable import Update, Variable
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 
 class Gradient(Operation):
@@ -39,22 +39,22 @@ class Gradient(Operation):
 
     def __init__(self, name: str, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
         self.ys, self.xs = list(ys), list(xs)
-        self._sources = {x.key for x in xs}
-        self.path = _between(_behind(ys), self._sources)
-        self._reached = set(self.path)
+        self._x_keys = {x.key for x in xs}
+        self.path = _operations_between(_differentiable_ancestors(ys), self._x_keys)
+        self._path_set = set(self.path)
         self.order = 1 + max((step.order for step in self.path if isinstance(step, Gradient)), default=0)
         super().__init__(name, (self.ys, self.xs), tuple(x.spec for x in xs))
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         return Gradient(name, [resolve(y) for y in self.ys], [resolve(x) for x in self.xs])
 
-    def passes(self, operation: Operation) -> bool:
+    def is_on_path(self, operation: Operation) -> bool:
         """Returns whether `operation` is on the path."""
-        return operation in self._reached
+        return operation in self._path_set
 
-    def reaches(self, tensor: Tensor) -> bool:
+    def depends_on_xs(self, tensor: Tensor) -> bool:
         """Returns whether `tensor` is one of `xs` or a part of one, or depends on one through the path."""
-        return tensor.op in self._reached or _is_part(tensor, self._sources)
+        return tensor.op in self._path_set or _is_part(tensor, self._x_keys)
 
 
 def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, name: str = "gradients") -> list[Any]:
@@ -90,15 +90,15 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, n
     References:
         `tf.gradients`. Values are computed by `jax.vjp`.
     """
-    ys, xs = _listed("ys", ys), _listed("xs", xs)
+    ys, xs = _as_tensors("ys", ys), _as_tensors("xs", xs)
     for tensor in (*ys, *xs):
         _check_floating(tensor)
-    behind = _behind(ys)
-    read = _read_by(behind)
+    behind = _differentiable_ancestors(ys)
+    read = _read_paths(behind)
     for tensor in ys:
         read.setdefault(tensor.op, set()).add(tensor.path)
     for x in xs:
-        _check_whole_reads(behind, x)
+        _check_no_enclosing_reads(behind, x)
     connected = [x for x in xs if any(path[: len(x.path)] == x.path for path in read.get(x.op, ()))]
     _warn_of_updates(read, xs)
     if not connected:
@@ -108,7 +108,7 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, n
     return [next(found) if x in connected else None for x in xs]
 
 
-def _listed(argument: str, tensors: Any) -> list[Tensor]:
+def _as_tensors(argument: str, tensors: Any) -> list[Tensor]:
     listed = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
     for tensor in listed:
         if not isinstance(tensor, Tensor):
@@ -117,14 +117,14 @@ def _listed(argument: str, tensors: Any) -> list[Tensor]:
     return listed
 
 
-def _carries(tensor: Tensor) -> bool:
+def _may_have_gradient(tensor: Tensor) -> bool:
     """Returns whether a gradient can pass back through the value: part of it is, or may be, floating point."""
     if tensor.spec is specs.UNKNOWN:
         return True
     return any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(tensor.spec))
 
 
-def _behind(ys: Iterable[Tensor]) -> set[Operation]:
+def _differentiable_ancestors(ys: Iterable[Tensor]) -> set[Operation]:
     """Returns the operations from which `ys` can be reached along values that carry a gradient."""
     found: set[Operation] = set()
     pending = [y.op for y in ys]
@@ -132,16 +132,16 @@ def _behind(ys: Iterable[Tensor]) -> set[Operation]:
         operation = pending.pop()
         if operation not in found and isinstance(operation, Function | Gradient | HostCall):
             found.add(operation)
-            pending.extend(tensor.op for tensor in operation.inputs if _carries(tensor))
+            pending.extend(tensor.op for tensor in operation.inputs if _may_have_gradient(tensor))
     return found
 
 
-def _read_by(operations: Iterable[Operation]) -> dict[Operation, set[Any]]:
+def _read_paths(operations: Iterable[Operation]) -> dict[Operation, set[Any]]:
     """Returns the parts of operations' values that are read and carry a gradient."""
     read: dict[Operation, set[Any]] = {}
     for operation in operations:
         for tensor in operation.inputs:
-            if _carries(tensor):
+            if _may_have_gradient(tensor):
                 read.setdefault(tensor.op, set()).add(tensor.path)
     return read
 
@@ -150,11 +150,11 @@ def _is_part(tensor: Tensor, sources: set[Any]) -> bool:
     return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
 
 
-def _between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
+def _operations_between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
     """Returns, in order, the operations that can be reached from the sources or from parts of them."""
     reached: dict[Operation, None] = {}
     for operation in sorted(behind, key=lambda operation: operation.index):
-        if any(_carries(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):
+        if any(_may_have_gradient(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):
             if isinstance(operation, HostCall):
                 raise TypeError(f"gradients: {operation.node_def} lies between ys and xs and cannot be differentiated.")
             reached[operation] = None
@@ -173,7 +173,7 @@ def _warn_of_updates(read: Iterable[Operation], xs: Sequence[Tensor]) -> None:
             )
 
 
-def _check_whole_reads(behind: Iterable[Operation], x: Tensor) -> None:
+def _check_no_enclosing_reads(behind: Iterable[Operation], x: Tensor) -> None:
     """Refuses a part of a value if the whole is read: the path through the whole would be missed."""
     for operation in behind if x.path else ():
         for tensor in operation.inputs:

@@ -18,12 +18,12 @@ from jax.core import Tracer
 
 from hookline import arguments
 from hookline.graph import placement
-from hookline.graph.front_end import FrontEnd, OfFrontEnd, user_location
+from hookline.graph.front_end import FrontEnd, FrontEndObject, user_location
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.check import Check
-from hookline.graph.nodes.views import Path, Step, Views, parsed, step_text
+from hookline.graph.nodes.views import Path, PathStep, Views, format_path_step, parse_path
 from hookline.graph.registry import Registry, check_name
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
 AnyGraph = TypeVar("AnyGraph", bound="Graph")
 
@@ -43,12 +43,14 @@ class Graph(Registry):
 
     Attributes:
         front_end: Its behaviour towards users. A subclass may name another.
-        home: The default sharding of arrays in its sessions, such as the global step: replicated over the mesh of its
+        default_sharding: The default sharding of arrays in its sessions, such as the global step: replicated over the
+            mesh of its
             variables. None leaves it to JAX.
-        context: A replicated sharding on the mesh in which its operations are traced, as after `jax.set_mesh`: the mesh
+        mesh_context: A replicated sharding on the mesh in which its operations are traced, as after `jax.set_mesh`: the
+            mesh
             in which the graph was built, or one with explicit axes, which need it. None without such a mesh: functions
             may behave differently inside a mesh, as Flax does, and the graph computes like a hand-written loop.
-        moves: The number of times that a step's own sharding has moved a variable.
+        num_reshards: The number of times that a step's own sharding has moved a variable.
 
     Example:
         >>> import hookline as hl
@@ -68,18 +70,18 @@ class Graph(Registry):
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
-        self.home: jax.sharding.Sharding | None = None
-        self.context: jax.sharding.Sharding | None = None
-        self.moves = 0
-        self._is_everywhere = False  # No sharding was given; in step the home is then all devices of all processes.
+        self.default_sharding: jax.sharding.Sharding | None = None
+        self.mesh_context: jax.sharding.Sharding | None = None
+        self.num_reshards = 0
+        self._is_global_default = False  # No sharding was given; in step the home is then all devices of all processes.
         self._operations: dict[str, Operation] = {}
-        self._blocks = threading.local()
+        self._control_local = threading.local()
 
     # Building ---------------------------------------------------------------------------------------------------
 
     def unique_name(self, name: str) -> str:
         """See `Registry`. A name that ends in a slash (a prefix that `name_scope` yielded) is the scope's own name."""
-        whole = arguments.text("Graph.unique_name", "name", name).removesuffix("/")
+        whole = arguments.check_str("Graph.unique_name", "name", name).removesuffix("/")
         return whole if whole != name and whole not in self._operations else super().unique_name(whole)
 
     @property
@@ -90,40 +92,40 @@ class Graph(Registry):
     def register(self, operation: Operation) -> int:
         """Adds a new operation and returns its index in creation order. Only `Operation` calls it."""
         with self._lock:
-            self.check_open(f"{operation.type} {operation.name!r}")
+            self.check_not_finalized(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
             return len(self._operations) - 1
 
     @property
-    def is_untouched(self) -> bool:
+    def is_pristine(self) -> bool:
         """Whether nothing has been made in it, and no block or scope of it is open."""
         is_empty = not (self._operations or self._collections)
         return is_empty and not (self.finalized or self.current_scope or self.current_control_inputs)
 
-    def settle(self, who: str, shardings: Iterable[Any]) -> None:
+    def record_shardings(self, who: str, shardings: Iterable[Any]) -> None:
         """Records the shardings of arrays in its sessions, so that all other arrays go to the same devices.
 
         Raises:
             ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with
                 `who`.
         """
-        known = None if self._is_everywhere else self.home
-        home = placement.home_of([known, *shardings], f"{who}: the graph it belongs to")
-        if home is None and placement.is_in_step():
-            home, self._is_everywhere = jax.NamedSharding(placement.everywhere(), jax.P()), True
+        known = None if self._is_global_default else self.default_sharding
+        home = placement.default_sharding_for([known, *shardings], f"{who}: the graph it belongs to")
+        if home is None and placement.is_spmd():
+            home, self._is_global_default = jax.NamedSharding(placement.global_mesh(), jax.P()), True
         elif home is not None:
-            self._is_everywhere = False
-            placement.check_in_step(who, home)
-        self.home = home or self.home
-        needed = self.home if placement.has_explicit_axes(self.home) else None
-        self.context = self.context or placement.current() or needed
+            self._is_global_default = False
+            placement.check_spmd(who, home)
+        self.default_sharding = home or self.default_sharding
+        needed = self.default_sharding if placement.has_explicit_axes(self.default_sharding) else None
+        self.mesh_context = self.mesh_context or placement.current_mesh_context() or needed
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
     @property
     def current_control_inputs(self) -> tuple[Operation, ...]:
         """The operations that every operation made by this thread now will wait for."""
-        return getattr(self._blocks, "control", ())
+        return getattr(self._control_local, "control", ())
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Operation | Tensor | str] | None) -> Iterator[None]:
@@ -143,11 +145,11 @@ class Graph(Registry):
         else:
             elements = [self.as_graph_element(element) for element in control_inputs]
             inner = tuple(dict.fromkeys((*outer, *(element.op for element in elements))))
-        self._blocks.control = inner
+        self._control_local.control = inner
         try:
             yield
         finally:
-            self._blocks.control = outer
+            self._control_local.control = outer
 
     @contextmanager
     def as_default(self) -> Iterator[Graph]:
@@ -167,7 +169,7 @@ class Graph(Registry):
 
     def get_operation_by_name(self, name: str) -> Operation:
         """Returns the operation of that name; if there is none, a `KeyError` names similar ones."""
-        arguments.text("Graph.get_operation_by_name", "name", name)
+        arguments.check_str("Graph.get_operation_by_name", "name", name)
         try:
             return self._operations[name]
         except KeyError:
@@ -177,8 +179,8 @@ class Graph(Registry):
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """Returns the tensor called `operation:0`, or a view of it (`gradients:0[0]`)."""
-        operation, colon, output = arguments.text("Graph.get_tensor_by_name", "name", name).partition(":")
-        path = parsed(output[1:]) if colon and output[:1] == "0" else None
+        operation, colon, output = arguments.check_str("Graph.get_tensor_by_name", "name", name).partition(":")
+        path = parse_path(output[1:]) if colon and output[:1] == "0" else None
         if path is None:
             raise ValueError(f"{name!r} is not the name of a tensor: write {operation + ':0'!r}.")
         tensor = self.get_operation_by_name(operation).output
@@ -215,7 +217,7 @@ class Graph(Registry):
         return "\n".join(lines) + "\n"
 
 
-class Operation(OfFrontEnd):
+class Operation(FrontEndObject):
     """A node of the graph.
 
     Users make operations with `op`, `host_op`, `update` and the like, and use them as fetches and in
@@ -234,7 +236,7 @@ class Operation(OfFrontEnd):
         op: The operation itself, so that operations and tensors both have `op`.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        outside: A copy without control inputs, if an initial value needs one.
+        without_control_inputs: A copy without control inputs, if an initial value needs one.
         location: `file:line` of the code that made it.
 
     References:
@@ -243,7 +245,7 @@ class Operation(OfFrontEnd):
 
     type = "Operation"
     host_only = False
-    may_have_check = False
+    supports_check = False
     _device_check: Check | None = None
 
     @classmethod
@@ -259,10 +261,10 @@ class Operation(OfFrontEnd):
             self._check_argument(name, leaf)
         self.control_inputs = self.graph.current_control_inputs
         self.location = user_location(self.graph.front_end.hidden_modules)
-        self.graph.check_open(f"{self.type} {self.graph.current_scope + name!r}")
+        self.graph.check_not_finalized(f"{self.type} {self.graph.current_scope + name!r}")
         self.name = self.graph.unique_name(name)
         self.output = self._make_output(spec)
-        self.outside: Operation | None = None
+        self.without_control_inputs: Operation | None = None
         self.index = self.graph.register(self)
 
     def _make_output(self, spec: Any) -> Tensor:
@@ -288,7 +290,7 @@ class Operation(OfFrontEnd):
 
     @check.setter
     def check(self, check: Check | None) -> None:
-        if not self.may_have_check:
+        if not self.supports_check:
             raise TypeError(f"{self.node_def} cannot have a check: only functions and updates can.")
         self._device_check = check
 
@@ -307,11 +309,11 @@ class Operation(OfFrontEnd):
         leaves = [resolve(leaf) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
         return jax.tree.unflatten(self._treedef, leaves)
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation | None:
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation | None:
         """Returns a copy of the operation with other input tensors; `None` if there can be only one of its kind."""
         return None
 
-    def note(self, error: BaseException) -> None:
+    def annotate_error(self, error: BaseException) -> None:
         """Adds this operation's name to an error that its function raised, once."""
         note = f"hookline: while running {self.node_def}"
         if note not in getattr(error, "__notes__", ()):
@@ -324,11 +326,11 @@ class Operation(OfFrontEnd):
 class Function(Operation):
     """A node whose value is that of `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
 
-    may_have_check = True
+    supports_check = True
 
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         self.fn = fn
-        self.type = plain_name(fn)
+        self.type = function_name(fn)
         for tensor in jax.tree.leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and tensor.op.host_only:
                 raise TypeError(
@@ -338,13 +340,13 @@ class Function(Operation):
         super().__init__(name, (args, kwargs or {}))
         self.output.spec = self.infer_spec()
 
-    @door
+    @calls_user_code
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
         """Returns the function's result for the values that `resolve` gives for its tensors."""
         args, kwargs = self.bind(resolve)
         return self.fn(*args, **kwargs)
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         args, kwargs = self.bind(resolve)
         return Function(self.fn, name, args, kwargs)
 
@@ -359,18 +361,18 @@ class Function(Operation):
             return self.call(lambda _: next(remaining))
 
         try:
-            with placement.inside(self.graph.context):
+            with placement.enter_mesh(self.graph.mesh_context):
                 return specs.infer(call, [tensor.spec for tensor in self.inputs])
         except OverflowError as error:
             raise ValueError(
                 f"{self.node_def}: a number does not fit into the dtype that JAX gives it: {error}"
             ) from None
         except Exception as error:
-            self.note(error)
+            self.annotate_error(error)
             raise
 
 
-class Tensor(OfFrontEnd, Views["Tensor"]):
+class Tensor(FrontEndObject, Views["Tensor"]):
     """The value of an operation, or a part of it: any pytree, known only when a session runs it.
 
     Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
@@ -408,7 +410,7 @@ class Tensor(OfFrontEnd, Views["Tensor"]):
     @property
     def name(self) -> str:
         """`operation:0`; a view appends its path."""
-        return f"{self.op.name}:0" + "".join(step_text(step) for step in self.path)
+        return f"{self.op.name}:0" + "".join(format_path_step(step) for step in self.path)
 
     @property
     def dtype(self) -> Any:
@@ -422,14 +424,14 @@ class Tensor(OfFrontEnd, Views["Tensor"]):
         """The shape of an array value, `None` for open dimensions; `None` if unknown or a larger structure."""
         return specs.open_shape(self.spec)
 
-    def as_fed(self, value: Any) -> Any:
+    def convert_feed(self, value: Any) -> Any:
         """Returns the array for a fed value, before it is checked; a subclass may convert it."""
         return value
 
     def operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:  # noqa: D102
         return Function(fn, name, operands).output
 
-    def _part(self, step: Step, spec: Any) -> Tensor:
+    def _part(self, step: PathStep, spec: Any) -> Tensor:
         return Tensor(self.op, (*self.path, step), spec)
 
     __hash__ = object.__hash__
@@ -450,18 +452,18 @@ def ancestors(tensors: Iterable[Tensor]) -> set[Operation]:
     return found
 
 
-def holds_tensor(value: Any) -> bool:
+def contains_tensor(value: Any) -> bool:
     """Returns whether the pytree `value` contains a tensor."""
     return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
 
 
-def plain_name(fn: Callable[..., Any]) -> str:
+def function_name(fn: Callable[..., Any]) -> str:
     """Returns a name for a function: its own, or `op` if it has none (a lambda)."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return name if name.isidentifier() else "op"
 
 
-TRACED: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
+TRACED_GRAPH: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
 """The graph of the program that JAX is tracing in this thread.
 
 It is not the default graph: a traced function adds nothing to it.
@@ -483,7 +485,7 @@ def get_default_graph() -> Graph:
     return _thread.graphs[-1]
 
 
-def default_graph(kind: type[AnyGraph]) -> AnyGraph:
+def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
     """Returns the default graph, which is to be of class `kind`.
 
     While the thread's own default graph is untouched, it is made anew as one.
@@ -492,7 +494,7 @@ def default_graph(kind: type[AnyGraph]) -> AnyGraph:
         TypeError: It is of another class.
     """
     graph = get_default_graph()
-    if len(_thread.graphs) == 1 and not isinstance(graph, kind) and graph.is_untouched:
+    if len(_thread.graphs) == 1 and not isinstance(graph, kind) and graph.is_pristine:
         seed, graph = graph.seed, kind()
         graph.seed, _thread.graphs[0] = seed, graph
     if not isinstance(graph, kind):

@@ -13,7 +13,7 @@ import numpy as np
 
 from hookline import arguments
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
-from hookline.graph.initialisers import global_variables, trainable_variables
+from hookline.graph.initializers import global_variables, trainable_variables
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.ops import group
 from hookline.graph.registry import GraphKeys
@@ -66,7 +66,7 @@ class ExponentialMovingAverage:
             raise ValueError(f"ExponentialMovingAverage: decay must lie between 0 and 1, got {decay}.")
         if not isinstance(zero_debias, bool):
             raise TypeError(f"ExponentialMovingAverage: zero_debias is True or False, got {zero_debias!r}.")
-        self.name = arguments.text("ExponentialMovingAverage", "name", name)
+        self.name = arguments.check_str("ExponentialMovingAverage", "name", name)
         self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
         self._averages: dict[Any, Variable] = {}
         self._debiasing: dict[Any, tuple[Variable, Variable]] = {}
@@ -87,18 +87,20 @@ class ExponentialMovingAverage:
         updates = []
         listed = [var_list] if isinstance(var_list, Tensor) else var_list
         who = "ExponentialMovingAverage"
-        for value in trainable_variables() if listed is None else arguments.several(who, "var_list", listed):
+        for value in trainable_variables() if listed is None else arguments.check_list(who, "var_list", listed):
             self._check(value)
             if value.key not in self._averages:
-                self._make(value)
+                self._create_average(value)
             if isinstance(value, Variable) and value not in graph.get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES):
                 graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, value)
             average = self._averages[value.key]
             given = (value, self._decay, self._num_updates)
             if value.key in self._debiasing:
-                updates.append(update((average, *self._debiasing[value.key]), _moved_debiased, *given, name="average"))
+                updates.append(
+                    update((average, *self._debiasing[value.key]), _updated_debiased_average, *given, name="average")
+                )
             else:
-                updates.append(update(average, _moved, *given, name="average"))
+                updates.append(update(average, _updated_average, *given, name="average"))
         return group(*updates, name=self.name)
 
     def _check(self, value: Any) -> None:
@@ -117,7 +119,7 @@ class ExponentialMovingAverage:
                     f"average has one shape for good. Reduce it first, with a mean."
                 )
 
-    def _make(self, value: Tensor) -> None:
+    def _create_average(self, value: Tensor) -> None:
         spec = value.spec
 
         def zeros() -> Any:
@@ -126,10 +128,10 @@ class ExponentialMovingAverage:
         is_variable = isinstance(value, Variable)
         initial = value.initial_value if is_variable else zeros
         average = self.make_variable(f"{_name_of(value)}/{self.name}", initial)
-        average.live_as(value)
+        average.pin(value)
         if self._zero_debias and not is_variable:
             biased = self.make_variable(f"{average.op.name}/biased", zeros)
-            biased.live_as(value)
+            biased.pin(value)
             count = self.make_variable(f"{average.op.name}/local_step", lambda: jnp.zeros(()))
             self._debiasing[value.key] = biased, count
         self._averages[value.key] = average
@@ -177,7 +179,7 @@ class ExponentialMovingAverage:
             averaged = get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES)
             moving_avg_variables = [*trainable_variables(), *averaged]
         who = "ExponentialMovingAverage"
-        moving = list(dict.fromkeys(arguments.several(who, "moving_avg_variables", moving_avg_variables)))
+        moving = list(dict.fromkeys(arguments.check_list(who, "moving_avg_variables", moving_avg_variables)))
         restored = {self.average_name(variable): variable for variable in moving}
         for variable in global_variables():
             if variable not in moving and variable.op.name not in restored:
@@ -186,7 +188,7 @@ class ExponentialMovingAverage:
 
 
 def _key(var: Tensor) -> Any:
-    return arguments.having("ExponentialMovingAverage", "var", var, "a variable or a tensor", "key").key
+    return arguments.check_has("ExponentialMovingAverage", "var", var, "a variable or a tensor", "key").key
 
 
 def _name_of(tensor: Tensor) -> str:
@@ -197,7 +199,7 @@ def _name_of(tensor: Tensor) -> str:
     return f"{tensor.op.name}/{'_'.join(re.findall(r'[A-Za-z0-9]+', path))}"
 
 
-def _share(decay: Any, num_updates: Any) -> Any:
+def _new_value_weight(decay: Any, num_updates: Any) -> Any:
     """Returns the share of the new value: 1 minus the decay, computed before narrow floats round the decay to 1."""
     if num_updates is not None:
         num_updates = jnp.asarray(num_updates, jnp.float32)
@@ -205,15 +207,17 @@ def _share(decay: Any, num_updates: Any) -> Any:
     return 1 - decay
 
 
-def _moved(average: Any, value: Any, decay: Any, num_updates: Any) -> Any:
+def _updated_average(average: Any, value: Any, decay: Any, num_updates: Any) -> Any:
     """Returns the average, moved one step towards the value."""
-    share = _share(decay, num_updates)
+    share = _new_value_weight(decay, num_updates)
     return jax.tree.map(lambda old, new: old - jnp.asarray(share, old.dtype) * (old - new), average, value)
 
 
-def _moved_debiased(state: tuple[Any, Any, Any], value: Any, decay: Any, num_updates: Any) -> tuple[Any, Any, Any]:
+def _updated_debiased_average(
+    state: tuple[Any, Any, Any], value: Any, decay: Any, num_updates: Any
+) -> tuple[Any, Any, Any]:
     """Returns the corrected average, the uncorrected average, and the number of updates."""
     _, biased, count = state
-    biased, count = _moved(biased, value, decay, num_updates), count + 1
-    seen = 1 - jnp.power(1 - jnp.asarray(_share(decay, num_updates), jnp.float32), count)
+    biased, count = _updated_average(biased, value, decay, num_updates), count + 1
+    seen = 1 - jnp.power(1 - jnp.asarray(_new_value_weight(decay, num_updates), jnp.float32), count)
     return jax.tree.map(lambda leaf: (leaf / seen).astype(leaf.dtype), biased), biased, count

@@ -15,15 +15,15 @@ from hookline import arguments, log
 from hookline.graph.global_step import get_global_step
 from hookline.graph.gradient import gradients
 from hookline.graph.graph import InsideTraceError, Operation, Tensor, get_default_graph
-from hookline.graph.initialisers import trainable_variables
+from hookline.graph.initializers import trainable_variables
 from hookline.graph.nodes import spec as specs
-from hookline.graph.nodes.dependence import depends_on_first, independent
+from hookline.graph.nodes.jaxpr_dependencies import are_independent, depends_on_first
 from hookline.graph.nodes.ops import as_array, constant, group, op
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable, update
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Optimizer:
@@ -91,14 +91,14 @@ class Optimizer:
             raise TypeError(
                 f"Optimizer: learning_rate is a number, a tensor or a function of the global step, got {rate!r}."
             )
-        self._given = hyperparameters
-        self._shown: dict[str, Tensor] = {}
-        self._name = arguments.text("Optimizer", "name", name)
+        self._hyperparameters = hyperparameters
+        self._hyperparameter_tensors: dict[str, Tensor] = {}
+        self._name = arguments.check_str("Optimizer", "name", name)
         # This one gives only the initial state and the dependences between variables.
-        fixed = {key: _stand_in(key, value) for key, value in hyperparameters.items()}
-        self._make: Any = (lambda: transformation) if is_made else transformation
+        fixed = {key: _example_value(key, value) for key, value in hyperparameters.items()}
+        self._make_transformation: Any = (lambda: transformation) if is_made else transformation
         try:
-            made = self._make(**fixed)
+            made = self._make_transformation(**fixed)
         except TypeError as error:
             raise TypeError(f"Optimizer: {_REQUIRED}, got {transformation!r} ({error}).") from error
         if not (hasattr(made, "init") and hasattr(made, "update")):
@@ -113,14 +113,14 @@ class Optimizer:
         Raises:
             AttributeError: The rate was not passed as a keyword.
         """
-        if "learning_rate" not in self._given:
+        if "learning_rate" not in self._hyperparameters:
             raise AttributeError(
                 "Optimizer: its learning rate is inside the Optax transformation; to see or change it, write "
                 "Optimizer(optax.adam, learning_rate=...)."
             )
-        if not self._shown:
-            self._shown = self._tensors(None)
-        return self._shown["learning_rate"]
+        if not self._hyperparameter_tensors:
+            self._hyperparameter_tensors = self._make_hyperparameter_tensors(None)
+        return self._hyperparameter_tensors["learning_rate"]
 
     def minimize(
         self,
@@ -161,7 +161,7 @@ class Optimizer:
                 "its mean or its sum, which have different gradients."
             )
         listed = [var_list] if isinstance(var_list, Variable) else var_list
-        variables = trainable_variables() if listed is None else arguments.several("Optimizer", "var_list", listed)
+        variables = trainable_variables() if listed is None else arguments.check_list("Optimizer", "var_list", listed)
         if not variables:
             raise ValueError(
                 "Optimizer: there is no variable to train; make one with trainable=True, or give var_list."
@@ -190,7 +190,7 @@ class Optimizer:
             name: Name of the operation.
         """
         _check_step(global_step)
-        given = arguments.several("Optimizer", "grads_and_vars", grads_and_vars)
+        given = arguments.check_list("Optimizer", "grads_and_vars", grads_and_vars)
         for pair in given:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"Optimizer: pairs of gradient and variable are required, got {pair!r}.")
@@ -200,8 +200,12 @@ class Optimizer:
             raise ValueError("Optimizer: the loss depends on none of the variables to train.")
         graph = get_default_graph()
         with graph.name_scope(self._name):
-            self._shown = self._tensors(global_step)
-            tensors = {key: tensor for key, tensor in self._shown.items() if _varies(key, self._given[key])}
+            self._hyperparameter_tensors = self._make_hyperparameter_tensors(global_step)
+            tensors = {
+                key: tensor
+                for key, tensor in self._hyperparameter_tensors.items()
+                if _is_dynamic(key, self._hyperparameters[key])
+            }
             variables = [variable for _, variable in pairs]
             try:
                 # Even for one variable: a tensor inside the transformation is found before anything is made.
@@ -221,14 +225,14 @@ class Optimizer:
         graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
         return train_op
 
-    def _tensors(self, global_step: Variable | None) -> dict[str, Tensor]:
+    def _make_hyperparameter_tensors(self, global_step: Variable | None) -> dict[str, Tensor]:
         """Returns the rate and the hyperparameters given as tensors; the tensors made here wait for nothing."""
         made: dict[str, Tensor] = {}
         with get_default_graph().control_dependencies(None):
-            for key, value in self._given.items():
+            for key, value in self._hyperparameters.items():
                 if isinstance(value, Tensor):
                     made[key] = value
-                elif _varies(key, value):
+                elif _is_dynamic(key, value):
                     step = get_global_step() if global_step is None else global_step
                     if step is None:
                         raise ValueError(
@@ -242,17 +246,20 @@ class Optimizer:
 
     def _update(self, variables: Any, grads: Any, name: str, tensors: dict[str, Tensor]) -> Tensor:
         """Makes the state of the transformation for `variables` and one update of both."""
-        self._check_start(variables, tensors)
+        self._check_initial_state(variables, tensors)
         with get_default_graph().control_dependencies(None):
             initial = jax.tree.map(lambda variable: variable.initial_value, variables)
             start = op(self._transformation.init, name="slots")(initial)
-            slots = Variable(start, name=name, trainable=False, sharding=self._places(variables))
+            slots = Variable(start, name=name, trainable=False, sharding=self._state_shardings(variables))
         self.slots.append(slots)
 
         # It refers to the transformation alone, because the function is sent to the variables' process.
-        make, given = self._make, {key: value for key, value in self._given.items() if key not in tensors}
+        make, given = (
+            self._make_transformation,
+            {key: value for key, value in self._hyperparameters.items() if key not in tensors},
+        )
 
-        @door
+        @calls_user_code
         def apply(values: tuple[Any, Any], grads: Any, varying: dict[str, Any]) -> tuple[Any, Any]:
             params, state = values
             transformation = optax.with_extra_args_support(make(**given, **varying))
@@ -261,19 +268,23 @@ class Optimizer:
 
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
 
-    def _places(self, variables: Any) -> Any:
+    def _state_shardings(self, variables: Any) -> Any:
         """Returns the shardings of the state: leaves with the shape of an array are beside it, others replicated."""
         given = jax.tree.leaves(variables)
-        home = given[0].graph.home
-        if home is None or not any(v.shardings for v in given) or any(v.spec is specs.UNKNOWN for v in given):
+        default_sharding = given[0].graph.default_sharding
+        if (
+            default_sharding is None
+            or not any(v.shardings for v in given)
+            or any(v.spec is specs.UNKNOWN for v in given)
+        ):
             return None
         params = jax.tree.map(lambda variable: variable.spec, variables)
-        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.places), variables)
+        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.shardings), variables)
 
         def beside(slot: Any, param: Any, place: Any) -> Any:
             if isinstance(slot, optax.MaskedNode):
                 return slot
-            return place if slot.shape == param.shape else home
+            return place if slot.shape == param.shape else default_sharding
 
         try:
             return optax.tree_map_params(
@@ -282,7 +293,7 @@ class Optimizer:
                 jax.eval_shape(self._transformation.init, params),
                 params,
                 places,
-                transform_non_params=lambda _: home,
+                transform_non_params=lambda _: default_sharding,
                 is_leaf=lambda slot: isinstance(slot, optax.MaskedNode),
             )
         except (TypeError, ValueError):
@@ -293,19 +304,19 @@ class Optimizer:
             )
             return None
 
-    def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:
+    def _check_initial_state(self, variables: Any, tensors: dict[str, Tensor]) -> None:
         """Refuses a tensor that the initial state depends on, because that state is made before any run."""
         params = jax.tree.map(lambda variable: variable.spec, variables)
         if any(spec is specs.UNKNOWN for spec in jax.tree.leaves(params)):
             return
-        given = {key: value for key, value in self._given.items() if key not in tensors}
+        given = {key: value for key, value in self._hyperparameters.items() if key not in tensors}
         for key, tensor in tensors.items():
-            others = {other: _stand_in(other, tensor) for other, tensor in tensors.items() if other != key}
+            others = {other: _example_value(other, tensor) for other, tensor in tensors.items() if other != key}
 
             def start(value: Any, params: Any, key: str = key, others: Any = others) -> Any:
-                return self._make(**given, **others, **{key: value}).init(params)
+                return self._make_transformation(**given, **others, **{key: value}).init(params)
 
-            if depends_on_first(jax.make_jaxpr(start)(_stand_in(key, tensor), params).jaxpr):
+            if depends_on_first(jax.make_jaxpr(start)(_example_value(key, tensor), params).jaxpr):
                 raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
@@ -328,21 +339,21 @@ class Optimizer:
             return False
         owners = [i for i, spec in enumerate(params) for _ in jax.tree.leaves(spec)]
         n_state = len(jax.tree.leaves(state))
-        return independent(traced.jaxpr, owners, n_state)
+        return are_independent(traced.jaxpr, owners, n_state)
 
 
 _REQUIRED = "requires an Optax transformation such as optax.adam(1e-3), or a function that makes one and its arguments"
 
 
-def _varies(key: str, value: Any) -> bool:
+def _is_dynamic(key: str, value: Any) -> bool:
     return isinstance(value, Tensor) or (key == "learning_rate" and callable(value))
 
 
-def _stand_in(key: str, value: Any) -> Any:
+def _example_value(key: str, value: Any) -> Any:
     """Returns a number in place of a hyperparameter that a run provides, so that the state has one structure."""
     if isinstance(value, Tensor):
         return jnp.zeros(value.shape or (), value.dtype or jnp.float32)
-    return jnp.zeros(()) if _varies(key, value) else value
+    return jnp.zeros(()) if _is_dynamic(key, value) else value
 
 
 def _check_variable(variable: Any) -> None:

@@ -14,18 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph.nodes import spec as specs
-from hookline.graph.nodes.dependence import called
+from hookline.graph.nodes.jaxpr_dependencies import called_jaxpr
 
 DATA_AXIS = "data"
 """The mesh axis over which batches are split by default."""
 
 # The primitives with which a user gives an array a sharding.
-_PLACES = ("sharding_constraint", "reshard", "mesh_cast")
+_SHARDING_PRIMITIVES = ("sharding_constraint", "reshard", "mesh_cast")
 # The primitives that return one of their arguments.
-_SAME = ("select_n", "copy", "copy_p", "optimization_barrier")
+_IDENTITY_PRIMITIVES = ("select_n", "copy", "copy_p", "optimization_barrier")
 
 
-def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.Mesh | None:
+def common_mesh(shardings: Iterable[Any], subject: str = "The state") -> jax.sharding.Mesh | None:
     """Returns the mesh of shardings; `None` if they have none.
 
     The mesh may have one device: programs for many are tried on one. Two meshes of the same devices in the same order,
@@ -33,7 +33,7 @@ def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.M
 
     Args:
         shardings: Shardings; only a `NamedSharding` has a mesh.
-        what: The arrays with these shardings, for the message.
+        subject: The arrays with these shardings, for the message.
 
     Raises:
         ValueError: They are on two meshes that JAX does not compute with together.
@@ -45,15 +45,15 @@ def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.M
             continue
         if found is None:
             found = mesh
-        elif clash(found, mesh):
+        elif are_incompatible(found, mesh):
             raise ValueError(
-                f"{what} lies on two meshes, {shown(found)} and {shown(mesh)}, and JAX computes on one at a time. Put "
-                f"all of it on one."
+                f"{subject} lies on two meshes, {describe_mesh(found)} and {describe_mesh(mesh)}, and JAX computes on "
+                f"one at a time. Put all of it on one."
             )
     return found
 
 
-def clash(one: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
+def are_incompatible(one: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
     """Returns whether JAX refuses to compute with arrays on both together."""
     if one == other:
         return False
@@ -62,21 +62,21 @@ def clash(one: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
     )
 
 
-def as_sharding(place: Any) -> Any:
+def as_sharding(sharding: Any) -> Any:
     """Converts a device to a sharding; returns other values as they are."""
-    return jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
+    return jax.sharding.SingleDeviceSharding(sharding) if isinstance(sharding, jax.Device) else sharding
 
 
-def home_of(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None:
+def default_sharding_for(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None:
     """Returns the default sharding beside arrays with these: replicated over all their devices.
 
     None if they determine no devices.
 
     Raises:
-        ValueError: The error of `mesh_of`.
+        ValueError: The error of `common_mesh`.
     """
     given = [sharding for sharding in shardings if sharding is not None]
-    mesh = mesh_of(given, what)
+    mesh = common_mesh(given, what)
     if mesh is not None:
         return jax.NamedSharding(mesh, jax.P())
     devices = {frozenset(sharding.device_set) for sharding in given}
@@ -85,25 +85,25 @@ def home_of(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None
     return None
 
 
-def inside(home: Any) -> contextlib.AbstractContextManager[Any]:
+def enter_mesh(sharding: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which a home's mesh is the mesh of JAX, as after `jax.set_mesh`."""
-    mesh = getattr(home, "mesh", None)
+    mesh = getattr(sharding, "mesh", None)
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
-def has_explicit_axes(place: Any) -> bool:
+def has_explicit_axes(sharding: Any) -> bool:
     """Returns whether it is a sharding on a mesh with explicit axes."""
-    mesh = getattr(place, "mesh", None)
+    mesh = getattr(sharding, "mesh", None)
     return mesh is not None and jax.sharding.AxisType.Explicit in mesh.axis_types
 
 
-def current() -> jax.sharding.Sharding | None:
+def current_mesh_context() -> jax.sharding.Sharding | None:
     """Returns the home of this thread's context: replicated over the mesh of `jax.set_mesh`, if there is one."""
-    mesh = _here()
+    mesh = _current_mesh()
     return None if mesh is None else jax.NamedSharding(mesh, jax.P())
 
 
-def _here() -> jax.sharding.Mesh | None:
+def _current_mesh() -> jax.sharding.Mesh | None:
     """Returns the mesh of the context; None without one, and inside a trace, which has no devices."""
     if jax.sharding.get_abstract_mesh().empty:
         return None
@@ -114,14 +114,14 @@ def _here() -> jax.sharding.Mesh | None:
     return None if mesh.empty else mesh
 
 
-def over_data(mesh: jax.sharding.Mesh | None) -> jax.NamedSharding | None:
+def data_sharding(mesh: jax.sharding.Mesh | None) -> jax.NamedSharding | None:
     """Returns the sharding of batches over the axis `data` of a mesh; `None` if there is no such axis."""
     if mesh is None or DATA_AXIS not in mesh.axis_names:
         return None
     return jax.NamedSharding(mesh, jax.P(DATA_AXIS))
 
 
-def on_mesh(who: str, name: str, shardings: Any, mesh: jax.sharding.Mesh | None) -> Any:
+def to_named_shardings(who: str, name: str, shardings: Any, mesh: jax.sharding.Mesh | None) -> Any:
     """Converts each `PartitionSpec` in a tree of shardings to a `NamedSharding` on the mesh.
 
     Args:
@@ -146,13 +146,13 @@ def on_mesh(who: str, name: str, shardings: Any, mesh: jax.sharding.Mesh | None)
             return jax.NamedSharding(mesh, sharding)
         except ValueError as error:
             raise ValueError(
-                f"{who}: the {name} {sharding} does not fit the mesh of the state, {shown(mesh)}: {error}"
+                f"{who}: the {name} {sharding} does not fit the mesh of the state, {describe_mesh(mesh)}: {error}"
             ) from None
 
     return jax.tree.map(placed, shardings)
 
 
-def shown(mesh: jax.sharding.Mesh) -> str:
+def describe_mesh(mesh: jax.sharding.Mesh) -> str:
     """Describes a mesh in words: "(data=2, model=2) on cpu:0 to cpu:3"."""
     axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
     kinds = "explicit axes, " if jax.sharding.AxisType.Explicit in mesh.axis_types else ""
@@ -160,87 +160,89 @@ def shown(mesh: jax.sharding.Mesh) -> str:
     return f"({kinds}{axes}) on {' to '.join((names[0], names[-1])) if len(names) > 2 else ', '.join(names)}"
 
 
-def is_at(array: Any, place: jax.sharding.Sharding) -> bool:
+def is_on(array: Any, sharding: jax.sharding.Sharding) -> bool:
     """Returns whether an array has a sharding, and is committed to it."""
     return (
         isinstance(array, jax.Array)
         and getattr(array, "committed", False)
-        and array.sharding.is_equivalent_to(place, array.ndim)
+        and array.sharding.is_equivalent_to(sharding, array.ndim)
     )
 
 
-def put(array: Any, place: jax.sharding.Sharding | None) -> Any:
+def device_put(array: Any, sharding: jax.sharding.Sharding | None) -> Any:
     """Puts an array or a number on the devices of a sharding; an array already there is returned as it is.
 
     With a sharding over several processes, each calls this with the same value, and fills its own devices:
     `jax.device_put` would compare the values first, which is a collective.
     """
-    if place is None or is_at(array, place):
+    if sharding is None or is_on(array, sharding):
         return array
     array = array if hasattr(array, "dtype") else jnp.asarray(array)
-    if place.is_fully_addressable:
-        return jax.device_put(array, place)
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return jax.jit(_same, out_shardings=place)(array)
+        return jax.jit(_identity, out_shardings=sharding)(array)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(put(jax.random.key_data(array), place), impl=jax.random.key_impl(array))
+        return jax.random.wrap_key_data(
+            device_put(jax.random.key_data(array), sharding), impl=jax.random.key_impl(array)
+        )
     held = np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
-    _put.crc = crc32c(held, _put.crc)
-    return jax.make_array_from_callback(held.shape, place, lambda index: held[index])
+    _put_checksum.crc = crc32c(held, _put_checksum.crc)
+    return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
 
 
-class _Put(threading.local):
-    """The checksum of all arrays that this thread has put on several processes since the last `take_crc`."""
+class _PutChecksum(threading.local):
+    """The checksum of all arrays that this thread has put on several processes since the last `pop_checksum`."""
 
     crc = 0
 
 
-_put = _Put()
+_put_checksum = _PutChecksum()
 
 
-def take_crc() -> int:
+def pop_checksum() -> int:
     """Returns this thread's checksum of the arrays put on several processes, and resets it; it is the same in all."""
-    crc, _put.crc = _put.crc, 0
+    crc, _put_checksum.crc = _put_checksum.crc, 0
     return crc
 
 
-def crc32c(array: np.ndarray, so_far: int = 0) -> int:
+def crc32c(array: np.ndarray, initial: int = 0) -> int:
     """Returns a checksum of an array, its dtype and shape, continued from an earlier checksum."""
-    crc = google_crc32c.extend(so_far, f"{array.dtype}{array.shape}".encode())
+    crc = google_crc32c.extend(initial, f"{array.dtype}{array.shape}".encode())
     return google_crc32c.extend(crc, array.tobytes())
 
 
-def _same(array: Any) -> Any:
+def _identity(array: Any) -> Any:
     return array
 
 
-def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
+def device_put_uncommitted(tree: Any, sharding: jax.sharding.Sharding | None) -> Any:
     """Puts the uncommitted arrays of a tree on the devices of a sharding; committed ones stay."""
-    if place is None:
+    if sharding is None:
         return tree
     free = lambda leaf: isinstance(leaf, jax.Array) and not leaf.committed  # noqa: E731
-    return jax.tree.map(lambda leaf: put(leaf, place) if free(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: device_put(leaf, sharding) if free(leaf) else leaf, tree)
 
 
-def here(array: jax.Array) -> jax.Array:
+def addressable_data(array: jax.Array) -> jax.Array:
     """Returns this process's part of an array: the whole, if the array is replicated."""
     return array if array.is_fully_addressable else array.addressable_data(0)
 
 
-def is_in_step() -> bool:
+def is_spmd() -> bool:
     """Returns whether this process is one of several that run in step; in a single one, this starts no backend."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def check_in_step(who: str, home: jax.sharding.Sharding) -> None:
+def check_spmd(who: str, sharding: jax.sharding.Sharding) -> None:
     """Checks that a state that runs in step is in all processes.
 
     Raises:
         ValueError: It is in some of them only, so each would train for itself. The error begins with `who`.
     """
-    if not is_in_step():
+    if not is_spmd():
         return
-    found, count = sorted({device.process_index for device in home.device_set}), jax.process_count()
+    found, count = sorted({device.process_index for device in sharding.device_set}), jax.process_count()
     if len(found) < count:
         raise ValueError(
             f"{who}: this is process {jax.process_index()} of {count} that run in step, and the state lies in process "
@@ -250,12 +252,12 @@ def check_in_step(who: str, home: jax.sharding.Sharding) -> None:
 
 
 @functools.cache
-def everywhere() -> jax.sharding.Mesh:
+def global_mesh() -> jax.sharding.Mesh:
     """Returns the mesh of all devices of all processes, over which batches are split by default."""
     return jax.sharding.Mesh(np.array(jax.devices()), (DATA_AXIS,))
 
 
-def whole(function: Callable[[Any], Any], array: Any) -> Any:
+def apply_replicated(function: Callable[[Any], Any], array: Any) -> Any:
     """Applies a function to an array, and replicates the result; the array may have explicit axes.
 
     With explicit axes, JAX refuses functions whose result it cannot shard, such as counts or a selection.
@@ -267,17 +269,17 @@ def whole(function: Callable[[Any], Any], array: Any) -> Any:
     return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
 
 
-def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def fixed_output_shardings(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Returns the shardings that a function itself fixes for its results, leaf by leaf; None for other leaves.
 
     A function fixes them with `jax.jit(..., out_shardings=)`, `jax.shard_map(..., out_specs=)`, `jax.device_put`,
     `jax.lax.with_sharding_constraint` and `jax.sharding.reshard`. Shardings that XLA would choose, or explicit axes
     infer, do not count; nor does a constraint that does not divide the array, for XLA ignores it. Nothing is computed.
     """
-    return _fixed(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return _find_fixed_shardings(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
-def _fixed(jaxpr: Any) -> list[Any]:
+def _find_fixed_shardings(jaxpr: Any) -> list[Any]:
     makers = {id(out): (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
     inner: dict[int, list[Any]] = {}
 
@@ -286,7 +288,7 @@ def _fixed(jaxpr: Any) -> list[Any]:
         if equation is None:
             return None
         name, params = equation.primitive.name, equation.params
-        if name in _PLACES:
+        if name in _SHARDING_PRIMITIVES:
             return params.get("sharding", params.get("dst_sharding"))
         if name == "device_put":
             return params["devices"][place]
@@ -294,22 +296,22 @@ def _fixed(jaxpr: Any) -> list[Any]:
             # With some axes left to XLA, the spec is incomplete.
             is_whole = params.get("newly_manual_axes") == frozenset(params["mesh"].axis_names)
             return jax.NamedSharding(params["mesh"], params["out_specs"][place]) if is_whole else None
-        if name in _SAME:
+        if name in _IDENTITY_PRIMITIVES:
             given = equation.invars[1:] if name == "select_n" else equation.invars[place : place + 1]
             return next((found for found in map(of, given) if found is not None), None)
-        if (body := called(equation)) is not None:
+        if (body := called_jaxpr(equation)) is not None:
             sharding = params["out_shardings"][place] if "out_shardings" in params else None
             if isinstance(sharding, jax.sharding.Sharding):
                 return sharding
             if id(equation) not in inner:
-                inner[id(equation)] = _fixed(body)
+                inner[id(equation)] = _find_fixed_shardings(body)
             return inner[id(equation)][place]
         return None
 
-    return [_concrete(as_sharding(of(out)), out.aval.shape) for out in jaxpr.outvars]
+    return [_to_concrete(as_sharding(of(out)), out.aval.shape) for out in jaxpr.outvars]
 
 
-def _concrete(sharding: Any, shape: Any) -> Any:
+def _to_concrete(sharding: Any, shape: Any) -> Any:
     """Returns a sharding on devices; None if it is on an abstract mesh other than that of the context.
 
     None also if it leaves a dimension open, or does not divide an array of this shape.
@@ -322,21 +324,21 @@ def _concrete(sharding: Any, shape: Any) -> Any:
     except ValueError:
         return None
     if isinstance(sharding, jax.NamedSharding) and isinstance(sharding.mesh, jax.sharding.AbstractMesh):
-        here = _here()
+        here = _current_mesh()
         if here is None or here.abstract_mesh != sharding.mesh:
             return None
         return jax.NamedSharding(here, sharding.spec)
     return sharding
 
 
-def of_spec(spec: Any) -> list[Any]:
+def shardings_of_spec(spec: Any) -> list[Any]:
     """Returns the shardings in a spec, leaf by leaf: those with explicit axes."""
-    return [] if spec is specs.UNKNOWN else [_concrete(leaf.sharding, leaf.shape) for leaf in jax.tree.leaves(spec)]
+    return [] if spec is specs.UNKNOWN else [_to_concrete(leaf.sharding, leaf.shape) for leaf in jax.tree.leaves(spec)]
 
 
-def with_places(spec: Any, places: Sequence[Any]) -> Any:
+def with_explicit_shardings(spec: Any, shardings: Sequence[Any]) -> Any:
     """Returns a spec with those shardings that have explicit axes, as in JAX's types."""
-    if spec is specs.UNKNOWN or not places:
+    if spec is specs.UNKNOWN or not shardings:
         return spec
 
     def leaf(array: Any, place: Any) -> Any:
@@ -345,4 +347,4 @@ def with_places(spec: Any, places: Sequence[Any]) -> Any:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
 
     leaves, structure = jax.tree.flatten(spec)
-    return structure.unflatten(map(leaf, leaves, places))
+    return structure.unflatten(map(leaf, leaves, shardings))

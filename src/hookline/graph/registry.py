@@ -95,10 +95,10 @@ class Registry:
         """Allows additions again; a monitored session calls this at its end if it found the graph open."""
         self.finalized = False
 
-    def check_open(self, addition: str) -> None:
+    def check_not_finalized(self, addition: str) -> None:
         """Raises `RuntimeError` if the graph is finalized; `addition` names the addition."""
         if self.finalized:
-            of_cell = "" if notebooks.shell() is None else _IN_A_NOTEBOOK
+            of_cell = "" if notebooks.ipython_shell() is None else _IN_A_NOTEBOOK
             raise RuntimeError(
                 f"{FINALIZED} {addition} was to be added: make it before the graph is finalized (in a hook: in begin)."
                 f"{of_cell}"
@@ -112,11 +112,11 @@ class Registry:
         Raises:
             ValueError: It has characters other than letters, digits, `_`, `.`, `-` and `/`, or leads out of a folder.
         """
-        self.check_open(f"{name!r}")
+        self.check_not_finalized(f"{name!r}")
         check_name(name)
         wanted = self.current_scope + name
         with self._lock:
-            unique = self._free(wanted)
+            unique = self._find_free_name(wanted)
             self._counts[wanted.lower()] = self._counts.get(wanted.lower(), 0) + 1
             self._counts.setdefault(unique.lower(), 1)
         return unique
@@ -125,9 +125,9 @@ class Registry:
         """Returns the name that an operation asking for `name` now would get, outside of all name scopes."""
         check_name(name)
         with self._lock:
-            return self._free(name)
+            return self._find_free_name(name)
 
-    def _free(self, wanted: str) -> str:
+    def _find_free_name(self, wanted: str) -> str:
         unique, count = wanted, self._counts.get(wanted.lower(), 0)
         while count and unique.lower() in self._counts:
             unique = f"{wanted}_{count}"
@@ -159,13 +159,13 @@ class Registry:
         """Appends `value` to the collection `name`."""
         _check_hashable(name)
         with self._lock:
-            self.check_open(f"An item of the collection {name!r}")
+            self.check_not_finalized(f"An item of the collection {name!r}")
             self._collections.setdefault(name, []).append(value)
 
     def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
         """Returns a copy of the collection `name`; with `scope`, the items whose names match it, as `re.match` does."""
         _check_hashable(name)
-        arguments.text("get_collection", "scope", scope, optional=True)
+        arguments.check_str("get_collection", "scope", scope, optional=True)
         items = list(self._collections.get(name, ()))
         return [item for item in items if re.match(scope, getattr(item, "name", ""))] if scope else items
 

@@ -13,15 +13,15 @@ import numpy as np
 from hookline import arguments, log
 from hookline import sharding as rules
 from hookline.graph import placement
-from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
+from hookline.graph.graph import Function, Operation, Tensor, contains_tensor, function_name, get_default_graph
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Constant, check_range
 from hookline.graph.nodes.ops import initial_tensor, op
-from hookline.graph.nodes.views import take_path
+from hookline.graph.nodes.views import get_at_path
 from hookline.graph.registry import GraphKeys
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class VariableRead(Operation):
@@ -50,7 +50,7 @@ class Update(Operation):
     """
 
     type = "Update"
-    may_have_check = True
+    supports_check = True
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Update(Operation):
         args: tuple[Any, ...],
         *,
         overwrites: bool = False,
-        initialises: bool = False,
+        is_initializer: bool = False,
     ) -> None:
         self.variables: list[Variable] = jax.tree.leaves(variables)
         self.structure = jax.tree.structure(variables)
@@ -68,7 +68,7 @@ class Update(Operation):
             raise TypeError(f"update {name!r} requires variables to write, got {variables!r}.")
         if len(set(self.variables)) < len(self.variables):
             raise ValueError(f"update {name!r}: a variable stands twice in {variables!r}.")
-        self.overwrites, self.initialises = overwrites or initialises, initialises
+        self.overwrites, self.is_initializer = overwrites or is_initializer, is_initializer
         self.increment: int | None = None
         self.fn = fn
         super().__init__(name, args)
@@ -77,11 +77,11 @@ class Update(Operation):
                 raise ValueError(f"update {name!r}: variable {variable.name!r} belongs to another graph.")
         old = jax.tree.unflatten(self.structure, [variable.spec for variable in self.variables])
         self.output.spec = old
-        self._check(old)
+        self._check_specs(old)
 
-    def _check(self, old: Any) -> None:
+    def _check_specs(self, old: Any) -> None:
         known = not any(spec is specs.UNKNOWN for spec in jax.tree.leaves(old))
-        if self.initialises or not known:
+        if self.is_initializer or not known:
             return
 
         def call(old: Any, *values: Any) -> Any:
@@ -89,20 +89,20 @@ class Update(Operation):
             return self.fn(old, *self.bind(lambda _: next(remaining)))
 
         try:
-            with placement.inside(self.graph.context):
+            with placement.enter_mesh(self.graph.mesh_context):
                 new = specs.infer(call, [old, *(tensor.spec for tensor in self.inputs)])
             if new is not specs.UNKNOWN:
-                self.check_new(new)
+                self.check_new_values(new)
         except Exception as error:
-            self.note(error)
+            self.annotate_error(error)
             raise
 
-    @door
+    @calls_user_code
     def call(self, old: Any, *args: Any) -> Any:
         """Returns the function's result for the old values and those of its other arguments."""
         return self.fn(old, *args)
 
-    def check_new(self, new: Any) -> list[Any]:
+    def check_new_values(self, new: Any) -> list[Any]:
         """Returns the new value of each variable, checked against the variable's spec.
 
         Raises:
@@ -140,7 +140,8 @@ class Variable(Tensor):
     Attributes:
         trainable: Whether optimizers change it by default.
         initializer: The operation that gives it its initial value.
-        shardings: The shardings of its arrays, in order, with `None` for arrays without one; empty if no array has one.
+        given_shardings: The shardings of its arrays, in order, with `None` for arrays without one; empty if no array
+            has one.
             Initialisation, programs, `load` and a restore keep them.
         per_worker: Whether each worker has its own copy even if variables are shared, as for the counters of random
             keys.
@@ -171,7 +172,7 @@ class Variable(Tensor):
         graph = get_default_graph()
         if initial_value is None:
             raise ValueError(f"Variable {name or 'Variable'!r} requires an initial value, got None.")
-        given = arguments.several("Variable", "collections", collections, optional=True)
+        given = arguments.check_list("Variable", "collections", collections, optional=True)
         keys = [GraphKeys.GLOBAL_VARIABLES] if collections is None else given
         with graph.control_dependencies(None):
             node = VariableRead("Variable" if name is None else name, self)
@@ -183,40 +184,43 @@ class Variable(Tensor):
                 who, made = f"Variable {node.name!r}", self._initial
                 if dtype is not None:
                     self._initial = _cast(self._initial, specs.canonical_dtype(dtype), node.name)
-                self.spec = _strong(self._initial.spec)
-                found = places_given(who, made, initial_value, self.spec, sharding)
-                self.shardings = tuple(found) if any(place is not None for place in found) else ()
-                graph.settle(who, [*self.shardings, placement.current()])
-                self.spec = placement.with_places(self.spec, self.shardings)
+                self.spec = _without_weak_types(self._initial.spec)
+                found = initial_shardings(who, made, initial_value, self.spec, sharding)
+                self.given_shardings = tuple(found) if any(place is not None for place in found) else ()
+                graph.record_shardings(who, [*self.given_shardings, placement.current_mesh_context()])
+                self.spec = placement.with_explicit_shardings(self.spec, self.given_shardings)
                 if isinstance(self._initial.op, Constant) and self._initial is self._initial.op.output:
-                    self._initial.op.places = self.places
-                self.initializer: Operation = Update("initializer", self, _replace, (self._initial,), initialises=True)
+                    self._initial.op.shardings = self.shardings
+                self.initializer: Operation = Update(
+                    "initializer", self, _replace, (self._initial,), is_initializer=True
+                )
         for key in dict.fromkeys(keys):
             graph.add_to_collection(key, self)
         if trainable:
             graph.add_to_collection(GraphKeys.TRAINABLE_VARIABLES, self)
 
     @property
-    def places(self) -> tuple[Any, ...]:
+    def shardings(self) -> tuple[Any, ...]:
         """The shardings of its arrays in a session of this process, in order; empty if JAX decides."""
-        home = self.graph.home
-        if self.spec is specs.UNKNOWN or (home is None and not self.shardings):
+        home = self.graph.default_sharding
+        if self.spec is specs.UNKNOWN or (home is None and not self.given_shardings):
             return ()
-        return tuple(place or home for place in self.shardings or [None] * len(jax.tree.leaves(self.spec)))
+        return tuple(place or home for place in self.given_shardings or [None] * len(jax.tree.leaves(self.spec)))
 
-    def live_as(self, other: Tensor) -> None:
+    def pin(self, other: Tensor) -> None:
         """Gives its arrays the shardings of another variable, or of a part of one, with the same spec."""
-        self.shardings = _shardings_of(other)
-        self.spec = placement.with_places(self.spec, self.shardings)
+        self.given_shardings = _shardings_of(other)
+        self.spec = placement.with_explicit_shardings(self.spec, self.given_shardings)
 
-    def move(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
+    def reshard(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
         """Changes the shardings of some of its arrays, given by index, and logs it."""
-        before, paths = self.places, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
-        self.shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
-        self.graph.moves += 1
-        self.spec = placement.with_places(self.spec, self.shardings)
+        before, paths = self.shardings, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
+        self.given_shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
+        self.graph.num_reshards += 1
+        self.spec = placement.with_explicit_shardings(self.spec, self.given_shardings)
         lines = [
-            f"{self.op.name}{jax.tree_util.keystr(paths[number])} from {_layout(before[number])} to {_layout(place)}"
+            f"{self.op.name}{jax.tree_util.keystr(paths[number])} from {format_spec(before[number])} "
+            f"to {format_spec(place)}"
             for number, place in moves.items()
         ]
         _logger.info(
@@ -241,24 +245,26 @@ class Variable(Tensor):
             value: A tensor with the variable's structure, shapes and dtypes.
         """
         with self.graph.control_dependencies(None), self.graph.name_scope(f"{self.op.name}/"):
-            initializer = Update("initializer", self, _replace, (value,), initialises=True)
+            initializer = Update("initializer", self, _replace, (value,), is_initializer=True)
         self._initial, self.initializer = value, initializer
 
     def read_value(self) -> Tensor:
         """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""
-        return op(lambda value: value, name=self._called("read"))(self)
+        return op(lambda value: value, name=self._operation_name("read"))(self)
 
     def assign(self, value: Any, *, name: str | None = None) -> Tensor:
         """Returns an update that sets the variable to `value`; its tensor is the new value."""
-        return Update(name or self._called("assign"), self, _replace, (self._operand(value),), overwrites=True).output
+        return Update(
+            name or self._operation_name("assign"), self, _replace, (self._operand(value),), overwrites=True
+        ).output
 
     def assign_add(self, delta: Any, *, name: str | None = None) -> Tensor:
         """Returns an update that adds `delta` (the same structure); its tensor is the new value."""
-        return self._shift(name or self._called("assign_add"), delta, operator.add, 1)
+        return self._add(name or self._operation_name("assign_add"), delta, operator.add, 1)
 
     def assign_sub(self, delta: Any, *, name: str | None = None) -> Tensor:
         """Returns an update that subtracts `delta` (the same structure); its tensor is the new value."""
-        return self._shift(name or self._called("assign_sub"), delta, operator.sub, -1)
+        return self._add(name or self._operation_name("assign_sub"), delta, operator.sub, -1)
 
     def load(self, value: Any, session: Any) -> None:
         """Sets it in a session, between two runs: `variable.load(0.1, session)`; see `Session.load`.
@@ -273,7 +279,7 @@ class Variable(Tensor):
         raw = session.raw_session() if hasattr(session, "raw_session") else session
         raw.load({self.op.name: value})
 
-    def _called(self, what: str) -> str:
+    def _operation_name(self, what: str) -> str:
         """Returns the name of an operation on the variable, in the current scope, as searches of collections expect."""
         return f"{self.op.name.removeprefix(self.graph.current_scope)}/{what}"
 
@@ -286,8 +292,8 @@ class Variable(Tensor):
         """
         if not specs.is_array(self.spec) or isinstance(value, Tensor | jax.Array):
             return value
-        if holds_tensor(value):
-            return op(jnp.asarray, name=self._called("value"))(value)
+        if contains_tensor(value):
+            return op(jnp.asarray, name=self._operation_name("value"))(value)
         array = np.asarray(value) if isinstance(value, list | tuple | int | float | complex | None) else value
         name = self.op.name
         if isinstance(value, str | bytes | None) or (isinstance(value, list | tuple) and array.dtype.kind in "OSU"):
@@ -295,12 +301,16 @@ class Variable(Tensor):
         if isinstance(array, np.ndarray | np.generic):
             if array.dtype.kind == "O":
                 raise ValueError(f"Variable {name!r} holds {specs.describe(self.spec)} and cannot hold {value!r}.")
-            problem = specs.overflow(np.asarray(array), self.dtype) if specs.same_kind(array.dtype, self.dtype) else ""
+            problem = (
+                specs.describe_overflow(np.asarray(array), self.dtype)
+                if specs.same_kind(array.dtype, self.dtype)
+                else ""
+            )
             if problem:
                 raise ValueError(f"Variable {name!r}: the value {problem}.")
         return array if isinstance(value, list | tuple) else value
 
-    def _shift(self, name: str, delta: Any, change: Callable[[Any, Any], Any], sign: int) -> Tensor:
+    def _add(self, name: str, delta: Any, change: Callable[[Any, Any], Any], sign: int) -> Tensor:
         by = (self._operand(delta),)
         update_ = Update(name, self, lambda old, by: jax.tree.map(change, old, by), by)
         if is_counter(self) and isinstance(delta, int | np.integer) and not isinstance(delta, bool):
@@ -320,7 +330,7 @@ def check_value(name: str, spec: Any, value: Any) -> None:
         shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jax.dtypes.result_type(leaf)
         # An open shape is compared when a run knows it.
         known = all(isinstance(dim, int) for dim in (*shape, *leaf_spec.shape))
-        problem = specs.mismatch(leaf_spec, shape, dtype) if known else None
+        problem = specs.describe_mismatch(leaf_spec, shape, dtype) if known else None
         if problem:
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise ValueError(f"Variable {where!r} has a fixed shape and dtype; the value it would be set to {problem}.")
@@ -358,10 +368,11 @@ def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None 
     """
     if not callable(fn):
         raise TypeError(f"update requires a function fn(values, *args) of the variables' values, got {fn!r}.")
-    return Update(name or plain_name(fn), variables, fn, args).output
+    return Update(name or function_name(fn), variables, fn, args).output
 
 
-def _layout(place: Any) -> str:
+def format_spec(place: Any) -> str:
+    """Returns the partition spec of a sharding as text."""
     return str(getattr(place, "spec", place))
 
 
@@ -371,7 +382,7 @@ def is_counter(variable: Variable) -> bool:
     return specs.is_array(spec) and spec.shape == () and spec.dtype in (np.dtype("int32"), np.dtype("int64"))
 
 
-def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any) -> list[Any]:
+def initial_shardings(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any) -> list[Any]:
     """Returns the shardings of the arrays of an initial value, None for arrays without one.
 
     Args:
@@ -385,27 +396,32 @@ def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any
     if sharding is not None:
         if spec is specs.UNKNOWN:
             raise ValueError(f"{who}: a sharding is for arrays of known shapes, and those of its value are not known.")
-        return [*rules.checked(who, spec, sharding)]
+        return [*rules.resolve_shardings(who, spec, sharding)]
     if isinstance(node, Constant) and initial is node.output:
-        return [*(node.places or map(specs.place_of, jax.tree.leaves(node.value)))]
+        return [*(node.shardings or map(specs.placed_sharding, jax.tree.leaves(node.value)))]
     if isinstance(node, Function) and not node.inputs and not isinstance(given, Tensor):
-        return [a or b for a, b in zip(placement.fixed(given), placement.of_spec(initial.spec), strict=True)]
-    return placement.of_spec(initial.spec)
+        return [
+            a or b
+            for a, b in zip(
+                placement.fixed_output_shardings(given), placement.shardings_of_spec(initial.spec), strict=True
+            )
+        ]
+    return placement.shardings_of_spec(initial.spec)
 
 
 def _shardings_of(part: Tensor) -> tuple[Any, ...]:
     """Returns the shardings of the arrays of a variable, or of a part of one; empty if it has none."""
     whole = part.op.variable if isinstance(part.op, VariableRead) else None
-    if whole is None or not whole.shardings:
-        found = placement.of_spec(part.spec)
+    if whole is None or not whole.given_shardings:
+        found = placement.shardings_of_spec(part.spec)
     else:
         leaves, structure = jax.tree.flatten(whole.spec)
         placed = [
             jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-            for leaf, place in zip(leaves, whole.shardings, strict=True)
+            for leaf, place in zip(leaves, whole.given_shardings, strict=True)
         ]
-        with placement.inside(part.graph.context):
-            taken = take_path(structure.unflatten(placed), part.path)
+        with placement.enter_mesh(part.graph.mesh_context):
+            taken = get_at_path(structure.unflatten(placed), part.path)
         found = [leaf.sharding for leaf in jax.tree.leaves(taken)]
     return tuple(found) if any(place is not None for place in found) else ()
 
@@ -427,7 +443,7 @@ def _replace(_: Any, value: Any) -> Any:
     return value
 
 
-def _strong(spec: Any) -> Any:
+def _without_weak_types(spec: Any) -> Any:
     """Removes weak types from a spec: a variable made from the number 1.0 is a float32 for good."""
     if spec is specs.UNKNOWN:
         return spec

@@ -12,6 +12,7 @@ from hookline.hooks.control.nan_tensor import NanTensorHook
 from hookline.hooks.control.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.control.stop_at_step import StopAtStepHook
 from hookline.hooks.control.watchdog import WatchdogHook
+from hookline.hooks.only_for import only_for
 from hookline.hooks.reporting.logging_tensor import LoggingTensorHook
 from hookline.hooks.reporting.profiler import ProfilerHook
 from hookline.hooks.reporting.progress import ProgressHook
@@ -21,5 +22,4 @@ from hookline.hooks.reporting.summary_at_end import SummaryAtEndHook
 from hookline.hooks.reporting.summary_saver import SummarySaverHook
 from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
 from hookline.hooks.trigger import Trigger
-from hookline.hooks.triggers import at_steps, every, first_run, latched, log_spaced, spaced, steps_where
-from hookline.hooks.when import when
+from hookline.hooks.triggers import at_steps, every, first_run, first_then_every, latched, log_spaced, when_step

@@ -90,7 +90,7 @@ class Firing(NamedTuple):
     context: SessionRunContext
 
 
-def ask_alone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
+def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
     """Asks the trigger of a hook outside the session's list: another hook calls it, with a context of its own."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
@@ -107,13 +107,13 @@ def ask_alone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArg
     return args._replace(fetches=(() if args.fetches is None else args.fetches, latches))
 
 
-def deliver_alone(hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
+def deliver_standalone(hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
     """Calls `on_trigger` of such a hook, if it fires."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return
     if latches := trigger.latches:
-        _look_at(latches, hook, context, run_values)
+        _deliver_latched(latches, hook, context, run_values)
         own = None if run_values.results is None else run_values.results[0]
         run_values = run_values._replace(results=None if own == () else own)
     if hook.fetches is not None and run_values.results is None:
@@ -140,22 +140,22 @@ def deliver_alone(hook: SessionRunHook, context: SessionRunContext, run_values: 
 
 def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
     """Returns the trigger of a hook, and resets it for a new raw session."""
-    trigger, known = own_trigger(hook), vars(hook).get(_SESSION)
+    trigger, known = instance_trigger(hook), vars(hook).get(_SESSION)
     if trigger is not None and session is not None and (known is None or known() is not session):
         # If after_create_session has marked it as fired, that is for this session.
         if known is not None and trigger.last_triggered_step() != _global_step(session):
             trigger.reset()
         vars(hook)[_SESSION] = weakref.ref(session)
-        for name in (_RUNS, _ASKED, _TOLD):
+        for name in (_RUNS, _ASKED, _DELIVERED):
             vars(hook).pop(name, None)
     return trigger
 
 
-def _look_at(
+def _deliver_latched(
     latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
 ) -> None:
     """Calls `on_trigger` for each latch that has latched, once."""
-    told = vars(hook).setdefault(_TOLD, set())
+    told = vars(hook).setdefault(_DELIVERED, set())
     for latch in latches:
         step = context.session.latched(latch)
         if step is not None and latch not in told:
@@ -164,20 +164,20 @@ def _look_at(
             hook.on_trigger(Firing(None, step, None, None, *about))
 
 
-_RUNS, _ASKED, _TOLD = "_hookline_runs_alone", "_hookline_asked_alone", "_hookline_told_alone"
+_RUNS, _ASKED, _DELIVERED = "_hookline_runs_alone", "_hookline_asked_alone", "_hookline_told_alone"
 _SESSION = "_hookline_session_alone"
 
 
-def own_trigger(hook: Any) -> Any:
+def instance_trigger(hook: Any) -> Any:
     """Returns the trigger of a hook; a trigger that the class declares is copied for the hook first.
 
     Raises:
         TypeError: The class declares one, and the hook cannot hold a copy.
     """
     trigger = getattr(hook, "trigger", None)
-    if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "anew"):
+    if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "clone"):
         try:
-            hook.trigger = trigger = trigger.anew()
+            hook.trigger = trigger = trigger.clone()
         except AttributeError as exc:
             raise TypeError(
                 f"The hook {type(hook).__name__} has __slots__, so it cannot have a phase of its own for the trigger "
@@ -216,7 +216,7 @@ class SessionRunContext:
         True
 
     References:
-        `tf.train.SessionRunContext`. Differences: `settle`, `retire`.
+        `tf.train.SessionRunContext`. Differences: `deliver_pending`, `stop_callbacks`.
     """
 
     stop_requested = False
@@ -244,7 +244,7 @@ class SessionRunContext:
         """
         self.stop_requested = True
 
-    def settle(self) -> None:
+    def deliver_pending(self) -> None:
         """Delivers all results that hooks still wait for; for use in `after_run` and `on_trigger`.
 
         A hook that is about to make the present state permanent calls it first: otherwise a checkpoint could hold a
@@ -252,7 +252,7 @@ class SessionRunContext:
         firings are delivered, then latches are read.
         """
 
-    def retire(self, hook: Any) -> None:
+    def stop_callbacks(self, hook: Any) -> None:
         """Ends the calls of `before_run` and `after_run` until the next raw session; the trigger goes on firing.
 
         Call it once these callbacks have done their work, so that later runs do not pay for them. A callback that a
@@ -261,11 +261,11 @@ class SessionRunContext:
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
         """Returns the request of `before_trigger` if the hook fires in this run, else None; see `before_run`."""
-        return ask_alone(hook, self)
+        return request_standalone(hook, self)
 
     def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
         """Calls `on_trigger` if the hook fires in this run; see `after_run`."""
-        deliver_alone(hook, self, run_values)
+        deliver_standalone(hook, self, run_values)
 
 
 class SessionRunHook:
@@ -279,9 +279,9 @@ class SessionRunHook:
     |---|---|---|
     | `trigger` | when the hook fires: `train.every(100)`, say | None: never |
     | `fetches` | values to fetch then: any nesting of tensors, operations and names | None: nothing |
-    | `late` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
+    | `deferred` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
     | `stacked` | whether to take the values of all steps of a run at once, in rows | False |
-    | `writes` | its output and the place of it, in words, for `Loop.describe` | nothing |
+    | `output_description` | its output and the place of it, in words, for `Loop.describe` | nothing |
     | `steps_written` | a method: the steps of that output, for `Loop.describe` | those of its trigger, and the last |
     | `state_key` | what it watches, by which a checkpoint tells it from others of its class | None: its `name`, a str |
 
@@ -319,9 +319,9 @@ class SessionRunHook:
 
     trigger: Any = None  # A Trigger or None; not annotated as such, because a subclass may always have one.
     fetches: Any = None
-    late: bool | int = False
+    deferred: bool | int = False
     stacked: bool = False
-    writes: str = ""
+    output_description: str = ""
     state_key: str | None = None
 
     def begin(self) -> None:
@@ -403,7 +403,7 @@ class SessionRunHook:
         return None if self.trigger is None else run_context.ask(self)
 
     def steps_written(self, trigger: Any, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps at which a training will have the output that `writes` describes, for `Loop.describe`.
+        """Returns the steps at which a training will have the output of `output_description`, for `Loop.describe`.
 
         By default these are the steps on which its trigger fires, and the last one if it overrides `end`.
 
@@ -416,7 +416,7 @@ class SessionRunHook:
         Returns:
             The steps, in order; None if not steps alone decide on them.
         """
-        fired = trigger.fires(first, last)
+        fired = trigger.firing_steps(first, last)
         ends = getattr(type(self), "end", None) not in (None, SessionRunHook.end)
         return None if fired is None else itertools.chain(fired, [last] if ends and last is not None else ())
 

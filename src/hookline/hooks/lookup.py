@@ -40,7 +40,7 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     return found
 
 
-def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str]) -> dict[str, Tensor | str]:
+def by_tag(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str]) -> dict[str, Tensor | str]:
     """Returns tensors or names by tag: the key in a dict, else the name; `TypeError` for anything else."""
     if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
         raise TypeError(f"{who} requires a dict or a list of tensors, got {tensors!r}. Put it in a list.")
@@ -49,22 +49,22 @@ def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str
     items = list(tensors)
     for item in items:
         if not isinstance(item, str):
-            arguments.having(who, f"one of {tensors!r}", item, "a tensor or its name", "name")
+            arguments.check_has(who, f"one of {tensors!r}", item, "a tensor or its name", "name")
     return {item if isinstance(item, str) else item.name: item for item in items}
 
 
-def names_of(tensors: Iterable[Any]) -> str:
+def joined_names(tensors: Iterable[Any]) -> str:
     """Returns the names of tensors in one text, for a `state_key`; `"loss"` means `"loss:0"`, as in `find_tensor`."""
     names = [str(getattr(tensor, "name", tensor)) for tensor in tensors]
     return ", ".join(name if ":" in name else f"{name}:0" for name in names)
 
 
-def check_writer(who: str, summary_writer: Any) -> None:
+def check_summary_writer(who: str, summary_writer: Any) -> None:
     """Raises `TypeError` for a `summary_writer` without `add_summary`; None is allowed."""
-    arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
+    arguments.check_has(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
 
 
-def savers_of(session: Session) -> dict[Any, Callable[..., object]]:
+def session_savers(session: Session) -> dict[Any, Callable[..., object]]:
     """Returns the savers of this session's checkpoints, each with a function that saves now.
 
     A hook with a saver adds it in `after_create_session`, for hooks that roll back or keep the best checkpoint. The
@@ -73,7 +73,7 @@ def savers_of(session: Session) -> dict[Any, Callable[..., object]]:
     return session.hook_data.setdefault("savers", {})
 
 
-def not_started(hook: SessionRunHook) -> RuntimeError:
+def not_started_error(hook: SessionRunHook) -> RuntimeError:
     """Returns the error for a hook that takes part in a run before its `after_create_session`."""
     return RuntimeError(
         f"{type(hook).__name__} takes part in a run before its after_create_session was called. A monitored session "

@@ -10,7 +10,7 @@ from typing import Any
 from hookline import arguments, clock
 from hookline.hooks.trigger import NEVER, Trigger
 
-_KEPT_STEPS = 1000
+_MAX_REMEMBERED_FIRINGS = 1000
 
 
 class SecondOrStepTimer(Trigger):
@@ -46,19 +46,19 @@ class SecondOrStepTimer(Trigger):
             given = "neither" if every_secs is None else "both"
             raise ValueError(f"SecondOrStepTimer requires exactly one of every_secs or every_steps, got {given}.")
         if every_secs is not None:
-            arguments.number("SecondOrStepTimer", "every_secs", every_secs, at_least=0)
+            arguments.check_number("SecondOrStepTimer", "every_secs", every_secs, at_least=0)
         if every_steps is not None:
-            every_steps = arguments.whole("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
+            every_steps = arguments.check_int("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
         self.every_secs = every_secs
         self.every_steps = every_steps
-        # The steps of the last firings, oldest first; `_fired_before` says whether it fired before them.
-        self._fired_steps: collections.deque[int] = collections.deque(maxlen=_KEPT_STEPS)
-        self._fired_before = False
+        # The steps of the last firings, oldest first; `_has_older_firings` says whether it fired before them.
+        self._fired_steps: collections.deque[int] = collections.deque(maxlen=_MAX_REMEMBERED_FIRINGS)
+        self._has_older_firings = False
         # The steps after the last firing that a shorter cadence would have passed before it was given; see `skip_to`.
-        self._left_out = 0
+        self._skipped_steps = 0
 
     @property
-    def by_clock_alone(self) -> bool:
+    def time_only(self) -> bool:
         """Whether it counts seconds."""
         return self.every_secs is not None
 
@@ -66,14 +66,14 @@ class SecondOrStepTimer(Trigger):
         """Returns the smallest step greater than `after` on which it can be due."""
         if self._fired_step is None or self.every_steps is None:
             return after + 1
-        last = self._fired_step + self._left_out
+        last = self._fired_step + self._skipped_steps
         return last + max(1, (after - last) // self.every_steps + 1) * self.every_steps
 
     def is_due(self, step: int) -> bool:
         """Returns whether it has never fired, or the time has passed."""
         if self._fired_step is None or self.every_secs is None:
             return True
-        return self.has_waited(self.every_secs)
+        return self.has_elapsed(self.every_secs)
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether to fire at `step`: always the first time, never twice at one step."""
@@ -85,13 +85,13 @@ class SecondOrStepTimer(Trigger):
             self.start(step - 1)
             return self.should_trigger_for_step(step)
         if self.every_steps is not None:
-            return step - last - self._left_out >= self.every_steps
+            return step - last - self._skipped_steps >= self.every_steps
         return step != last and self.is_due(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes a firing at `step`; see `Trigger`."""
-        self._left_out = 0
-        self._fired_before |= len(self._fired_steps) == _KEPT_STEPS
+        self._skipped_steps = 0
+        self._has_older_firings |= len(self._fired_steps) == _MAX_REMEMBERED_FIRINGS
         self._fired_steps.append(step)
         return super().update_last_triggered_step(step)
 
@@ -103,12 +103,12 @@ class SecondOrStepTimer(Trigger):
         """
         if self._fired_step is None or step >= self._fired_step:
             return
-        oldest, self._left_out = self._fired_step, 0
+        oldest, self._skipped_steps = self._fired_step, 0
         while self._fired_steps and self._fired_steps[-1] > step:
             oldest = self._fired_steps.pop()
         if self._fired_steps:
             self._fired_step = self._fired_steps[-1]
-        elif not self._fired_before:
+        elif not self._has_older_firings:
             self.reset()
             return
         elif self.every_steps is None:
@@ -116,13 +116,13 @@ class SecondOrStepTimer(Trigger):
         else:
             self._fired_step = oldest + (step - oldest) // self.every_steps * self.every_steps
         self._base = self._fired_step
-        self._went_back = True
+        self._moved_back = True
 
     def reset(self) -> None:
         """Forgets all firings."""
         super().reset()
-        self._fired_steps = collections.deque(maxlen=_KEPT_STEPS)
-        self._fired_before, self._left_out = False, 0
+        self._fired_steps = collections.deque(maxlen=_MAX_REMEMBERED_FIRINGS)
+        self._has_older_firings, self._skipped_steps = False, 0
 
     def steps_until_trigger(self, step: int) -> int:
         """Returns the smallest n for which it may fire at `step + n`; see `Trigger`."""
@@ -130,7 +130,7 @@ class SecondOrStepTimer(Trigger):
             return 1
         if self.every_steps is None:
             return NEVER
-        steps = self._fired_step + self._left_out + self.every_steps - step
+        steps = self._fired_step + self._skipped_steps + self.every_steps - step
         return steps if steps > 1 else 1
 
     def secs_until_trigger(self) -> float:
@@ -145,16 +145,16 @@ class SecondOrStepTimer(Trigger):
         """Leaves out what was due up to `step`; a cadence in steps keeps its phase."""
         super().skip_to(step)
         if self._fired_step is not None and self.every_steps is not None:
-            self._left_out = max(0, step - self._fired_step) // self.every_steps * self.every_steps
+            self._skipped_steps = max(0, step - self._fired_step) // self.every_steps * self.every_steps
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state; see `Trigger`."""
-        return super().get_state() | ({"left_out": self._left_out} if self._left_out else {})
+        return super().get_state() | ({"left_out": self._skipped_steps} if self._skipped_steps else {})
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state of another timer."""
         super().set_state(state)
-        self._fired_before, self._left_out = self._fired_step is not None, state.get("left_out", 0)
+        self._has_older_firings, self._skipped_steps = self._fired_step is not None, state.get("left_out", 0)
 
     def __repr__(self) -> str:
         every = f"every_steps={self.every_steps}" if self.every_secs is None else f"every_secs={self.every_secs:g}"
@@ -200,7 +200,7 @@ class DefaultSteps(int):
     """A default number of steps, distinct from the same number given by a user."""
 
 
-def chosen_trigger(
+def trigger_from_arguments(
     who: str,
     trigger: Trigger | None,
     steps: tuple[str, int | None],
@@ -216,7 +216,7 @@ def chosen_trigger(
         TypeError: An argument is of the wrong type.
         ValueError: No cadence is given, or too many.
     """
-    arguments.instance(who, "trigger", trigger, Trigger)
+    arguments.check_optional(who, "trigger", trigger, Trigger)
     if trigger is not None and isinstance(steps[1], DefaultSteps):
         steps = steps[0], None
     given = [name for name, value in (steps, secs, ("trigger", trigger)) if value is not None]
@@ -228,9 +228,9 @@ def chosen_trigger(
             f"got {', '.join(given) or 'none'}."
         )
     if steps[1] is not None:
-        arguments.whole(who, steps[0], steps[1], at_least=1)
+        arguments.check_int(who, steps[0], steps[1], at_least=1)
     if secs[1] is not None:
-        arguments.number(who, secs[0], secs[1], at_least=0)
+        arguments.check_number(who, secs[0], secs[1], at_least=0)
     if trigger is not None:
         return trigger
     if len(given) == 2:

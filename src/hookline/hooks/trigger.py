@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookline import clock
-from hookline.signals.interrupts import users_class
+from hookline.signals.interrupts import mark_user_class
 
 NEVER = sys.maxsize
 """A step that no training reaches."""
 
-_MOST_LOOKED_AT = 10_000
+_MAX_CHECKED_STEPS = 10_000
 _LAST_STEP = NEVER // 2
-_MOST_LOOKS = 100_000
+_MAX_MISSES = 100_000
 
 
 class Trigger(abc.ABC):
@@ -63,29 +63,29 @@ class Trigger(abc.ABC):
     # The step of the start or the last firing: no step up to this one is due any more.
     _base: int | None = None
     # The last step for which the answer was no, which is not asked about again.
-    _looked: int = -1
+    _checked_step: int = -1
     # The time of the last firing, or of the start.
     _since_secs: float = 0.0
     _fired_step: int | None = None
-    _went_back: bool = False
+    _moved_back: bool = False
     # Whether the time has passed, as processes in step have agreed; None: the clock of this process decides.
-    held: bool | None = None
+    agreed: bool | None = None
     # Whether each step must be checked; if so, a jump (a restore to a far step) is not checked in full.
-    _looks_at_each: bool = False
+    _checks_each_step: bool = False
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
-        users_class(cls)
+        mark_user_class(cls)
 
     @property
-    def by_clock_alone(self) -> bool:
+    def time_only(self) -> bool:
         """Whether only the time decides, regardless of the step."""
         return False
 
     @property
     def has_steps(self) -> bool:
         """Whether it looks at the global step, so that the graph must have one."""
-        return not self.by_clock_alone
+        return not self.time_only
 
     @property
     def latches(self) -> tuple[Any, ...]:
@@ -105,13 +105,13 @@ class Trigger(abc.ABC):
         if self._base is None or step < self._base:
             self.start(step - 1)
         assert self._base is not None
-        low = max(self._base, min(self._looked, step - 1))
-        due = self.next_step(max(low, step - _MOST_LOOKED_AT) if self._looks_at_each else low)
+        low = max(self._base, min(self._checked_step, step - 1))
+        due = self.next_step(max(low, step - _MAX_CHECKED_STEPS) if self._checks_each_step else low)
         while due <= step:
             if self.is_due(due):
                 return True
             due = self.next_step(due)
-        self._looked = step
+        self._checked_step = step
         return False
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
@@ -123,19 +123,19 @@ class Trigger(abc.ABC):
         """
         now = clock.monotonic()
         elapsed = None, None
-        if self._fired_step is not None and not self._went_back and step >= self._fired_step:
+        if self._fired_step is not None and not self._moved_back and step >= self._fired_step:
             elapsed = now - self._since_secs, step - self._fired_step
-        self._base = self._looked = self._fired_step = step
-        self._since_secs, self._went_back = now, False
-        self.held = None if self.held is None else False
+        self._base = self._checked_step = self._fired_step = step
+        self._since_secs, self._moved_back = now, False
+        self.agreed = None if self.agreed is None else False
         return elapsed
 
-    def has_waited(self, secs: float) -> bool:
+    def has_elapsed(self, secs: float) -> bool:
         """Returns whether `secs` seconds have passed since the last firing, or since the start; for `is_due`.
 
         In processes that run in step the chief's clock decides, for all of them in the same run.
         """
-        return clock.monotonic() >= self._since_secs + secs if self.held is None else self.held
+        return clock.monotonic() >= self._since_secs + secs if self.agreed is None else self.agreed
 
     def last_triggered_step(self) -> int | None:
         """Returns the step at which it last fired, or None."""
@@ -151,22 +151,22 @@ class Trigger(abc.ABC):
         elif step >= self._base:
             return
         else:
-            self._went_back = True
-        self._base = self._looked = step
+            self._moved_back = True
+        self._base = self._checked_step = step
         if self._fired_step is not None:
             self._fired_step = min(self._fired_step, step)
 
     def reset(self) -> None:
         """Forgets that it was ever started or fired."""
         self._base = self._fired_step = None
-        self._looked, self._since_secs, self._went_back = -1, 0.0, False
+        self._checked_step, self._since_secs, self._moved_back = -1, 0.0, False
 
-    def renew(self) -> None:  # noqa: B027 - most do not care
+    def on_new_session(self) -> None:  # noqa: B027 - most do not care
         """Called for each new raw session, also after a recovery."""
 
     def steps_until_trigger(self, step: int) -> int:
         """Returns the smallest n, at least 1, for which it may fire at `step + n`, whatever the time."""
-        following = self.next_step(step if self._base is None else max(self._base, min(self._looked, step)))
+        following = self.next_step(step if self._base is None else max(self._base, min(self._checked_step, step)))
         return NEVER if following >= NEVER else max(1, following - step)
 
     def secs_until_trigger(self) -> float:
@@ -180,7 +180,7 @@ class Trigger(abc.ABC):
     def count_runs(self, runs: int) -> None:  # noqa: B027 - most do not count
         """Sets the number of the run to be asked about: 1 for the first run of its hook."""
 
-    def anew(self) -> Trigger:
+    def clone(self) -> Trigger:
         """Returns a copy that was never started."""
         other = copy.copy(self)
         other.reset()
@@ -190,9 +190,9 @@ class Trigger(abc.ABC):
         """Returns the state for `set_state` of an equal trigger, and for `resume`: a dict of numbers and the text."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
-            "text": _text(self),
+            "text": _description(self),
             "base": self._base,
-            "looked": self._looked,
+            "looked": self._checked_step,
             "fired": self._fired_step,
             "waited_secs": waited_secs,
         }
@@ -200,17 +200,17 @@ class Trigger(abc.ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores a state, including the elapsed seconds."""
         self.reset()
-        self._go_on_from(state)
+        self._apply_state(state)
 
-    def _go_on_from(self, state: Mapping[str, Any]) -> None:
+    def _apply_state(self, state: Mapping[str, Any]) -> None:
         for name in ("base", "looked", "fired", "waited_secs"):  # Now: a step would fail on a text, much later.
             if not isinstance(state[name], int | float | None):
                 raise TypeError(f"{name} is {state[name]!r}, not a number")
         if state["base"] is not None:
-            self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
+            self._base, self._checked_step, self._fired_step = state["base"], state["looked"], state["fired"]
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
-    def resume(self, state: Mapping[str, Any], step: int | None, taken_at: int | None) -> None:
+    def resume(self, state: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
         """Goes on at `step` from a state of this trigger, or of one of another cadence or kind in its place.
 
         An equal trigger goes on exactly. Any other one counts from the last firing, and what would have been due up to
@@ -219,17 +219,17 @@ class Trigger(abc.ABC):
         Args:
             state: The result of `get_state`.
             step: The global step now; None in a graph without one.
-            taken_at: The global step at which the state was taken.
+            saved_step: The global step at which the state was taken.
         """
-        before, now = state.get("text"), _text(self)
+        before, now = state.get("text"), _description(self)
         if before and now and before != now:
-            self._take_over(state)
+            self._adopt_state(state)
         else:
             self.set_state(state)
-        if step is not None and (before is None or before != now or taken_at != step):
+        if step is not None and (before is None or before != now or saved_step != step):
             self.skip_to(step)
 
-    def look(self, step: int) -> None:
+    def check_up_to(self, step: int) -> None:
         """Asks about the steps up to `step`, before a save, so that the state says whether one of them is due.
 
         Example:
@@ -238,40 +238,40 @@ class Trigger(abc.ABC):
             looked at 250: if it is resumed with another predicate or cadence, no step before counts.
         """
         if self._base is not None and self._base <= step and not self.should_trigger_for_step(step):
-            self._looked = max(self._looked, step)
+            self._checked_step = max(self._checked_step, step)
 
     def skip_to(self, step: int) -> None:
         """Leaves out what was due up to `step`."""
         if self._base is not None:
-            self._looked = max(self._looked, step)
+            self._checked_step = max(self._checked_step, step)
 
-    def _take_over(self, state: Mapping[str, Any]) -> None:
+    def _adopt_state(self, state: Mapping[str, Any]) -> None:
         """Takes the last firing and the elapsed seconds from the state of another trigger, or of its equal part."""
-        equal = [part for part in state.get("parts", ()) if part.get("text") == _text(self)]
+        equal = [part for part in state.get("parts", ()) if part.get("text") == _description(self)]
         self.set_state(equal[0] if equal else state)
 
-    def fires(self, first: int, last: int | None) -> Iterator[int] | None:
+    def firing_steps(self, first: int, last: int | None) -> Iterator[int] | None:
         """Fires on the steps after `first`, up to `last`, and yields them; None if steps alone do not decide.
 
         Without a last step it gives up after many steps on which it does not fire.
 
         Example:
             >>> from hookline.train import every
-            >>> list(every(100).fires(0, 250))
+            >>> list(every(100).firing_steps(0, 250))
             [100, 200]
         """
         for leaf in self.leaves():
             # A user's method may ask anything.
             own = [kind for kind in type(leaf).__mro__ if kind.__module__.partition(".")[0] != "hookline"]
             is_known = not any(name in vars(Trigger) and name[0] != "_" for kind in own for name in vars(kind))
-            if not is_known or not leaf.has_steps or leaf.by_clock_alone or leaf.latches:
+            if not is_known or not leaf.has_steps or leaf.time_only or leaf.latches:
                 return None
         self.start(first)
-        return self._fires(first, last)
+        return self._firing_steps(first, last)
 
-    def _fires(self, step: int, last: int | None) -> Iterator[int]:
+    def _firing_steps(self, step: int, last: int | None) -> Iterator[int]:
         end, looks = _LAST_STEP if last is None else last, 0
-        while (step := step + self.steps_until_trigger(step)) <= end and looks < _MOST_LOOKS:
+        while (step := step + self.steps_until_trigger(step)) <= end and looks < _MAX_MISSES:
             if self.should_trigger_for_step(step):
                 self.update_last_triggered_step(step)
                 yield step
@@ -292,7 +292,7 @@ class Trigger(abc.ABC):
 class _Composite(Trigger):
     """A combination of triggers; its state consists of theirs."""
 
-    _sign = ""
+    _symbol = ""
 
     def __init__(self, *parts: Trigger) -> None:
         # (a & b) & c has three parts.
@@ -312,8 +312,8 @@ class _Composite(Trigger):
         return [leaf for part in self.parts for leaf in part.leaves()]
 
     @property
-    def by_clock_alone(self) -> bool:
-        return all(part.by_clock_alone for part in self.parts)
+    def time_only(self) -> bool:
+        return all(part.time_only for part in self.parts)
 
     def start(self, step: int) -> None:
         super().start(step)
@@ -325,13 +325,13 @@ class _Composite(Trigger):
         for part in self.parts:
             part.reset()
 
-    def renew(self) -> None:
+    def on_new_session(self) -> None:
         for part in self.parts:
-            part.renew()
+            part.on_new_session()
 
-    def anew(self) -> Trigger:
+    def clone(self) -> Trigger:
         other = copy.copy(self)
-        other.parts = tuple(part.anew() for part in self.parts)
+        other.parts = tuple(part.clone() for part in self.parts)
         Trigger.reset(other)
         return other
 
@@ -347,37 +347,37 @@ class _Composite(Trigger):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         Trigger.reset(self)  # Not the parts: one that counts runs has no state, and continues.
-        self._go_on_from(state)
+        self._apply_state(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
 
-    def look(self, step: int) -> None:
-        super().look(step)
+    def check_up_to(self, step: int) -> None:
+        super().check_up_to(step)
         for part in self.parts:
-            part.look(step)
+            part.check_up_to(step)
 
     def skip_to(self, step: int) -> None:
         super().skip_to(step)
         for part in self.parts:
             part.skip_to(step)
 
-    def _take_over(self, state: Mapping[str, Any]) -> None:
+    def _adopt_state(self, state: Mapping[str, Any]) -> None:
         Trigger.reset(self)
-        self._go_on_from(state)
+        self._apply_state(state)
         for part in self.parts:
-            if _text(part) == state["text"]:
+            if _description(part) == state["text"]:
                 part.set_state(state)
             else:
-                part._take_over(state)
+                part._adopt_state(state)
 
     def __repr__(self) -> str:
-        return f"({f' {self._sign} '.join(map(repr, self.parts))})"
+        return f"({f' {self._symbol} '.join(map(repr, self.parts))})"
 
     def __str__(self) -> str:
-        return (" or " if self._sign == "|" else " and ").join(map(str, self.parts))
+        return (" or " if self._symbol == "|" else " and ").join(map(str, self.parts))
 
 
-def _text(trigger: Trigger) -> str:
+def _description(trigger: Trigger) -> str:
     """Returns the description of a trigger, to compare with that of another process; empty if it has an address."""
     text = repr(trigger)
     return "" if " at 0x" in text else text
@@ -392,7 +392,7 @@ def _is_due(part: Trigger, step: int) -> bool:
 class _AnyOf(_Composite):
     """Fires whenever a part would; only the parts that were due restart their count. `a | b` makes it."""
 
-    _sign = "|"
+    _symbol = "|"
 
     def next_step(self, after: int) -> int:
         return min(part.next_step(after) for part in self.parts)
@@ -421,14 +421,14 @@ class _AnyOf(_Composite):
 class _AllOf(_Composite):
     """Fires on a step on which all parts are due. `a & b` makes it."""
 
-    _looks_at_each = True
-    _sign = "&"
+    _checks_each_step = True
+    _symbol = "&"
     _MAX_TRIES = 50
 
     def __init__(self, *parts: Trigger) -> None:
         for part in parts:
             for leaf in part.leaves():
-                if not leaf.has_steps and not leaf.by_clock_alone:
+                if not leaf.has_steps and not leaf.time_only:
                     raise TypeError(
                         f"& combines triggers in steps and in seconds, got {leaf!r}, which has neither. Use |, or two "
                         "hooks."
@@ -452,10 +452,10 @@ class _AllOf(_Composite):
         """Returns whether all parts are due on one of the unchecked steps up to `step`."""
         if self._base is None or step < self._base:
             self.start(step - 1)
-        if step == self._fired_step or not all(part.is_due(step) for part in self.parts if part.by_clock_alone):
-            self._looked = step
+        if step == self._fired_step or not all(part.is_due(step) for part in self.parts if part.time_only):
+            self._checked_step = step
             return False
-        return self.by_clock_alone or super().should_trigger_for_step(step)
+        return self.time_only or super().should_trigger_for_step(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes a firing at `step`: all parts count from there."""
@@ -465,14 +465,14 @@ class _AllOf(_Composite):
 
     def steps_until_trigger(self, step: int) -> int:
         """Returns the steps until all parts may be due; `NEVER` if time alone decides."""
-        return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
+        return NEVER if self.time_only else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:
         """Returns the seconds until all parts may be due on the step that was asked about last."""
-        step = self._looked
-        if self.by_clock_alone or step is None:
+        step = self._checked_step
+        if self.time_only or step is None:
             return max(part.secs_until_trigger() for part in self.parts)
         if step == self._fired_step:
             return math.inf
-        parts = (part for part in self.parts if part.by_clock_alone or not _is_due(part, step))
+        parts = (part for part in self.parts if part.time_only or not _is_due(part, step))
         return max((part.secs_until_trigger() for part in parts), default=0.0)

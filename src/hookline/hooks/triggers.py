@@ -1,4 +1,4 @@
-"""The simple triggers, and the functions that make them: `every`, `spaced`, `at_steps`, `first_run` and others."""
+"""Simple triggers, and the functions that make them: `every`, `first_then_every`, `at_steps`, `first_run`, ..."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hookline.graph import Operation
 from hookline.graph.conditions import Latch
 from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
 
-class _Steps(Trigger):
+class _StepSet(Trigger):
     """Fires on the steps of a set; `following` returns the next member after a step."""
 
     def __init__(self, following: Callable[[int], int], text: str, words: str = "") -> None:
@@ -31,10 +31,10 @@ class _Steps(Trigger):
         return self._words
 
 
-class _StepsWhere(Trigger):
-    """Fires on the steps for which a predicate holds; `steps_where` makes it."""
+class _StepPredicate(Trigger):
+    """Fires on the steps for which a predicate holds; `when_step` makes it."""
 
-    _looks_at_each = True
+    _checks_each_step = True
 
     def __init__(self, predicate: Callable[[int], object]) -> None:
         self._predicate = predicate
@@ -42,12 +42,12 @@ class _StepsWhere(Trigger):
     def next_step(self, after: int) -> int:
         return after + 1
 
-    @door
+    @calls_user_code
     def is_due(self, step: int) -> bool:
         return bool(self._predicate(step))
 
     def __repr__(self) -> str:
-        return f"steps_where({self._predicate!r})"
+        return f"when_step({self._predicate!r})"
 
 
 class _Seconds(Trigger):
@@ -57,14 +57,14 @@ class _Seconds(Trigger):
         self._secs = secs
 
     @property
-    def by_clock_alone(self) -> bool:
+    def time_only(self) -> bool:
         return True
 
     def next_step(self, after: int) -> int:
         return after + 1
 
     def is_due(self, step: int) -> bool:
-        return self.has_waited(self._secs)
+        return self.has_elapsed(self._secs)
 
     def should_trigger_for_step(self, step: int) -> bool:
         if self._base is None or step < self._base:
@@ -103,7 +103,7 @@ class OffSteps(Trigger):
     def start(self, step: int) -> None:
         """Notes a step back."""
         if self._fired_step is not None and step < self._fired_step:
-            self._went_back = True
+            self._moved_back = True
 
     def get_state(self) -> dict[str, Any]:
         """Returns nothing."""
@@ -112,7 +112,7 @@ class OffSteps(Trigger):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Does nothing."""
 
-    def _take_over(self, state: Mapping[str, Any]) -> None:
+    def _adopt_state(self, state: Mapping[str, Any]) -> None:
         pass
 
 
@@ -162,30 +162,30 @@ class FirstRun(OffSteps):
 
     def __init__(self, number: int = 1) -> None:
         self._number = number
-        self.renew()
+        self.on_new_session()
 
     @property
     def has_run(self) -> bool:
         """Whether the raw session has begun a run."""
         return self._run > 0
 
-    def renew(self) -> None:
+    def on_new_session(self) -> None:
         """Resets it for a new raw session."""
-        self._is_due, self._run, self._left = True, 0, self._number - 1
+        self._is_due, self._run, self._runs_left = True, 0, self._number - 1
 
     def reset(self) -> None:
         """Forgets its firing."""
         super().reset()
-        self.renew()
+        self.on_new_session()
 
     def count_runs(self, runs: int) -> None:
         """Sets the number of runs, and thereby those left until its own."""
         self._run = self._run or runs
-        self._left = self._run + self._number - 1 - runs
+        self._runs_left = self._run + self._number - 1 - runs
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether its run has come, and it has not fired in this session."""
-        return self._is_due and self._left <= 0
+        return self._is_due and self._runs_left <= 0
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes the firing."""
@@ -194,7 +194,7 @@ class FirstRun(OffSteps):
 
     def runs_until_trigger(self) -> int:
         """Returns the runs left until its own; `NEVER` once it has fired."""
-        return max(1, self._left) if self._is_due else NEVER
+        return max(1, self._runs_left) if self._is_due else NEVER
 
     def __repr__(self) -> str:
         return "first_run()"
@@ -251,15 +251,15 @@ def every(steps: int | None = None, *, secs: float | None = None, runs: int | No
     if len(given) != 1:
         raise ValueError(f"every requires exactly one of steps, secs or runs, got {' and '.join(given) or 'none'}.")
     if secs is not None:
-        arguments.number("every", "secs", secs, at_least=0)
+        arguments.check_number("every", "secs", secs, at_least=0)
         return _Seconds(secs)
     if runs is not None:
-        return Runs(arguments.whole("every", "runs", runs, at_least=1))
-    n = arguments.whole("every", "steps", steps, at_least=1)
-    return _Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})", f"each {n} steps")
+        return Runs(arguments.check_int("every", "runs", runs, at_least=1))
+    n = arguments.check_int("every", "steps", steps, at_least=1)
+    return _StepSet(lambda after: (max(after, 0) // n + 1) * n, f"every({n})", f"each {n} steps")
 
 
-def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
+def first_then_every(steps: int | None = None, *, secs: float | None = None) -> Trigger:
     """Returns a trigger that fires on the first run, and then `steps` or `secs` after each firing.
 
     Args:
@@ -272,7 +272,7 @@ def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
         ValueError: Not exactly one of the two is given, or it is out of range.
 
     Example:
-        >>> trigger = spaced(100)
+        >>> trigger = first_then_every(100)
         >>> trigger.should_trigger_for_step(1), trigger.update_last_triggered_step(1), trigger.steps_until_trigger(1)
         (True, (None, None), 100)
 
@@ -282,9 +282,9 @@ def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
     if (steps is None) == (secs is None):
         raise ValueError(f"spaced requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}.")
     if steps is not None:
-        arguments.whole("spaced", "steps", steps, at_least=1)
+        arguments.check_int("spaced", "steps", steps, at_least=1)
     if secs is not None:
-        arguments.number("spaced", "secs", secs, at_least=0)
+        arguments.check_number("spaced", "secs", secs, at_least=0)
     return SecondOrStepTimer(every_secs=secs, every_steps=steps)
 
 
@@ -332,7 +332,7 @@ def at_steps(*steps: int) -> Trigger:
         >>> at_steps(10, 100, 1000).steps_until_trigger(10)
         90
     """
-    members = sorted({arguments.whole("at_steps", "steps", step, at_least=0) for step in steps})
+    members = sorted({arguments.check_int("at_steps", "steps", step, at_least=0) for step in steps})
     if not members:
         raise ValueError("at_steps requires one step or more, got none.")
 
@@ -340,7 +340,7 @@ def at_steps(*steps: int) -> Trigger:
         place = bisect.bisect_right(members, after)
         return members[place] if place < len(members) else NEVER
 
-    return _Steps(following, f"at_steps({', '.join(map(str, members))})")
+    return _StepSet(following, f"at_steps({', '.join(map(str, members))})")
 
 
 def log_spaced(per_decade: int = 3) -> Trigger:
@@ -354,7 +354,7 @@ def log_spaced(per_decade: int = 3) -> Trigger:
         >>> [step for step in range(1, 120) if trigger.next_step(step - 1) == step]
         [1, 2, 5, 10, 22, 46, 100]
     """
-    arguments.whole("log_spaced", "per_decade", per_decade, at_least=1)
+    arguments.check_int("log_spaced", "per_decade", per_decade, at_least=1)
 
     def following(after: int) -> int:
         power = max(0, math.floor(math.log10(max(after, 1)) * per_decade) - 1)
@@ -362,10 +362,10 @@ def log_spaced(per_decade: int = 3) -> Trigger:
             power += 1
         return member
 
-    return _Steps(following, f"log_spaced(per_decade={per_decade})")
+    return _StepSet(following, f"log_spaced(per_decade={per_decade})")
 
 
-def steps_where(predicate: Callable[[int], object]) -> Trigger:
+def when_step(predicate: Callable[[int], object]) -> Trigger:
     """Returns a trigger that fires on the steps for which `predicate(step)` is true.
 
     Only the predicate knows these steps, so the session asks this trigger on every run. The predicate may be called
@@ -373,10 +373,10 @@ def steps_where(predicate: Callable[[int], object]) -> Trigger:
     global step jumps, only the last 10,000 steps are checked.
 
     Example:
-        >>> trigger = steps_where(lambda step: step < 10 or step % 100 == 0)
+        >>> trigger = when_step(lambda step: step < 10 or step % 100 == 0)
         >>> [step for step in (8, 9, 10, 99, 100) if trigger.is_due(step)]
         [8, 9, 100]
     """
     if not callable(predicate):
-        raise TypeError(f"steps_where requires a function of the step, got {predicate!r}.")
-    return _StepsWhere(predicate)
+        raise TypeError(f"when_step requires a function of the step, got {predicate!r}.")
+    return _StepPredicate(predicate)

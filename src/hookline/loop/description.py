@@ -13,18 +13,18 @@ import jax
 
 from hookline import units
 from hookline.checkpoint import latest_checkpoint
-from hookline.checkpoint.restoring import examine
+from hookline.checkpoint.restoring import inspection
 from hookline.checkpoint.saving import contents
 from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
+from hookline.hooks.only_for import unwrap
 from hookline.hooks.trigger import NEVER
-from hookline.hooks.when import bare
 from hookline.loop.evaluation.early_stopping import FinalStop
-from hookline.loop.memory import Memory
+from hookline.loop.in_memory_checkpoint import InMemoryCheckpoint
 from hookline.monitored.hooked.callbacks import identity
 from hookline.session import Session
 
-_MOST_STEPS, _MOST_COUNTED = 3, 10_000
+_MAX_SHOWN_STEPS, _MAX_COUNTED_STEPS = 3, 10_000
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
     Args:
         name: The parameter of the step that gets it; else the key, field or index; "state" for a single array. Beside
-            the state there are "ema", the moving averages, and "mean_over", the metrics of the last steps.
+            the state there are "ema", the moving averages, and "smoothing_steps", the metrics of the last steps.
         arrays: The number of arrays.
         parameters: The number of their elements.
         size_bytes: Their size.
@@ -48,7 +48,7 @@ class Part(NamedTuple):
     placement: str
 
 
-class Written(NamedTuple):
+class HookOutput(NamedTuple):
     """The output of a hook.
 
     Args:
@@ -70,19 +70,19 @@ class LoopDescription(NamedTuple):
 
     Args:
         parts: The parts of the state, and the values that a step carries beside it.
-        lies_on: The devices, and the mesh if there is one.
+        devices: The devices, and the mesh if there is one.
         batch: The arrays of a batch.
-        begins: The step and the values that the training would begin with.
+        start: The step and the values that the training would begin with.
         writes: The output of each hook.
         programs: The programs of the step, in words, as far as they are known before the hooks begin.
         counts: What counts as an optimizer step, in words; empty if each step is one.
     """
 
     parts: tuple[Part, ...]
-    lies_on: str
+    devices: str
     batch: str
-    begins: str
-    writes: tuple[Written, ...]
+    start: str
+    writes: tuple[HookOutput, ...]
     programs: tuple[str, ...]
     counts: str = ""
 
@@ -90,16 +90,16 @@ class LoopDescription(NamedTuple):
         whole = sum(part.size_bytes for part in self.parts)
         held = sum(part.bytes_a_device for part in self.parts)
         lines = [
-            f"{units.count(sum(part.parameters for part in self.parts), 'number')} in "
-            f"{units.count(sum(part.arrays for part in self.parts), 'array')}, {units.size(whole)}, "
-            f"{units.size(held)} on each device; on {self.lies_on}."
+            f"{units.format_count(sum(part.parameters for part in self.parts), 'number')} in "
+            f"{units.format_count(sum(part.arrays for part in self.parts), 'array')}, {units.format_bytes(whole)}, "
+            f"{units.format_bytes(held)} on each device; on {self.devices}."
         ]
         width = max(len(part.name) for part in self.parts)
         lines += [
-            f"  {part.name:{width}}  {part.parameters:>14,}  {units.size(part.size_bytes):>9}  {part.placement}"
+            f"  {part.name:{width}}  {part.parameters:>14,}  {units.format_bytes(part.size_bytes):>9}  {part.placement}"
             for part in self.parts
         ]
-        lines += [f"A batch: {self.batch}.", self.begins]
+        lines += [f"A batch: {self.batch}.", self.start]
         lines += [f"{self.counts[0].upper()}{self.counts[1:]}."] if self.counts else []
         written = [f"{w.hook} writes {'; '.join(filter(None, (w.what, w.when)))}." for w in self.writes]
         lines += written or ["Nothing is written."]
@@ -107,7 +107,7 @@ class LoopDescription(NamedTuple):
         return "\n".join(line.rstrip() for line in lines)
 
 
-def parts_of(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Variable]) -> tuple[Part, ...]:
+def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Variable]) -> tuple[Part, ...]:
     """Returns the parts of a state, and the values that a step carries beside it.
 
     Args:
@@ -117,41 +117,46 @@ def parts_of(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Va
     """
     names = {str(key): name for name, key in called.items() if key is not None}
     of_state: dict[str, list[tuple[Any, Any]]] = {}
-    for path, leaf, place in _placed(state):
+    for path, leaf, place in _leaves_with_sharding(state):
         key = jax.tree_util.keystr(path[:1], simple=True)
         of_state.setdefault(names.get(key, key) or state.op.name, []).append((leaf, place))
     parts = list(of_state.items())
-    parts += [(name, [(leaf, place) for _, leaf, place in _placed(each)]) for name, each in beside.items()]
+    parts += [
+        (name, [(leaf, place) for _, leaf, place in _leaves_with_sharding(each)]) for name, each in beside.items()
+    ]
     return tuple(
         Part(
             name,
             len(leaves),
             sum(math.prod(leaf.shape) for leaf, _ in leaves),
-            sum(_bytes(leaf, leaf.shape) for leaf, _ in leaves),
-            sum(_bytes(leaf, leaf.shape if place is None else place.shard_shape(leaf.shape)) for leaf, place in leaves),
+            sum(_num_bytes(leaf, leaf.shape) for leaf, _ in leaves),
+            sum(
+                _num_bytes(leaf, leaf.shape if place is None else place.shard_shape(leaf.shape))
+                for leaf, place in leaves
+            ),
             _placement([place for _, place in leaves]),
         )
         for name, leaves in parts
     )
 
 
-def _placed(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
+def _leaves_with_sharding(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
     """Yields the path, the spec and the sharding of each array."""
     found = jax.tree.leaves_with_path(variable.spec)
-    places = variable.places or [None] * len(found)
+    places = variable.shardings or [None] * len(found)
     for (path, leaf), place in zip(found, places, strict=True):
         yield path, leaf, place
 
 
-def place_of(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
+def describe_devices(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
     """Returns the devices of a state, in words."""
-    found = {device for place in state.places if place is not None for device in place.device_set}
+    found = {device for place in state.shardings if place is not None for device in place.device_set}
     names = contents.device_names(found or {jax.devices()[0]})
     axes = "" if mesh is None else f", a mesh of {', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
-    return f"{contents.shown_devices(names)}{axes}"
+    return f"{contents.format_devices(names)}{axes}"
 
 
-def written_by(hooks: Iterable[Any], begins: Beginning, last: int | None) -> tuple[Written, ...]:
+def hook_outputs(hooks: Iterable[Any], begins: TrainingStart, last: int | None) -> tuple[HookOutput, ...]:
     """Returns the output of hooks that describe it with `writes`.
 
     Args:
@@ -162,19 +167,21 @@ def written_by(hooks: Iterable[Any], begins: Beginning, last: int | None) -> tup
     found = []
     if begins.is_over:
         return ()
-    for hook in map(bare, hooks):
-        if what := getattr(hook, "writes", ""):
-            steps, when = _when(hook, begins.step, last, begins.hook_states)
-            found.append(Written(type(hook).__name__, what, when, steps))
+    for hook in map(unwrap, hooks):
+        if what := getattr(hook, "output_description", ""):
+            steps, when = _writing_steps(hook, begins.step, last, begins.hook_states)
+            found.append(HookOutput(type(hook).__name__, what, when, steps))
     return tuple(found)
 
 
-def _when(hook: Any, first: int, last: int | None, states: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, str]:
+def _writing_steps(
+    hook: Any, first: int, last: int | None, states: Mapping[str, Any]
+) -> tuple[tuple[int, ...] | None, str]:
     """Returns the steps at which a hook writes, if steps alone decide, and all in words."""
     written = getattr(hook, "steps_written", None) or functools.partial(SessionRunHook.steps_written, hook)
     trigger = getattr(hook, "trigger", None)
     has_one = isinstance(trigger, Trigger)
-    own = trigger.anew() if has_one else at_steps(NEVER)
+    own = trigger.clone() if has_one else at_steps(NEVER)
     if phase := states.get(identity(hook), {}).get("trigger"):
         own.resume(phase, first, first)
     # What it writes beside its trigger's firings: a trigger that never fires shows it.
@@ -183,58 +190,61 @@ def _when(hook: Any, first: int, last: int | None, states: Mapping[str, Any]) ->
     found = written(own, first, last)
     if found is None:
         begins = [f"at step {first}"] if first in beside else []
-        return None, _listed([*([str(trigger)] if has_one else []), *begins, *ends])
-    steps = tuple(dict.fromkeys(itertools.islice(found, _MOST_STEPS if last is None else _MOST_COUNTED)))
-    if len(steps) == _MOST_COUNTED:
-        return steps, f"at steps {', '.join(map(str, steps[:_MOST_STEPS]))} and so on, {len(steps):,} times or more"
+        return None, _join_words([*([str(trigger)] if has_one else []), *begins, *ends])
+    steps = tuple(dict.fromkeys(itertools.islice(found, _MAX_SHOWN_STEPS if last is None else _MAX_COUNTED_STEPS)))
+    if len(steps) == _MAX_COUNTED_STEPS:
+        return (
+            steps,
+            f"at steps {', '.join(map(str, steps[:_MAX_SHOWN_STEPS]))} and so on, {len(steps):,} times or more",
+        )
     if last is not None:
-        return steps, f"at {_shown(steps)}" if steps else f"at no step up to {last}" if has_one else ""
-    return steps, _listed([*([f"at {_shown(steps)} and so on"] if steps else []), *ends])
+        return steps, f"at {_format_steps(steps)}" if steps else f"at no step up to {last}" if has_one else ""
+    return steps, _join_words([*([f"at {_format_steps(steps)} and so on"] if steps else []), *ends])
 
 
-def _shown(steps: Sequence[int]) -> str:
+def _format_steps(steps: Sequence[int]) -> str:
     """Returns steps in words, long rows by their first and last ones.
 
     Example:
-        >>> _shown(range(0, 1000, 100)), _shown([5])
+        >>> _format_steps(range(0, 1000, 100)), _format_steps([5])
         ('steps 0, 100, 200, ..., 900 (10 times)', 'step 5')
     """
-    if len(steps) <= _MOST_STEPS + 3:
+    if len(steps) <= _MAX_SHOWN_STEPS + 3:
         return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
-    return f"steps {', '.join(map(str, steps[:_MOST_STEPS]))}, ..., {steps[-1]} ({len(steps)} times)"
+    return f"steps {', '.join(map(str, steps[:_MAX_SHOWN_STEPS]))}, ..., {steps[-1]} ({len(steps)} times)"
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _join_words(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
-def programs_of(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
+def describe_programs(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
     """Returns the programs of a step, in words, planned by a session that runs nothing."""
     with Session(graph=train_op.graph) as session:
-        made = session.lowlevel.planned(train_op, capacity=steps_per_run)
+        made = session.backend.find_step(train_op, max_steps=steps_per_run)
         assert made.program is not None, "A step has a variable."
-        about = made.program.compilations.about
+        about = made.program.compilations.description
     with_fetches = "the same with the fetches of hooks that fire"
     return (about, with_fetches) if watches else (about,)
 
 
-class Beginning(NamedTuple):
+class TrainingStart(NamedTuple):
     """The beginning of a training: its global step, the states of its hooks, all in words, and if no step is left."""
 
     step: int
     hook_states: Mapping[str, Any]
-    words: str
+    text: str
     is_over: bool = False
 
 
-def beginning(
+def find_start(
     logdir: str | None,
-    memory: Memory | None,
+    memory: InMemoryCheckpoint | None,
     warm: Callable[[], tuple[str, bool]] | None,
     given: int,
     last: int | None,
     stop: FinalStop,
-) -> Beginning:
+) -> TrainingStart:
     """Returns the beginning of a training.
 
     Args:
@@ -249,29 +259,33 @@ def beginning(
     path = latest_checkpoint(logdir) if logdir else None
     states: Mapping[str, Any] = {}
     if path is not None:
-        step, states, words = examine.one(path).step or 0, contents.hook_states(path), f"It goes on from '{path}'"
+        step, states, words = (
+            inspection.inspect_checkpoint(path).step or 0,
+            contents.hook_states(path),
+            f"It goes on from '{path}'",
+        )
     elif memory is not None:
         step, states = memory.step, memory.hook_states
         words = f"It goes on from step {step}, where it stopped"
     elif warm is not None:
         of, goes_on = warm()
-        step = (examine.one(of).step or 0) if goes_on else given
+        step = (inspection.inspect_checkpoint(of).step or 0) if goes_on else given
         words = f"It begins with the matching values of '{of}'"
     else:
         step, words = given, "It begins with the given state"
     if last is not None and step >= last:
         where = f"'{path}' is" if path is not None else "it stopped" if memory is not None else "it begins"
         words = f"No step is left: {where} at step {step}, and the last is {last}"
-        return Beginning(step, states, f"{words}.", is_over=True)
+        return TrainingStart(step, states, f"{words}.", is_over=True)
     if found := states.get(identity(stop), {}).get("state"):
         stop.set_state(found)
         if why := stop.reason():
             words = f"No step is left: it stopped early at step {step}: {why}. To train on, give train_on=True."
-            return Beginning(step, states, words, is_over=True)
-    return Beginning(step, states, words + ("." if last is None else f", to step {last}."))
+            return TrainingStart(step, states, words, is_over=True)
+    return TrainingStart(step, states, words + ("." if last is None else f", to step {last}."))
 
 
-def form_of_batch(spec: Any) -> str:
+def describe_batch(spec: Any) -> str:
     """Returns the arrays of a batch, in words."""
     if spec is None:
         return "none"
@@ -286,5 +300,5 @@ def _placement(places: list[Any]) -> str:
     return ", ".join(f"{count} {way}" for way, count in ways.items() if way)
 
 
-def _bytes(leaf: Any, shape: tuple[int, ...]) -> int:
+def _num_bytes(leaf: Any, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * leaf.dtype.itemsize

@@ -20,9 +20,9 @@ from hookline.checkpoint.restoring.foreign import Weights
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from hookline.graph.nodes import spec as specs
 from hookline.loop.passes import BATCHES
-from hookline.loop.step.forms import NnxObjects, Tree
 from hookline.loop.step.leaf_types import are_nnx, is_number, is_weak
-from hookline.paths import with_paths
+from hookline.loop.step.state_forms import NnxState, PytreeState
+from hookline.paths import flatten_with_paths
 
 STATE = "state"
 """The name of the state's variable, also in checkpoints."""
@@ -32,7 +32,7 @@ AVERAGE = "average"
 _KEPT_STEP = re.compile(r"hooks/.*/kept/2")
 
 
-def checkpoint_of(who: str, path: str, step: int | str) -> str:
+def find_checkpoint(who: str, path: str, step: int | str) -> str:
     """Finds the checkpoint of a step.
 
     Args:
@@ -55,7 +55,7 @@ def checkpoint_of(who: str, path: str, step: int | str) -> str:
     if state is None:
         return path  # The error comes from reading it.
     if step == "latest":
-        return reading.checkpoint_at(path, who, "path")
+        return reading.resolve_checkpoint(path, who, "path")
     known = {candidate: candidate.rpartition("-")[2] for candidate in state.all_model_checkpoint_paths}
     if step == "best":
         if state.best is None:
@@ -77,7 +77,7 @@ def _why_no_best(state: CheckpointState) -> str:
         leaves = layout.read_manifest(newest)[1].leaves.values()
         steps = [leaf.value for leaf in leaves if _KEPT_STEP.fullmatch(leaf.name) and leaf.kind == "int"]
         if steps:
-            lost = f"{layout.base_of(newest)}-{steps[0]}"
+            lost = f"{layout.base_path(newest)}-{steps[0]}"
     if lost is None:
         return ": train.Evaluate(..., keep_best=...) keeps one."
     return (
@@ -92,30 +92,30 @@ def check_step(who: str, step: int | str) -> None:
         raise ValueError(f"{who} requires 'latest', 'best' or a global step as step, got {step!r}.")
 
 
-def root_of(manifest: Manifest, prefix: str = "") -> str:
+def find_root(manifest: Manifest, prefix: str = "") -> str:
     """Returns the name of a part of a checkpoint: in the state of a loop, if there is one; else among the variables."""
     inside = f"{STATE}/{prefix}" if prefix else STATE
-    names = [name for _, name, _ in _named(manifest)]
+    names = [name for _, name, _ in _named_leaves(manifest)]
     return inside if any(name == inside or name.startswith(f"{inside}/") for name in names) else prefix
 
 
-def below(manifest: Manifest, root: str, *, averaged: bool = False) -> dict[str, Leaf]:
+def leaves_below(manifest: Manifest, root: str, *, averaged: bool = False) -> dict[str, Leaf]:
     """Returns the leaves of a part by their paths in it: of one variable, or else of all whose names begin with it.
 
     With `averaged`, moving averages take the place of the averaged leaves.
     """
     start = f"{root}/" if root else ""
-    found = [named for named in _named(manifest) if named[1] == root or named[1].startswith(start)]
+    found = [named for named in _named_leaves(manifest) if named[1] == root or named[1].startswith(start)]
     # The names of a part's averages begin with the name of the part.
     own = [named for named in found if named[0] == root or root.startswith(f"{named[0]}/")]
     leaves = {name[len(start) :] if name != root else "": leaf for _, name, leaf in own or found}
     if averaged and root.partition("/")[0] == STATE:
-        averages = below(manifest, AVERAGE + root.removeprefix(STATE))
+        averages = leaves_below(manifest, AVERAGE + root.removeprefix(STATE))
         leaves |= {path: leaf for path, leaf in averages.items() if path in leaves}
     return leaves
 
 
-def _named(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
+def _named_leaves(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
     """Returns the name of the variable, the full name, and the leaf, for all leaves."""
     return [
         (name, f"{name}/{leaf.path}" if leaf.path else name, leaf)
@@ -188,7 +188,7 @@ def load(
         ...     return {"params": {"w": state["params"]["w"] + 1}, "seen": state["seen"] + len(batch)}, {}
         >>> state = {"params": {"w": jnp.zeros(2)}, "seen": jnp.zeros((), int)}
         >>> with tempfile.TemporaryDirectory() as logdir:
-        ...     _ = hl.train.Loop(train_step, state, hl.data.arrays(np.arange(12), 4)).run(logdir)
+        ...     _ = hl.train.Loop(train_step, state, hl.data.from_arrays(np.arange(12), 4)).run(logdir)
         ...     print(load(logdir, like=state["params"], prefix="params"))
         {'w': Array([3., 3.], dtype=float32)}
 
@@ -197,26 +197,26 @@ def load(
     """
     if not isinstance(prefix, str):
         raise TypeError(f"load requires a name as prefix, '' for the whole state, got {prefix!r}.")
-    path = arguments.path("load", "path", path)
+    path = arguments.check_path("load", "path", path)
     if (weights := foreign.find("load", path, step)) is not None:
         return _load_foreign(weights, like, prefix.strip("/"), sharding, averaged)
-    path = checkpoint_of("load", path, step)
+    path = find_checkpoint("load", path, step)
     manifest = layout.read_manifest(path)[1]
-    root = root_of(manifest, prefix.strip("/"))
-    there = _averaged(path, manifest, root, like) if averaged else below(manifest, root)
+    root = find_root(manifest, prefix.strip("/"))
+    there = _averaged_leaves(path, manifest, root, like) if averaged else leaves_below(manifest, root)
     if like is None:
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
-    form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
+    form = NnxState(like) if are_nnx(like) else PytreeState(_with_saved_dtypes(like, there))
     # Averages of 16-bit floats are saved in float32.
-    wanted = _widened(form.values, below(manifest, root), there) if averaged else form.values
-    places = {root: _places(form.values, sharding)}
+    wanted = _widened(form.values, leaves_below(manifest, root), there) if averaged else form.values
+    places = {root: _shardings(form.values, sharding)}
     found = reading.read(
         path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=places
     )[root]
     if averaged:
         narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
         found = jax.tree.map(narrowed, found, form.values)
-    return form.whole(found)
+    return form.to_state(found)
 
 
 def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, averaged: bool) -> Any:
@@ -232,18 +232,18 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
     if like is None:
         read = weights.read({leaf.name: _as_stored(weights.path, leaf) for leaf in there.values()})
         return _nested(weights.path, {name: read[leaf.name] for name, leaf in there.items()})
-    form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, there))
+    form = NnxState(like) if are_nnx(like) else PytreeState(_with_saved_dtypes(like, there))
     name = prefix or "."
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
-    match = fitting.fit(weights.path, {name: part}, {name: form.values}, what="`like`", where="like", advice=_ADVICE)[
-        name
-    ]
+    match = fitting.match_variables(
+        weights.path, {name: part}, {name: form.values}, what="`like`", where="like", advice=_ADVICE
+    )[name]
     wanted = {
         leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=place)
-        for leaf, place in zip(match.leaves, _places(form.values, sharding), strict=True)
+        for leaf, place in zip(match.leaves, _shardings(form.values, sharding), strict=True)
     }
     read = weights.read(wanted)
-    return form.whole(match.structure.unflatten([jnp.asarray(read[leaf.name]) for leaf in match.leaves]))
+    return form.to_state(match.structure.unflatten([jnp.asarray(read[leaf.name]) for leaf in match.leaves]))
 
 
 def _as_stored(path: str, leaf: Leaf) -> jax.ShapeDtypeStruct:
@@ -272,18 +272,18 @@ def _nested(path: str, arrays: dict[str, Any]) -> Any:
     return tree
 
 
-def _averaged(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, Leaf]:
+def _averaged_leaves(path: str, manifest: Manifest, root: str, like: Any) -> dict[str, Leaf]:
     if like is None:
         raise ValueError("load requires a `like` where averaged=True.")
-    there = below(manifest, root, averaged=True)
-    if there == below(manifest, root):
+    there = leaves_below(manifest, root, averaged=True)
+    if there == leaves_below(manifest, root):
         raise NotFoundError.from_message(
             f"Checkpoint '{path}' holds no moving averages of '{root}': train.Loop(..., ema=0.999) makes them.",
         )
     return there
 
 
-def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
+def _with_saved_dtypes(like: Any, there: dict[str, Leaf]) -> Any:
     """Replaces numbers of weak type in `like` by specs, because the training may have given them another dtype."""
 
     def typed(path: str, leaf: Any) -> Any:
@@ -293,7 +293,7 @@ def _with_numbers(like: Any, there: dict[str, Leaf]) -> Any:
             return jax.ShapeDtypeStruct(leaf.shape, _spec(there[path]).dtype, sharding=leaf.sharding)
         return leaf
 
-    pairs, structure = with_paths(like)
+    pairs, structure = flatten_with_paths(like)
     return structure.unflatten([typed(path, leaf) for path, leaf in pairs])
 
 
@@ -304,7 +304,7 @@ def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any
         is_average = path in there and there[path] != plain[path] and plain[path].dtype == str(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(there[path].dtype)) if is_average else leaf
 
-    pairs, structure = with_paths(specs.of_value(values))
+    pairs, structure = flatten_with_paths(specs.of_value(values))
     return structure.unflatten([widened(path, leaf) for path, leaf in pairs])
 
 
@@ -313,20 +313,24 @@ def _spec(leaf: Leaf) -> jax.ShapeDtypeStruct:
 
 
 def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool) -> fitting.Match:
-    there = below(manifest, root, averaged=averaged)
+    there = leaves_below(manifest, root, averaged=averaged)
     if not root:  # Checkpoints of a training with a graph hold more than variables.
-        tops = {name.partition("/")[0] for name, _ in with_paths(wanted)[0]}
+        tops = {name.partition("/")[0] for name, _ in flatten_with_paths(wanted)[0]}
         there = {name: leaf for name, leaf in there.items() if name.partition("/")[0] in tops}
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
     name = root or "."
-    return fitting.fit(path, {name: part}, {name: wanted}, what="`like`", where="like", advice=_ADVICE)[name]
+    return fitting.match_variables(path, {name: part}, {name: wanted}, what="`like`", where="like", advice=_ADVICE)[
+        name
+    ]
 
 
-def _places(wanted: Any, sharding: Any) -> list[Any]:
+def _shardings(wanted: Any, sharding: Any) -> list[Any]:
     """Returns the sharding of each array; `None` lets JAX choose."""
     leaves = jax.tree.leaves(wanted)
     if sharding is None:
-        return [leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else specs.place_of(leaf) for leaf in leaves]
+        return [
+            leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else specs.placed_sharding(leaf) for leaf in leaves
+        ]
     given = [
         jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
         for place in jax.tree.leaves(sharding)

@@ -11,27 +11,27 @@ import jax
 
 from hookline import arguments, log
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, spaced
+from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, first_then_every
+from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.step_counter import FLOPS
-from hookline.hooks.when import bare
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.evaluation.early_stopping import FinalStop
+from hookline.loop.in_memory_checkpoint import InMemoryCheckpoint
 from hookline.loop.load import STATE, check_repeatable
-from hookline.loop.memory import Memory
-from hookline.loop.metric_hooks import MetricsLog, Series, nan_hooks, recorders
+from hookline.loop.metric_hooks import MetricsLog, Series, history_hooks, nan_check_hooks
 from hookline.loop.passes import first_spec
-from hookline.loop.step.step import rates_of
+from hookline.loop.step.step import per_step_counts
 from hookline.loop.step.step_graph import StepGraph
-from hookline.loop.warm_start import WarmStart, advising, settings_of
+from hookline.loop.warm_start import WarmStart, as_warm_start, loop_restore_advice
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.monitored.hooked.callbacks import checked_hooks
 from hookline.monitored.hooked.hook_list import is_claimed
 from hookline.monitored.training_options import CheckpointOptions, LoggingOptions, PreemptionOptions
-from hookline.monitored.training_session import checked_options, usual_hooks, warn_if_nothing_saves
+from hookline.monitored.training_session import checked_options, default_hooks, warn_if_nothing_saves
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Loop(StepGraph):
@@ -81,7 +81,8 @@ class Loop(StepGraph):
             The rate of `optax.inject_hyperparams` is that metric by default.
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
             `every_k_schedule` of `optax.MultiSteps`. Averages need it only without `optax.MultiSteps`.
-        mean_over: The number of last steps over which means of the metrics are kept, on the device; None for none.
+        smoothing_steps: The number of last steps over which means of the metrics are kept, on the device; None for
+            none.
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
             `nnx.Metric`, a `clu.metrics.Collection`). They are reset after steps 1, 101, 201, when the log and the
             summaries are due by default, so that each of these shows the mean of the last 100 steps. None for never.
@@ -106,7 +107,8 @@ class Loop(StepGraph):
         TypeError: The parameters or results of the step do not fit, it reads traced values, or has a `jax.pmap`;
             `batches` is not a source of batches, or contains text; or `learning_rate` is no schedule.
         ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
-            mesh than the state; the first batch, or the last one of `hookline.data.arrays`, cannot be split; or `ema`
+            mesh than the state; the first batch, or the last one of `hookline.data.from_arrays`, cannot be split; or
+            `ema`
             is no decay, or names a part that the state does not have; or several optimizers may be meant.
 
     Example:
@@ -126,10 +128,10 @@ class Loop(StepGraph):
     result: Any = None
     averaged_result: Any = None
     # Between two sessions.
-    _memory: Memory | None = None
+    _memory: InMemoryCheckpoint | None = None
     _has_run = False
-    _recorders: Sequence[tuple[str, Any]] = ()
-    _handover: _Handover | None = None
+    _history_hooks: Sequence[tuple[str, Any]] = ()
+    _handover: _StateHandover | None = None
 
     def __repr__(self) -> str:
         count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
@@ -141,7 +143,7 @@ class Loop(StepGraph):
     @property
     def history(self) -> dict[str, Series]:
         """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
-        found = [(prefix, history) for prefix, hook in self._recorders for history in [hook.history]]
+        found = [(prefix, history) for prefix, hook in self._history_hooks for history in [hook.history]]
         return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
 
     def run(
@@ -153,7 +155,7 @@ class Loop(StepGraph):
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | None = 100,
-        watch: str | None = "loss",
+        nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
         train_on: bool = False,
@@ -177,7 +179,7 @@ class Loop(StepGraph):
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
             log_steps: Global steps between lines of metrics in the log; None for no lines.
-            watch: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
+            nan_check: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
                 or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
@@ -195,13 +197,14 @@ class Loop(StepGraph):
             Interrupted: The cell of a notebook was interrupted. `result` holds the state, as does a `logdir`.
             NanLossDuringTrainingError: The loss is NaN.
             TypeError: An argument has the wrong type.
-            ValueError: There are no batches, and no `last_step` is given; `watch` is no metric; nothing matches in a
+            ValueError: There are no batches, and no `last_step` is given; `nan_check` is no metric; nothing matches in
+                a
                 warm start; or the data have epochs of their own, no known length, or cannot be read again, and `epochs`
                 is given.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
-        self._passes.check_end(last_step)
+        self._passes.check_has_end(last_step)
         try:
             with self.session(
                 logdir,
@@ -210,7 +213,7 @@ class Loop(StepGraph):
                 hooks=hooks,
                 progress=progress,
                 log_steps=log_steps,
-                watch=watch,
+                nan_check=nan_check,
                 on_nan=on_nan,
                 warm_start=warm_start,
                 train_on=train_on,
@@ -235,7 +238,7 @@ class Loop(StepGraph):
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | None = 100,
-        watch: str | None = "loss",
+        nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
         train_on: bool = False,
@@ -249,40 +252,40 @@ class Loop(StepGraph):
         """
         if self._handover is not None and is_claimed(self._handover):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
-        logdir, last_step = _checked_end(logdir, last_step)
+        logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
-        scaffold = self._scaffold(logdir, settings_of(warm_start), checkpoints)
-        own = self._own_hooks(logdir, last_step, epochs, hooks, progress, log_steps, watch, on_nan, logging)
-        feeds, writers = usual_hooks("Loop", logdir, checkpoints, logging, scaffold)
+        scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
+        own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
+        feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
             check_repeatable(logdir)
         if self._hyperparameters is not None:
-            self._hyperparameters.keeps = checkpoints.restore_hyperparams
+            self._hyperparameters.keep_checkpoint_values = checkpoints.restore_hyperparams
         elif not checkpoints.restore_hyperparams:
             _logger.warning(
                 "Loop: CheckpointOptions(restore_hyperparams=False) does nothing: the state has none of "
                 "optax.inject_hyperparams."
             )
-        self._handover = _Handover(self, last_step)
+        self._handover = _StateHandover(self, last_step)
         self.logdir = logging.summary_dir or logdir
-        with self.graph.as_default(), advising(logdir):
+        with self.graph.as_default(), loop_restore_advice(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
                 [*found, self._handover],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
-                strict_events=logging.strict_events,
+                raise_on_write_errors=logging.raise_on_write_errors,
                 preemption=preemption,
                 steps_per_run=self.steps_per_run,
             )
         self._has_run = True
-        self._recorders = recorders(found)
+        self._history_hooks = history_hooks(found)
         return session
 
-    def _own_hooks(
+    def _loop_hooks(
         self,
         logdir: str | None,
         last_step: int | None,
@@ -290,7 +293,7 @@ class Loop(StepGraph):
         hooks: Iterable[Any],
         progress: bool,
         log_steps: int | None,
-        watch: str | None,
+        nan_check: str | None,
         on_nan: str,
         logging: LoggingOptions,
     ) -> list[Any]:
@@ -302,18 +305,26 @@ class Loop(StepGraph):
         hooks = checked_hooks(hooks)
         own: list[Any] = []
         per_step, peak_flops = logging.per_step, logging.peak_flops
-        rates = rates_of(self._step, self.state.spec, self._example, self.graph.context, per_step, peak_flops)
-        if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
+        rates = per_step_counts(
+            self._step, self.state.spec, self._example, self.graph.mesh_context, per_step, peak_flops
+        )
+        if progress and not any(isinstance(unwrap(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
-            last = None if last_step is not None else self._passes.steps_of(epochs)
-            own.append(ProgressHook(self._numbers, last_step=last, file=sys.stderr, per_step=per_second))
+            last = None if last_step is not None else self._passes.num_steps(epochs)
+            own.append(ProgressHook(self._scalar_metrics, last_step=last, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
-        if watch is not None:
-            own += nan_hooks(self.metrics, self._returned, watch, on_nan)
-        if log_steps is not None and arguments.whole("Loop", "log_steps", log_steps, at_least=1) and self._short:
-            own.append(MetricsLog(self._short, spaced(log_steps), in_rows=log_steps < self.steps_per_run))
-        own += [hook for hook in (*self._counters, self._recent, self._hyperparameters) if hook is not None]
+        if nan_check is not None:
+            own += nan_check_hooks(self.metrics, self._returned_metrics, nan_check, on_nan)
+        if (
+            log_steps is not None
+            and arguments.check_int("Loop", "log_steps", log_steps, at_least=1)
+            and self._short_metrics
+        ):
+            own.append(
+                MetricsLog(self._short_metrics, first_then_every(log_steps), in_rows=log_steps < self.steps_per_run)
+            )
+        own += [hook for hook in (*self._counter_hooks, self._recent_means, self._hyperparameters) if hook is not None]
         if logging.rate_steps is not None:
             folder = logging.summary_dir or logdir
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
@@ -329,7 +340,7 @@ class Loop(StepGraph):
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | None = 100,
-        watch: str | None = "loss",
+        nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
         train_on: bool = False,
@@ -360,53 +371,53 @@ class Loop(StepGraph):
               outputs none; writes state, global_step
               the same with the fetches of hooks that fire
         """
-        logdir, last_step = _checked_end(logdir, last_step)
+        logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
-        own = self._own_hooks(logdir, last_step, epochs, hooks, progress, log_steps, watch, on_nan, logging)
-        feeds, writers = usual_hooks("Loop", logdir, checkpoints, logging, Scaffold())
+        own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
+        feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, Scaffold())
         stop = FinalStop(own, train_on)
-        warm = settings_of(warm_start)
-        fitting = warm and (lambda: warm_starts.check(warm, self.state, self._of_training))
-        last = min((step for step in (last_step, self._passes.steps_of(epochs)) if step is not None), default=None)
-        begins = description.beginning(logdir, self._memory, fitting, self._given_step(), last, stop)
+        warm = as_warm_start(warm_start)
+        fitting = warm and (lambda: warm_starts.check_match(warm, self.state, self._training_paths))
+        last = min((step for step in (last_step, self._passes.num_steps(epochs)) if step is not None), default=None)
+        begins = description.find_start(logdir, self._memory, fitting, self._initial_step(), last, stop)
         return description.LoopDescription(
-            description.parts_of(self.state, self.form.parts, self._beside),
-            description.place_of(self.state, self.mesh),
-            description.form_of_batch(first_spec(self._batch)),
-            begins.words,
-            description.written_by([*feeds, *writers, *own], begins, last),
-            description.programs_of(self.train_op, self.steps_per_run, watches=bool(self.metrics)),
-            self._steps.told,
+            description.state_parts(self.state, self.form.parts, self._extra_variables),
+            description.describe_devices(self.state, self.mesh),
+            description.describe_batch(first_spec(self._batch)),
+            begins.text,
+            description.hook_outputs([*feeds, *writers, *own], begins, last),
+            description.describe_programs(self.train_op, self.steps_per_run, watches=bool(self.metrics)),
+            self._optimizer_steps.description,
         )
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
         """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
-        saver = None if checkpoints.saver is None else checkpoints.saver.anew()
+        saver = None if checkpoints.saver is None else checkpoints.saver.clone()
         if self._memory is not None:
             if warm is not None:
                 _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
-            return Scaffold(init_fn=lambda _, session: self._go_on(session, logdir), saver=saver)
+            return Scaffold(init_fn=lambda _, session: self._resume_from_memory(session, logdir), saver=saver)
         if warm is None:
             return Scaffold(saver=saver)
 
         def init(scaffold: Scaffold, session: Session) -> None:
-            warm_starts.begin(warm, session, self.state, self._of_training)
+            warm_starts.apply(warm, session, self.state, self._training_paths)
             if self._averages is not None:
                 self._averages.reset(session, self.state)
 
         return Scaffold(init_fn=init, saver=saver)
 
-    def _go_on(self, session: Session, logdir: str | None) -> None:
+    def _resume_from_memory(self, session: Session, logdir: str | None) -> None:
         """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
         assert self._memory is not None, "It is called only then."
-        self._memory.values[STATE] = self.form.held(self._memory.values[STATE])
-        self._passes.go_on(self._memory.passes)
-        self._memory.give_to(session)
+        self._memory.values[STATE] = self.form.from_user(self._memory.values[STATE])
+        self._passes.resume(self._memory.passes)
+        self._memory.restore_into(session)
         if logdir is None:
-            self._passes.begin_next(session, self._memory.passes)
+            self._passes.begin_next_pass(session, self._memory.passes)
 
 
-class _Handover(SessionRunHook):
+class _StateHandover(SessionRunHook):
     """Takes the state from a loop, because the session has its own, and gives it back at the end.
 
     It is the last hook, so that no other hook makes steps after it.
@@ -419,22 +430,22 @@ class _Handover(SessionRunHook):
     def after_create_session(self, session: Session, coord: Any) -> None:
         loop = self._loop
         self._first_step = session.global_step if self._first_step is None else self._first_step
-        loop.form.let_go()
+        loop.form.release()
         if loop._memory is not None:
-            loop._memory.warn_left(session, loop.logdir)
+            loop._memory.warn_if_ignored(session, loop.logdir)
 
     def end(self, session: Session) -> None:
         assert self._first_step is not None, "The session was created."
         loop = self._loop
         loop._passes.warn_early_end(session, self._first_step, self._last_step)
-        values = session.lowlevel.handed_over(loop.state)
-        loop.result = loop.form.finished(values)
+        values = session.backend.borrow_value(loop.state)
+        loop.result = loop.form.to_user(values)
         if loop._averages is not None:
-            loop.averaged_result = loop._averages.finished(session, loop.form, values)
-        loop._memory = Memory.of(session, loop._passes.made(session))
+            loop.averaged_result = loop._averages.to_user(session, loop.form, values)
+        loop._memory = InMemoryCheckpoint.capture(session, loop._passes.completed(session))
 
 
-def _checked_end(logdir: Any, last_step: Any) -> tuple[str | None, int | None]:
+def _check_end_arguments(logdir: Any, last_step: Any) -> tuple[str | None, int | None]:
     """Returns a directory as text, and a last step as a whole number."""
-    last_step = None if last_step is None else arguments.steps("Loop", "last_step", last_step, at_least=0)
-    return arguments.path("Loop", "logdir", logdir, optional=True), last_step
+    last_step = None if last_step is None else arguments.check_steps("Loop", "last_step", last_step, at_least=0)
+    return arguments.check_path("Loop", "logdir", logdir, optional=True), last_step

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
 from hookline.graph.nodes import spec as specs
 from hookline.hooks import Firing, LoggingTensorHook, NanTensorHook, SessionRunHook, Trigger
-from hookline.hooks.when import bare
-from hookline.loop.metrics import ALONE
+from hookline.hooks.only_for import unwrap
+from hookline.loop.metrics import DEFAULT_NAME
 from hookline.loop.step.step_result import is_loss
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Series(NamedTuple):
@@ -39,7 +39,7 @@ class History(dict[str, Series]):
         >>> history = History()
         >>> history.record(1, {"loss": 0.5})
         >>> history.record(2, {"loss": 0.25})
-        >>> history.cut(1)
+        >>> history.truncate(1)
         >>> history["loss"]
         Series(steps=[1], values=[0.5])
     """
@@ -54,7 +54,7 @@ class History(dict[str, Series]):
                 steps.append(step)
                 values.append(value)
 
-    def cut(self, step: int) -> None:
+    def truncate(self, step: int) -> None:
         """Removes what comes after a step, which is trained again."""
         for series in self.values():
             place = bisect.bisect_right(series.steps, step)
@@ -62,26 +62,28 @@ class History(dict[str, Series]):
 
     def get_state(self) -> str:
         """Returns the series as one text, because a checkpoint describes each number of a hook's state."""
-        return json.dumps({name: [_text(steps, "<i8"), _text(values, "<f8")] for name, (steps, values) in self.items()})
+        return json.dumps(
+            {name: [_encode(steps, "<i8"), _encode(values, "<f8")] for name, (steps, values) in self.items()}
+        )
 
     def set_state(self, state: str) -> None:
         """Restores the series."""
         self.clear()
         for name, (steps, values) in json.loads(state).items():
-            self[name] = Series(_numbers(steps, "<i8"), _numbers(values, "<f8"))
+            self[name] = Series(_decode(steps, "<i8"), _decode(values, "<f8"))
 
 
-def _text(numbers: list[Any], dtype: str) -> str:
+def _encode(numbers: list[Any], dtype: str) -> str:
     return base64.b64encode(np.asarray(numbers, dtype).tobytes()).decode()
 
 
-def _numbers(text: str, dtype: str) -> list[Any]:
+def _decode(text: str, dtype: str) -> list[Any]:
     return np.frombuffer(base64.b64decode(text), dtype).tolist()
 
 
-def recorders(hooks: Iterable[Any]) -> list[tuple[str, Any]]:
+def history_hooks(hooks: Iterable[Any]) -> list[tuple[str, Any]]:
     """Returns the hooks that have a `history`, each with what comes before the names of its metrics."""
-    found = [hook for hook in map(bare, hooks) if isinstance(getattr(hook, "history", None), History)]
+    found = [hook for hook in map(unwrap, hooks) if isinstance(getattr(hook, "history", None), History)]
     return [(f"{hook.name}/" if getattr(hook, "name", "") else "", hook) for hook in found]
 
 
@@ -95,11 +97,11 @@ class MetricsLog(LoggingTensorHook):
     """
 
     def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
-        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
-        self._points, self.stacked = trigger, in_rows
+        super().__init__(metrics, trigger=_EveryRun(trigger) if in_rows else trigger)
+        self._line_trigger, self.stacked = trigger, in_rows
         self.history = History()
         self.state_key = None  # A loop has one, also if the step returns another metric.
-        self._writes_own_lines = True  # The step is the only addition to a line of the base class.
+        self._has_default_format = True  # The step is the only addition to a line of the base class.
 
     def begin(self) -> None:
         """Looks up the tensors, and forgets an earlier session."""
@@ -116,7 +118,7 @@ class MetricsLog(LoggingTensorHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the lines of steps that are trained again."""
-        self.history.cut(session.global_step)
+        self.history.truncate(session.global_step)
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         """Logs the values, and keeps the numbers among them."""
@@ -135,8 +137,8 @@ class MetricsLog(LoggingTensorHook):
             return
         count, found = len(jax.tree.leaves(firing.values)[0]), []
         for row, step in enumerate(range(last - count + 1, last + 1)):
-            if self._points.should_trigger_for_step(step):
-                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
+            if self._line_trigger.should_trigger_for_step(step):
+                found.append((row, step, self._line_trigger.update_last_triggered_step(step)[0]))
         # They come together, so each gets an equal share of the time since the line before.
         secs = [elapsed for *_, elapsed in found if elapsed is not None]
         share = sum(secs) / len(secs) if secs else None
@@ -151,11 +153,11 @@ class MetricsLog(LoggingTensorHook):
         return f"step {self._step}: {' '.join(line.split())}"  # An array may be formatted in several lines.
 
 
-class _EachRun(Trigger):
+class _EveryRun(Trigger):
     """Fires in each run, and stores the state of the trigger of the lines."""
 
     def __init__(self, points: Trigger) -> None:
-        self._points = points
+        self._line_trigger = points
 
     def next_step(self, after: int) -> int:
         return after + 1
@@ -167,25 +169,27 @@ class _EachRun(Trigger):
         return None, None
 
     def start(self, step: int) -> None:
-        self._points.start(step)
+        self._line_trigger.start(step)
 
-    def look(self, step: int) -> None:
-        self._points.look(step)
+    def check_up_to(self, step: int) -> None:
+        self._line_trigger.check_up_to(step)
 
     def get_state(self) -> dict[str, Any]:
-        return self._points.get_state()
+        return self._line_trigger.get_state()
 
     def set_state(self, state: Any) -> None:
-        self._points.set_state(state)
+        self._line_trigger.set_state(state)
 
-    def resume(self, state: Any, step: int | None, taken_at: int | None) -> None:
-        self._points.resume(state, step, taken_at)
+    def resume(self, state: Any, step: int | None, saved_step: int | None) -> None:
+        self._line_trigger.resume(state, step, saved_step)
 
     def __repr__(self) -> str:
-        return repr(self._points)
+        return repr(self._line_trigger)
 
 
-def nan_hooks(metrics: Mapping[str, Tensor], returned: Collection[str], watch: str, on_nan: str) -> list[NanTensorHook]:
+def nan_check_hooks(
+    metrics: Mapping[str, Tensor], returned: Collection[str], nan_check: str, on_nan: str
+) -> list[NanTensorHook]:
     """Returns the hook that watches a metric, or hooks for all losses if none has the default name.
 
     Without any loss there is no hook, and a warning.
@@ -193,22 +197,26 @@ def nan_hooks(metrics: Mapping[str, Tensor], returned: Collection[str], watch: s
     Args:
         metrics: The metrics.
         returned: The names of metrics that the step returns; a learning rate is not among them.
-        watch: As in `Loop.run`.
+        nan_check: As in `Loop.run`.
         on_nan: As in `Loop.run`.
 
     Raises:
         ValueError: There is no such metric.
     """
-    losses = [watch] if watch in metrics else [name for name in returned if watch == ALONE and is_loss(name)]
+    losses = (
+        [nan_check]
+        if nan_check in metrics
+        else [name for name in returned if nan_check == DEFAULT_NAME and is_loss(name)]
+    )
     if losses:
         return [NanTensorHook(metrics[name], on_nan=on_nan) for name in losses]
-    if watch != ALONE or on_nan != "raise":
+    if nan_check != DEFAULT_NAME or on_nan != "raise":
         raise ValueError(
-            f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(metrics) or 'none'}."
+            f"Loop: there is no metric {nan_check!r} to watch for NaN. There are: {', '.join(metrics) or 'none'}."
         )
     if returned:
         _logger.warning(
-            "Loop: no metric is called a loss, so none is watched for NaN. Give one, watch=%r, or watch=None.",
+            "Loop: no metric is called a loss, so none is watched for NaN. Give one, nan_check=%r, or nan_check=None.",
             next(iter(returned)),
         )
     return []
@@ -228,21 +236,21 @@ class RecentMeans(SessionRunHook):
 
     Attributes:
         means: The means by name, with the prefix `mean/`; at first over fewer steps.
-        moved: The update of a step.
-        ring: The variable.
+        update_op: The update of a step.
+        buffer: The variable.
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
         scalars = {name: tensor for name, tensor in metrics.items() if specs.open_shape(tensor.spec) == ()}
         if not scalars:
-            raise ValueError("Loop: mean_over averages scalar metrics, and the step returns none.")
+            raise ValueError("Loop: smoothing_steps averages scalar metrics, and the step returns none.")
         self._names, self._steps = list(scalars), steps
         empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
         local = [GraphKeys.LOCAL_VARIABLES]
-        self.ring = Variable(empty, name="recent", trainable=False, collections=local)
+        self.buffer = Variable(empty, name="recent", trainable=False, collections=local)
         # From the old ring, not from the update: fetching only a mean writes nothing.
-        pushed = op(_pushed, name="recent/pushed")(self.ring, list(scalars.values()))
-        self.moved: Operation = self.ring.assign(pushed).op
+        pushed = op(_push, name="recent/pushed")(self.buffer, list(scalars.values()))
+        self.update_op: Operation = self.buffer.assign(pushed).op
         found = op(_means, name="recent/means")(pushed)
         self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
         self._session: Session | None = None
@@ -256,11 +264,11 @@ class RecentMeans(SessionRunHook):
         """Returns the ring for a checkpoint; before a session exists, the restored one."""
         if self._session is None:
             return self._restored
-        ring = self._session.snapshot([self.ring])[self.ring.op.name]
+        ring = self._session.snapshot([self.buffer])[self.buffer.op.name]
         return {
             "names": self._names,
-            "values": np.asarray(placement.here(ring["values"])),
-            "count": int(placement.here(ring["count"])),
+            "values": np.asarray(placement.addressable_data(ring["values"])),
+            "count": int(placement.addressable_data(ring["count"])),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -273,7 +281,7 @@ class RecentMeans(SessionRunHook):
         if not session.origin.startswith("restored"):
             return
         if state is None or state["names"] != self._names or len(state["values"]) != self._steps:
-            if peers.speaks():
+            if process_group.is_primary():
                 _logger.info(
                     "Loop: the means over the last %d steps start over, because the checkpoint has no means of these "
                     "metrics over as many steps.",
@@ -281,10 +289,10 @@ class RecentMeans(SessionRunHook):
                 )
             return
         ring = {"values": jnp.asarray(state["values"]), "count": jnp.asarray(state["count"], jnp.int32)}
-        session.lowlevel.load({self.ring.op.name: ring})
+        session.backend.load({self.buffer.op.name: ring})
 
 
-def _pushed(ring: Any, metrics: list[Any]) -> Any:
+def _push(ring: Any, metrics: list[Any]) -> Any:
     values, count = ring["values"], ring["count"]
     row = jnp.stack([jnp.asarray(metric, jnp.float32) for metric in metrics])
     return {"values": values.at[count % len(values)].set(row), "count": count + 1}

@@ -14,7 +14,7 @@ from hookline import log
 from hookline.loop.step.leaf_types import InvalidStep, is_nnx
 from hookline.signals import interrupts
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Accumulator(NamedTuple):
@@ -25,11 +25,11 @@ class Accumulator(NamedTuple):
 
     def leaves(self) -> list[Any]:
         """Returns its arrays."""
-        return jax.tree.leaves(_held(self.value))
+        return jax.tree.leaves(_as_pytree(self.value))
 
-    def with_leaves(self, leaves: list[Any]) -> Any:
+    def replace_leaves(self, leaves: list[Any]) -> Any:
         """Replaces its arrays; an NNX object is changed in place."""
-        held = _held(self.value)
+        held = _as_pytree(self.value)
         found = jax.tree.unflatten(jax.tree.structure(held), leaves)
         if not is_nnx(self.value):
             return found
@@ -59,12 +59,12 @@ class Accumulator(NamedTuple):
         return [jnp.asarray(new, old.dtype) for new, old in zip(empty, like, strict=True)]
 
 
-def is_computed(value: Any) -> bool:
+def has_compute(value: Any) -> bool:
     """Returns whether a value is a metric with `compute()`."""
     return callable(getattr(type(value), "compute", None))  # Of the type: nnx.Rngs has a stream of any name.
 
 
-def accumulates(value: Any) -> bool:
+def is_accumulator(value: Any) -> bool:
     """Returns whether a value is a metric that accumulates and can be reset, as those of NNX and `clu`."""
     if is_nnx(value):
         kinds = type(value).__mro__
@@ -72,16 +72,16 @@ def accumulates(value: Any) -> bool:
     return _can_update(value) and _has(value, "reset", "empty")
 
 
-def merges(value: Any) -> bool:
+def is_mergeable(value: Any) -> bool:
     """Returns whether a value is a pytree with `merge()` and `compute()`, as the metrics of `clu`."""
-    is_known = is_computed(value) and _has(value, "merge") and not is_nnx(value)
+    is_known = has_compute(value) and _has(value, "merge") and not is_nnx(value)
     return is_known and not jax.tree_util.treedef_is_leaf(jax.tree.structure(value))
 
 
 def log_not_resettable(state: Any) -> None:
     """Logs objects of a pytree that look like metrics but cannot be reset, and so count as parts of the model."""
     for path, leaf in jax.tree.leaves_with_path(state, is_leaf=_can_update):
-        if _can_update(leaf) and not is_nnx(leaf) and not accumulates(leaf):
+        if _can_update(leaf) and not is_nnx(leaf) and not is_accumulator(leaf):
             _logger.info(
                 "Loop: the %s at %r of the state counts as a part of the model, not as a metric: it has compute(), but "
                 "neither reset() nor empty().",
@@ -91,52 +91,52 @@ def log_not_resettable(state: Any) -> None:
 
 
 def _can_update(value: Any) -> bool:
-    return is_computed(value) and _has(value, "merge", "update")
+    return has_compute(value) and _has(value, "merge", "update")
 
 
 def _has(value: Any, *methods: str) -> bool:
     return any(callable(getattr(type(value), name, None)) for name in methods)
 
 
-def found_in(state: Any) -> list[Accumulator]:
+def find_accumulators(state: Any) -> list[Accumulator]:
     """Returns the metrics in a state; of nested ones only the outer one."""
-    return list(_in_objects(state)) or [
-        Accumulator(_last(path), leaf)
-        for path, leaf in jax.tree.leaves_with_path(state, is_leaf=accumulates)
-        if accumulates(leaf)
+    return list(_find_in_nnx(state)) or [
+        Accumulator(_last_key(path), leaf)
+        for path, leaf in jax.tree.leaves_with_path(state, is_leaf=is_accumulator)
+        if is_accumulator(leaf)
     ]
 
 
-def _in_objects(state: Any) -> Iterator[Accumulator]:
+def _find_in_nnx(state: Any) -> Iterator[Accumulator]:
     objects = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
     if not objects:
         return
     from flax import nnx
 
-    found = {path: node for path, node in nnx.iter_graph(state) if accumulates(node)}
+    found = {path: node for path, node in nnx.iter_graph(state) if is_accumulator(node)}
     for path in sorted(found, key=lambda path: [str(key) for key in path]):
         if not any(path[:end] in found for end in range(len(path))):
             yield Accumulator(str(path[-1]) if path else "", found[path])
 
 
-def _last(path: Any) -> str:
+def _last_key(path: Any) -> str:
     return jax.tree_util.keystr(path[-1:], simple=True)
 
 
 def map_accumulators(state: Any, change: Callable[[Accumulator], list[Any]]) -> Any:
     """Returns a state with changed arrays in its metrics; NNX objects are changed in place."""
     if any(map(is_nnx, jax.tree.leaves(state, is_leaf=is_nnx))):
-        for accumulator in found_in(state):
-            accumulator.with_leaves(change(accumulator))
+        for accumulator in find_accumulators(state):
+            accumulator.replace_leaves(change(accumulator))
         return state
 
     def one(path: Any, leaf: Any) -> Any:
-        if not accumulates(leaf):
+        if not is_accumulator(leaf):
             return leaf
-        accumulator = Accumulator(_last(path), leaf)
-        return accumulator.with_leaves(change(accumulator))
+        accumulator = Accumulator(_last_key(path), leaf)
+        return accumulator.replace_leaves(change(accumulator))
 
-    return jax.tree.map_with_path(one, state, is_leaf=accumulates)
+    return jax.tree.map_with_path(one, state, is_leaf=is_accumulator)
 
 
 def reset_where(state: Any, where: Any) -> Any:
@@ -153,7 +153,7 @@ def reset_where(state: Any, where: Any) -> Any:
     return map_accumulators(state, reset)
 
 
-def _held(value: Any) -> Any:
+def _as_pytree(value: Any) -> Any:
     if not is_nnx(value):
         return value
     from flax import nnx
@@ -161,25 +161,25 @@ def _held(value: Any) -> Any:
     return nnx.state(value)
 
 
-ALONE = "loss"
+DEFAULT_NAME = "loss"
 """The name of a number that a step returns without a name, and of the first of several."""
 _AUX = "aux"
 
 
-class Sum(NamedTuple):
+class WeightedSum(NamedTuple):
     """A sum over examples or tokens and their weight, whose quotient is the metric."""
 
     total: Any
     weight: Any
 
 
-class Merged(NamedTuple):
+class Mergeable(NamedTuple):
     """An object with `merge()` and `compute()`, as of `clu`: the metric is computed from that of all batches."""
 
     value: Any
 
 
-def flat(
+def flatten_metrics(
     metrics: Any, accumulated: list[Accumulator] | None = None, *, over_batches: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns metrics by name, and the reasons for leaving out others; the name of a nested one has slashes.
@@ -190,49 +190,49 @@ def flat(
             or something without names. Or one number, which is called `loss`.
         accumulated: The metrics in the state, which are computed.
         over_batches: Whether batches follow whose values are combined. Then a pair `(sum, weight)` under a name is a
-            `Sum`, and an object with `merge()` is `Merged`, under the name of its place, which may be empty.
+            `Sum`, and an object with `merge()` is `Mergeable`, under the name of its place, which may be empty.
 
     Raises:
         InvalidStep: Two metrics have the same name.
 
     Example:
-        >>> flat({"loss": 0.5, "top": {"1": 0.25}})
+        >>> flatten_metrics({"loss": 0.5, "top": {"1": 0.25}})
         ({'loss': 0.5, 'top/1': 0.25}, {})
-        >>> flat((0.5, {"accuracy": 0.25}))[0], flat((0.5, 0.25))[0], flat((0.5, (0.25, 0.75)))[0]
-        ({'loss': 0.5, 'accuracy': 0.25}, {'loss': 0.5, 'aux': 0.25}, {'loss': 0.5, 'aux/0': 0.25, 'aux/1': 0.75})
-        >>> flat({"loss": 0.5, "note": "low"})
+        >>> [flatten_metrics((0.5, more))[0] for more in ({"accuracy": 0.25}, 0.25, (0.25, 0.75))]
+        [{'loss': 0.5, 'accuracy': 0.25}, {'loss': 0.5, 'aux': 0.25}, {'loss': 0.5, 'aux/0': 0.25, 'aux/1': 0.75}]
+        >>> flatten_metrics({"loss": 0.5, "note": "low"})
         ({'loss': 0.5}, {'note': "is 'low', which is text; give a number for it"})
-        >>> flat({"loss": (3.0, 4)}, over_batches=True)[0]
-        {'loss': Sum(total=3.0, weight=4)}
+        >>> flatten_metrics({"loss": (3.0, 4)}, over_batches=True)[0]
+        {'loss': WeightedSum(total=3.0, weight=4)}
     """
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}
 
     def take(named: Iterator[tuple[str, Any]], prefix: str | None = None) -> None:
         for name, value in named:
-            name = name or ("" if isinstance(value, Merged) else ALONE)
+            name = name or ("" if isinstance(value, Mergeable) else DEFAULT_NAME)
             if name in found and prefix is not None:
                 name = f"{prefix}/{name}".removesuffix("/")
             if name in found or name in left_out:
                 raise InvalidStep(f"two metrics are called {name!r}. Give one of them another name")
-            value = _array(value)
-            reason = _reason(value)
+            value = _as_array(value)
+            reason = _rejection(value)
             if reason is None:
                 found[name] = value
             else:
                 left_out[name] = reason
 
     if _is_sequence(metrics) and metrics:
-        take(_named("", metrics[0], over_batches))
+        take(_iter_metrics("", metrics[0], over_batches))
         rest = metrics[1:]
         for number, part in enumerate(rest):
             name = _AUX if len(rest) == 1 else f"{_AUX}/{number}"
-            take(_named("" if _parts(part) and not _is_sequence(part) else name, part, over_batches), name)
+            take(_iter_metrics("" if _named_parts(part) and not _is_sequence(part) else name, part, over_batches), name)
     elif metrics is not None:
-        take(_named("", metrics, over_batches))
+        take(_iter_metrics("", metrics, over_batches))
     for accumulator in accumulated or ():
-        value = _computed(accumulator.value)
-        take(_named("" if _parts(value) else accumulator.name, value), accumulator.name)
+        value = _compute(accumulator.value)
+        take(_iter_metrics("" if _named_parts(value) else accumulator.name, value), accumulator.name)
     return found, left_out
 
 
@@ -243,37 +243,41 @@ def warn_left_out(who: str, name: str, left_out: Mapping[str, str]) -> None:
         _logger.warning("%s: %s: some metrics are no numbers, and are left out: %s.", who, name, reasons)
 
 
-class _Unread(str):
+class _TracerRead(str):
     """The reason why the value of a metric could not be computed."""
 
 
-def _named(name: str, value: Any, over_batches: bool = False, is_part: bool = False) -> Iterator[tuple[str, Any]]:
-    if over_batches and merges(value):
-        yield name, Merged(value)
+def _iter_metrics(
+    name: str, value: Any, over_batches: bool = False, is_part: bool = False
+) -> Iterator[tuple[str, Any]]:
+    if over_batches and is_mergeable(value):
+        yield name, Mergeable(value)
         return
     if over_batches and is_part and _is_sum(value):
-        yield name, Sum(*map(_array, value))
+        yield name, WeightedSum(*map(_as_array, value))
         return
-    if is_computed(value):
-        computed = _computed(value)
-        if isinstance(computed, _Unread):
-            parts = {key: part for key, part in (_parts(value) or {}).items() if is_computed(part) and key[:1] != "_"}
+    if has_compute(value):
+        computed = _compute(value)
+        if isinstance(computed, _TracerRead):
+            parts = {
+                key: part for key, part in (_named_parts(value) or {}).items() if has_compute(part) and key[:1] != "_"
+            }
             value = parts or computed
         else:
             value = computed
-    parts = _parts(value)
+    parts = _named_parts(value)
     if parts is None:
         yield name, value
         return
     for key, part in parts.items():
-        yield from _named(f"{name}/{key}" if name else str(key), part, over_batches, not _is_sequence(value))
+        yield from _iter_metrics(f"{name}/{key}" if name else str(key), part, over_batches, not _is_sequence(value))
 
 
-def _computed(value: Any) -> Any:
+def _compute(value: Any) -> Any:
     try:
-        return interrupts.call(value.compute)
+        return interrupts.call_user_function(value.compute)
     except jax.errors.JAXTypeError:
-        return _Unread(
+        return _TracerRead(
             f"is a {type(value).__name__} whose compute() reads values, but the step is compiled, and has values only "
             f"when it runs; give a metric that jax.numpy can compute: a mean, a sum"
         )
@@ -283,7 +287,7 @@ def _is_sequence(value: Any) -> bool:
     return type(value) in (tuple, list)
 
 
-def _parts(value: Any) -> Mapping[Any, Any] | None:
+def _named_parts(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, Mapping):
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -297,22 +301,22 @@ def _parts(value: Any) -> Mapping[Any, Any] | None:
 
 def _is_sum(value: Any) -> bool:
     """Returns whether a value is a pair of numbers, or of arrays of which the second may be a number for all."""
-    if type(value) is not tuple or len(value) != 2 or any(_reason(_array(part)) for part in value):
+    if type(value) is not tuple or len(value) != 2 or any(_rejection(_as_array(part)) for part in value):
         return False
     return np.shape(value[1]) in ((), np.shape(value[0]))
 
 
-def _array(value: Any) -> Any:
+def _as_array(value: Any) -> Any:
     if not isinstance(value, jax.Array) and hasattr(type(value), "__jax_array__"):
         return value.__jax_array__()  # An NNX variable, such as the learning rate of an optimizer.
     return value
 
 
-def _reason(value: Any) -> str | None:
+def _rejection(value: Any) -> str | None:
     """Returns the reason why a value is no metric, and the remedy; `None` if it is one."""
-    if isinstance(value, Sum | Merged):
+    if isinstance(value, WeightedSum | Mergeable):
         return None
-    if isinstance(value, _Unread):
+    if isinstance(value, _TracerRead):
         return str(value)
     if value is None or isinstance(value, str | bytes):
         return f"is {value!r}{', which is text' if value is not None else ''}; give a number for it"

@@ -10,33 +10,35 @@ import numpy as np
 from jax.sharding import Mesh
 
 from hookline import arguments, log
-from hookline.coordination import peers
+from hookline.coordination import process_group
+from hookline.data.batch_sharding import BatchSharding
 from hookline.data.batches import LastBatch
 from hookline.data.iterator import ANY_LENGTHS, BatchSource, iterator
-from hookline.data.places import Places
-from hookline.data.sequences import START, Restart
-from hookline.data.sources import OneShot, check_source, shown
+from hookline.data.sequences import START, RestartAdvice
+from hookline.data.sources import IteratorSource, check_source, describe_value
 from hookline.errors import OutOfRangeError
 from hookline.graph import Tensor, placement
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Source
-from hookline.graph.nodes.views import take_path
+from hookline.graph.nodes.views import get_at_path
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 BATCHES = "batches"
 """The name of a loop's iterator, and of its position in checkpoints."""
 
-_RESTART = Restart(
+_RESTART = RestartAdvice(
     "is refused",
     "give Loop resume_data=False",
-    "give more data, more passes (epochs=), or data without an end (hookline.data.arrays(..., epochs=None))",
+    "give more data, more passes (epochs=), or data without an end (hookline.data.from_arrays(..., epochs=None))",
 )
 
 
-def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool) -> Tensor | None:
+def build_batches(
+    source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch, *, resume: bool
+) -> Tensor | None:
     """Returns the batches of a loop as a tensor; None for a loop without batches.
 
     Args:
@@ -75,11 +77,11 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
         batch = iterator(source, last_batch=last_batch, spec=ANY_LENGTHS, resume=resume, name=BATCHES)
     node = batch.op if isinstance(batch.op, BatchSource) else None
     if node is not None and is_given:
-        node.open_lengths()
+        node.allow_any_lengths()
     elif node is not None:
         node.sequence.restart = _RESTART
-    if node is not None and (node.places.sharding is None or node.places.is_default):
-        node.put_over(wanted, is_default=sharding is None)
+    if node is not None and (node.batch_sharding.sharding is None or node.batch_sharding.is_default):
+        node.set_sharding(wanted, is_default=sharding is None)
     elif sharding is not None:
         raise ValueError(
             "Loop takes batch_sharding with a source of batches, and batches is a tensor that has a sharding already. "
@@ -87,13 +89,13 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
         )
     if node is None:
         return batch
-    check_mesh("Loop", mesh, node.places)
-    is_whole = sharding is None and node.places.sharding == wanted
+    check_mesh("Loop", mesh, node.batch_sharding)
+    is_whole = sharding is None and node.batch_sharding.sharding == wanted
     if is_whole and mesh and mesh.size > 1 and placement.DATA_AXIS not in mesh.axis_names:
         _logger.info(
             "Loop: each device gets whole batches, because the mesh of the state, %s, has no axis 'data'. Split them "
             "with batch_sharding=.",
-            placement.shown(mesh),
+            placement.describe_mesh(mesh),
         )
     return batch
 
@@ -106,38 +108,38 @@ def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
     Raises:
         ValueError: A `PartitionSpec` does not fit that mesh, or the state has no mesh.
     """
-    if mesh is None and placement.is_in_step():
-        mesh = placement.everywhere()
+    if mesh is None and placement.is_spmd():
+        mesh = placement.global_mesh()
     if sharding is None:
-        return placement.over_data(mesh) or (mesh and jax.NamedSharding(mesh, jax.P()))
-    return placement.on_mesh(who, "batch_sharding", sharding, mesh)
+        return placement.data_sharding(mesh) or (mesh and jax.NamedSharding(mesh, jax.P()))
+    return placement.to_named_shardings(who, "batch_sharding", sharding, mesh)
 
 
-def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
+def check_mesh(who: str, of_state: Mesh | None, places: BatchSharding) -> Mesh | None:
     """Returns the mesh of batches, if it is known.
 
     Raises:
         ValueError: JAX cannot compute with these batches and that state together.
     """
-    of_batches = placement.mesh_of(places.shardings(), f"{who}: a batch")
+    of_batches = placement.common_mesh(places.shardings(), f"{who}: a batch")
     if of_state is None:
         return of_batches
     if of_batches is None:
         elsewhere = of_state.size > 1 and places.sharding is not None
         lie_on = f"one device, {jax.tree.leaves(places.sharding)[0]}" if elsewhere else None
     else:
-        lie_on = placement.shown(of_batches) if placement.clash(of_state, of_batches) else None
+        lie_on = placement.describe_mesh(of_batches) if placement.are_incompatible(of_state, of_batches) else None
     if lie_on is not None:
         raise ValueError(
-            f"{who} requires a state and batches on one mesh: the state is on {placement.shown(of_state)}, the "
+            f"{who} requires a state and batches on one mesh: the state is on {placement.describe_mesh(of_state)}, the "
             f"batches on {lie_on}."
         )
     return of_batches
 
 
-def are_placed(batch: Tensor | None) -> bool:
+def has_other_devices(batch: Tensor | None) -> bool:
     """Returns whether batches are on other devices than JAX's default one, as far as it is known."""
-    found = batch.op.places.shardings() if batch is not None and isinstance(batch.op, BatchSource) else []
+    found = batch.op.batch_sharding.shardings() if batch is not None and isinstance(batch.op, BatchSource) else []
     return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
 
 
@@ -145,10 +147,10 @@ def check_batches(who: str, batches: Any) -> None:
     """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is no source of batches."""
     check_source(batches, who)
     if isinstance(batches, tuple) and batches and all(isinstance(item, np.ndarray | jax.Array) for item in batches):
-        arrays = ", ".join(map(shown, batches))
+        arrays = ", ".join(map(describe_value, batches))
         raise TypeError(
             f"{who} requires batches, got a tuple of arrays, ({arrays}). If it holds all examples, hookline.data."
-            f"arrays((X, y), batch_size=32) makes batches of them; if each array is a batch, give a list of them."
+            "from_arrays((X, y), batch_size=32) makes batches of them; if each array is a batch, give a list of them."
         )
 
 
@@ -163,7 +165,7 @@ def refuse_text(who: str, batch: Any) -> None:
             value = value.item() if isinstance(value, np.generic) else value
             raise TypeError(
                 f"{who} requires batches of arrays and numbers, and the first has {what}{where}: "
-                f"{shown(value)}. Leave it out, or have the source turn it into numbers."
+                f"{describe_value(value)}. Leave it out, or have the source turn it into numbers."
             )
 
 
@@ -178,7 +180,7 @@ def first_spec(batch: Tensor | None) -> Any:
     if batch is None:
         return None
     example = batch.op.example if isinstance(batch.op, Source) else specs.UNKNOWN
-    spec = batch.spec if example is specs.UNKNOWN else take_path(example, batch.path)
+    spec = batch.spec if example is specs.UNKNOWN else get_at_path(example, batch.path)
     if spec is not specs.UNKNOWN:
         return spec
     with Session(graph=batch.graph) as session:
@@ -190,10 +192,10 @@ def first_spec(batch: Tensor | None) -> Any:
                 "give a function that makes it."
             ) from None
     refuse_text("Loop", value)
-    raise TypeError(f"Loop requires batches of arrays and numbers, got {shown(value)}.")
+    raise TypeError(f"Loop requires batches of arrays and numbers, got {describe_value(value)}.")
 
 
-class Made(NamedTuple):
+class CompletedPasses(NamedTuple):
     """The passes that a loop has made over its data.
 
     Attributes:
@@ -236,9 +238,9 @@ class Passes:
         self._source = None if batch is None else batch.op
         self._node = self._source if isinstance(self._source, BatchSource) else None
         self._epochs: int | None = None
-        self._words = Restart() if self._node is None else self._node.sequence.restart
+        self._restart = RestartAdvice() if self._node is None else self._node.sequence.restart
 
-    def check_end(self, last_step: int | None) -> None:
+    def check_has_end(self, last_step: int | None) -> None:
         """Raises `ValueError` for a training that has no end: without batches or a last step."""
         if self._source is None and last_step is None:
             raise ValueError(
@@ -246,7 +248,7 @@ class Passes:
                 "earlier."
             )
 
-    def steps_of(self, epochs: int | None) -> int | None:
+    def num_steps(self, epochs: int | None) -> int | None:
         """Returns the number of batches of as many passes; None without a number.
 
         Raises:
@@ -255,22 +257,22 @@ class Passes:
         """
         if epochs is None:
             return None
-        arguments.whole("Loop", "epochs", epochs, at_least=1)
+        arguments.check_int("Loop", "epochs", epochs, at_least=1)
         node = self._node
-        length = None if node is None else node.left(START)
+        length = None if node is None else node.batches_left(START)
         arrays = None if node is None else node.sequence.arrays
         if self._source is None:
             why = "it has no data to pass over (batches=None). Give last_step"
-        elif node is None or isinstance(node.sequence, OneShot):
+        elif node is None or isinstance(node.sequence, IteratorSource):
             why = "its batches come from an iterator, which gives each once. Give a function that makes it, or a list"
         elif not node.resumes:
             why = "each start begins its data anew (resume_data=False), and epochs are counted from step 0"
         elif arrays is not None and arrays.epochs != 1:
-            why = f"its data have epochs of their own, hookline.data.arrays(..., epochs={arrays.epochs}). Leave out one"
+            why = f"its data have epochs of their own, data.from_arrays(..., epochs={arrays.epochs}). Leave out one"
         elif length is None:
             why = (
-                "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, length=...); "
-                "or give a list, or hookline.data.arrays"
+                "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, "
+                "num_batches=...); or give a list, or hookline.data.from_arrays"
             )
         elif length == math.inf:
             why = "its data have no end. Give last_step"
@@ -279,43 +281,48 @@ class Passes:
         raise ValueError(f"Loop cannot train for epochs={epochs}: {why}.")
 
     def prepare(self, epochs: int | None) -> None:
-        """Sets the number of passes of the next session; raises the errors of `steps_of`."""
-        self.steps_of(epochs)
+        """Sets the number of passes of the next session; raises the errors of `num_steps`."""
+        self.num_steps(epochs)
         self._epochs = epochs
         if self._node is not None:
-            more = self._words.more if epochs is None else f"raise epochs={epochs}"
-            self._node.sequence.passes, self._node.sequence.restart = epochs or 1, self._words._replace(more=more)
+            more = self._restart.more if epochs is None else f"raise epochs={epochs}"
+            self._node.sequence.passes, self._node.sequence.restart = epochs or 1, self._restart._replace(more=more)
 
-    def go_on(self, made: Made) -> None:
+    def resume(self, made: CompletedPasses) -> None:
         """Lets a session that begins where the loop has stopped read to the end of that pass; before its positions."""
         if self._node is not None and self._epochs is None:
             self._node.sequence.passes = max(1, made.number)
 
-    def begin_next(self, session: Session, made: Made) -> None:
+    def begin_next_pass(self, session: Session, made: CompletedPasses) -> None:
         """Begins the next pass, if such a session is at the end of one."""
         if self._node is None or self._epochs is not None or not self._node.resumes:
             return
-        reader = session.lowlevel.source(self._node)
+        reader = session.backend.source(self._node)
         if not made.has_ended:
             reader.wait()  # It may have stopped at the last batch.
-        if (made.has_ended or reader.has_ended) and reader.begin_pass() and peers.speaks():
+        if (made.has_ended or reader.has_ended) and reader.begin_pass() and process_group.is_primary():
             _logger.info("Loop: its data had ended at step %d, and it makes the next pass.", session.global_step)
 
-    def made(self, session: Session) -> Made:
+    def completed(self, session: Session) -> CompletedPasses:
         """Returns the passes that a session has made."""
         if self._node is None or not self._node.resumes:
-            return Made()
-        reader = session.lowlevel.source(self._node)
-        return Made(reader.passes_made, reader.has_ended)
+            return CompletedPasses()
+        reader = session.backend.source(self._node)
+        return CompletedPasses(reader.passes_made, reader.has_ended)
 
     def warn_early_end(self, session: Session, first_step: int, last_step: int | None) -> None:
         """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
         step, source = session.global_step, self._source
         is_early = self._epochs is None and last_step is not None and first_step < step < last_step
-        if is_early and peers.speaks() and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
+        if (
+            is_early
+            and process_group.is_primary()
+            and isinstance(source, Source)
+            and session.backend.source(source).has_ended
+        ):
             _logger.warning(
                 "Loop: the data ended at global step %d, before last_step=%d. Give more data, more passes (epochs=), "
-                "or data without an end: hookline.data.arrays(..., epochs=None).",
+                "or data without an end: hookline.data.from_arrays(..., epochs=None).",
                 step,
                 last_step,
             )

@@ -15,9 +15,9 @@ from hookline import arguments, paths
 from hookline.checkpoint.directory import layout
 from hookline.checkpoint.restoring import foreign
 from hookline.checkpoint.saving import durable, failures
-from hookline.coordination import peers
-from hookline.loop.step.forms import NnxObjects
+from hookline.coordination import process_group
 from hookline.loop.step.leaf_types import are_nnx, is_array
+from hookline.loop.step.state_forms import NnxState
 
 _WHO = "save_safetensors"
 _CODES = {dtype: code for code, dtype in foreign.DTYPES.items()}
@@ -53,7 +53,7 @@ def save_safetensors(path: str, params: Any, *, metadata: Mapping[str, str] | No
     """
     path = layout.in_file_system(_WHO, "path", path)
     header: dict[str, Any] = {}
-    if arguments.mapping(_WHO, "metadata", metadata, optional=True):
+    if arguments.check_mapping(_WHO, "metadata", metadata, optional=True):
         header["__metadata__"] = {**metadata} if metadata else {}
         if not all(isinstance(text, str) for pair in header["__metadata__"].items() for text in pair):
             raise TypeError(f"{_WHO} requires text by name as metadata, got {metadata!r}.")
@@ -62,30 +62,30 @@ def save_safetensors(path: str, params: Any, *, metadata: Mapping[str, str] | No
     for name, array in arrays.items():
         begin, end = end, end + math.prod(array.shape) * array.dtype.itemsize
         header[name] = {"dtype": _CODES[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
-    if not peers.speaks():
+    if not process_group.is_primary():
         return
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # The data are aligned to 8 bytes.
     try:
         durable.make_directories(os.path.dirname(os.path.abspath(path)))
-        with durable.replacing(path) as file:
+        with durable.atomic_write(path) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for array in arrays.values():
                 on_host = np.asarray(array)
                 file.write(on_host.astype(on_host.dtype.newbyteorder("<"), copy=False).tobytes())
     except OSError as error:
-        raise failures.not_written(error, path) from error
+        raise failures.write_error(error, path) from error
 
 
 def _arrays_of(params: Any) -> dict[str, Any]:
     """Returns the arrays by name in the order of the file: the widest numbers first, so that each array is aligned."""
     if are_nnx(params):
-        params = NnxObjects(params).values
+        params = NnxState(params).values
     elif type(params).__module__.startswith("flax.nnx"):  # A state of NNX.
         from flax import nnx
 
         params = nnx.to_pure_dict(params)
-    found = {name: leaf for name, leaf in paths.with_paths(params)[0] if is_array(leaf)}
+    found = {name: leaf for name, leaf in paths.flatten_with_paths(params)[0] if is_array(leaf)}
     if not found:
         raise ValueError(f"{_WHO} requires a pytree with arrays, got {params!r}.")
     for name, leaf in found.items():

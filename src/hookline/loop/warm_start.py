@@ -13,22 +13,22 @@ import jax.numpy as jnp
 
 from hookline import arguments, log
 from hookline.checkpoint import load_variable
-from hookline.checkpoint.directory import layout, together
+from hookline.checkpoint.directory import collective, layout
 from hookline.checkpoint.directory import leaves as fitting
 from hookline.checkpoint.directory.manifest import Leaf, Manifest
 from hookline.checkpoint.restoring import foreign, reading
 from hookline.checkpoint.restoring.foreign import Weights
-from hookline.coordination import peers
+from hookline.coordination import process_group
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from hookline.graph import Variable, get_global_step
-from hookline.log import in_a_line
-from hookline.loop.load import AVERAGE, STATE, below, check_step, checkpoint_of, root_of
-from hookline.loop.step.optimizer_state import of_optimizer
-from hookline.paths import with_paths
+from hookline.log import escape_line
+from hookline.loop.load import AVERAGE, STATE, check_step, find_checkpoint, find_root, leaves_below
+from hookline.loop.step.optimizer_state import optimizer_leaf_mask
+from hookline.paths import flatten_with_paths
 from hookline.session import Session
 from hookline.signals import interrupts
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _WHO = "WarmStart"
 
@@ -46,7 +46,8 @@ class WarmStart:
     shape or dtype. A training that resumes from its own checkpoint ignores the warm start.
 
     By default the optimizer is initialized, and so are metrics in the state, its step counter and the global step.
-    `slots=True` restores these too, for a model that was changed in the middle of its training. The slots of new arrays
+    `opt_state=True` restores these too, for a model that was changed in the middle of its training. The slots of new
+    arrays
     are then zero while Adam's count is not, so that their first steps are larger. Moving averages begin with the
     state after the warm start. Positions in the data and states of hooks are not restored.
 
@@ -57,7 +58,8 @@ class WarmStart:
             the longer one applies; all other arrays keep their names. Or a function from the name of an array to its
             name in the state, or None. Names are those of `train.list_variables`, without the prefix `state/`. In
             safetensors and npz "." separates parts as "/" does.
-        slots: Whether to restore the slots and counts of the optimizer, metrics in the state, and the steps as well.
+        opt_state: Whether to restore the slots and counts of the optimizer, metrics in the state, and the steps as
+            well.
         step: The checkpoint of a directory: "latest", "best" or a global step.
         cast: Whether to convert floating point arrays of another dtype to that of the state.
 
@@ -75,7 +77,7 @@ class WarmStart:
         >>> def train_step(state, batch):
         ...     return jax.tree.map(lambda leaf: leaf + 1, state), {}
         >>> def loop(state):
-        ...     return hl.train.Loop(train_step, state, hl.data.arrays(np.ones(4), batch_size=1))
+        ...     return hl.train.Loop(train_step, state, hl.data.from_arrays(np.ones(4), batch_size=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.savez(folder + "/a.npz", **{"body.w": np.full(2, 4.0, "float32"), "head": np.zeros(3, "float32")})
         ...     state = {"encoder": {"w": jnp.zeros(2)}, "head": jnp.zeros(5)}
@@ -89,103 +91,106 @@ class WarmStart:
 
     path: str
     rename: Mapping[str, str | None] | Callable[[str], str | None] = dataclasses.field(default_factory=dict)
-    slots: bool = False
+    opt_state: bool = False
     step: int | str = "latest"
     cast: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", arguments.path(_WHO, "path", self.path))
+        object.__setattr__(self, "path", arguments.check_path(_WHO, "path", self.path))
         if not callable(self.rename):
-            arguments.mapping(_WHO, "rename", self.rename)
+            arguments.check_mapping(_WHO, "rename", self.rename)
             for ours, theirs in self.rename.items():
                 if not isinstance(ours, str) or not isinstance(theirs, str | None):
                     raise TypeError(
                         f"{_WHO} requires names in the state, or None, for names in the checkpoint as `rename`, got "
                         f"{theirs!r} for {ours!r}."
                     )
-        for name in ("slots", "cast"):
+        for name in ("opt_state", "cast"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{_WHO} requires True or False as {name}, got {getattr(self, name)!r}.")
         check_step(_WHO, self.step)
 
 
-def settings_of(given: Any) -> WarmStart | None:
+def as_warm_start(given: Any) -> WarmStart | None:
     """Returns the settings for the argument `warm_start` of a loop."""
     if given is None or isinstance(given, WarmStart):
         return given
-    return WarmStart(arguments.path("Loop", "warm_start", given))
+    return WarmStart(arguments.check_path("Loop", "warm_start", given))
 
 
-def begin(warm: WarmStart, session: Session, state: Variable, own: Collection[str]) -> None:
+def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: Collection[str]) -> None:
     """Restores the matching arrays of the checkpoint into the state of a new session.
 
     Args:
         warm: The settings.
         session: The session.
         state: The variable.
-        own: As in `check`.
+        training_leaves: As in `check`.
 
     Raises:
         ValueError, OpError: As in `WarmStart`.
     """
-    source = _same_source_of(warm)
-    found = _chosen(warm, source, state.spec, own)
-    pairs = with_paths(state.spec)[0]
-    places = dict(zip((name for name, _ in pairs), state.places or [None] * len(pairs), strict=True))
-    specs = {name: leaf for name, leaf in pairs if name in found.taken}
+    source = _find_agreed_source(warm)
+    found = _match_leaves(warm, source, state.spec, training_leaves)
+    pairs = flatten_with_paths(state.spec)[0]
+    places = dict(zip((name for name, _ in pairs), state.shardings or [None] * len(pairs), strict=True))
+    specs = {name: leaf for name, leaf in pairs if name in found.matched}
     there = source.leaves
     if isinstance(source, Weights):
         wanted = {
             leaf.name: jax.ShapeDtypeStruct(leaf.shape, specs[name].dtype, sharding=places[name])
-            for name, leaf in found.taken.items()
+            for name, leaf in found.matched.items()
         }
         values = source.read(wanted)
-        read = {name: jnp.asarray(values[leaf.name]) for name, leaf in found.taken.items()}
+        read = {name: jnp.asarray(values[leaf.name]) for name, leaf in found.matched.items()}
     else:
         read = reading.read(
             source.path,
             lambda manifest: {
                 name: fitting.Match((leaf,), jax.tree.structure(0))
-                for name, leaf in _chosen(warm, _Checkpoint(source.path, manifest), state.spec, own).taken.items()
+                for name, leaf in _match_leaves(
+                    warm, _Checkpoint(source.path, manifest), state.spec, training_leaves
+                ).matched.items()
             },
-            shardings={name: [places[name]] for name in found.taken},
+            shardings={name: [places[name]] for name in found.matched},
         )
         read = {
             name: array if array.dtype == specs[name].dtype else array.astype(specs[name].dtype)
             for name, array in read.items()
         }
         step = get_global_step(session.graph)
-        if warm.slots and step is not None and step.op.name in source.manifest.variables:
+        if warm.opt_state and step is not None and step.op.name in source.manifest.variables:
             session.load({step.op.name: load_variable(source.path, step.op.name)})
         if AVERAGE in source.manifest.variables:  # They are not restored: averages begin with the initial state.
             averages = source.manifest.variables[AVERAGE].leaves
-            there = {**there, **{_joined(AVERAGE, leaf.path): leaf for leaf in averages}}
-    replace(session, state, read)
+            there = {**there, **{_join_names(AVERAGE, leaf.path): leaf for leaf in averages}}
+    set_leaves(session, state, read)
     session.origin = f"begun with values of {source.path}"
     _report(source.path, found, there, [name for name, _ in pairs])
 
 
-def check(warm: WarmStart, state: Variable, own: Collection[str]) -> tuple[str, bool]:
+def check_match(warm: WarmStart, state: Variable, training_leaves: Collection[str]) -> tuple[str, bool]:
     """Returns the path of the checkpoint, which has arrays for the state, and whether its step is taken too.
 
     Args:
         warm: The settings.
         state: The variable.
-        own: The paths of leaves that belong to a training like slots: the step counter, metrics that accumulate.
+        training_leaves: The paths of leaves that belong to a training like slots: the step counter, metrics that
+            accumulate.
 
     Raises:
         ValueError, OpError: As in `WarmStart`.
     """
-    source = _source_of(warm)
-    _chosen(warm, source, state.spec, own)
-    return source.path, warm.slots and isinstance(source, _Checkpoint)
+    source = _find_source(warm)
+    _match_leaves(warm, source, state.spec, training_leaves)
+    return source.path, warm.opt_state and isinstance(source, _Checkpoint)
 
 
-def replace(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
+def set_leaves(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
     """Sets some leaves of a variable, by path, to arrays that the caller gives away."""
-    pairs, structure = with_paths(session.lowlevel.handed_over(variable))
+    pairs, structure = flatten_with_paths(session.backend.borrow_value(variable))
     leaves = [new.get(path, leaf) for path, leaf in pairs]
-    session.lowlevel.load({variable.op.name: structure.unflatten(leaves)}, owned=True)
+    session.backend.load({variable.op.name: structure.unflatten(leaves)}, owned=True)
 
 
 class _Checkpoint(NamedTuple):
@@ -196,25 +201,25 @@ class _Checkpoint(NamedTuple):
 
     @property
     def leaves(self) -> dict[str, Leaf]:
-        return below(self.manifest, root_of(self.manifest))
+        return leaves_below(self.manifest, find_root(self.manifest))
 
 
-def _source_of(warm: WarmStart) -> _Checkpoint | Weights:
+def _find_source(warm: WarmStart) -> _Checkpoint | Weights:
     if (weights := foreign.find(_WHO, warm.path, warm.step)) is not None:
         return weights
-    path = checkpoint_of(_WHO, warm.path, warm.step)
+    path = find_checkpoint(_WHO, warm.path, warm.step)
     return _Checkpoint(path, layout.read_manifest(path)[1])
 
 
-def _same_source_of(warm: WarmStart) -> _Checkpoint | Weights:
+def _find_agreed_source(warm: WarmStart) -> _Checkpoint | Weights:
     """Returns the source, which is the same in all processes in step; an error of one is raised in all of them."""
     found: list[_Checkpoint | Weights] = []
 
     def look() -> int:
-        found.append(_source_of(warm))
+        found.append(_find_source(warm))
         return zlib.crc32(repr(sorted(found[0].leaves.items())).encode("utf-8", "surrogatepass"))
 
-    seen = together.current().all(look)
+    seen = collective.current().run_on_all(look)
     if len(set(seen)) > 1:
         other = next(process for process, digest in enumerate(seen) if digest != seen[0])
         raise FailedPreconditionError.from_message(
@@ -223,62 +228,65 @@ def _same_source_of(warm: WarmStart) -> _Checkpoint | Weights:
     return found[0]
 
 
-class _Found(NamedTuple):
+class _Matches(NamedTuple):
     """The leaves of a state by path: restored, of another shape or dtype, slots and the like, and new ones."""
 
-    taken: dict[str, Leaf]
-    unlike: dict[str, str]
-    slots: list[str]
-    new: list[str]
+    matched: dict[str, Leaf]
+    mismatched: dict[str, str]
+    skipped: list[str]
+    unmatched: list[str]
 
 
-def _chosen(warm: WarmStart, source: _Checkpoint | Weights, spec: Any, own: Collection[str]) -> _Found:
-    pairs = with_paths(spec)[0]
+def _match_leaves(
+    warm: WarmStart, source: _Checkpoint | Weights, spec: Any, training_leaves: Collection[str]
+) -> _Matches:
+    pairs = flatten_with_paths(spec)[0]
     there = source.leaves
-    renamed = _renamed(warm, source, [name for name, _ in pairs])
-    found = _Found({}, {}, [], [])
-    for (name, leaf), is_slot in zip(pairs, of_optimizer(spec), strict=True):
+    renamed = _apply_rename(warm, source, [name for name, _ in pairs])
+    found = _Matches({}, {}, [], [])
+    for (name, leaf), is_slot in zip(pairs, optimizer_leaf_mask(spec), strict=True):
         saved = renamed.get(name)
-        if not warm.slots and (is_slot or name in own):
-            found.slots.append(name)
+        if not warm.opt_state and (is_slot or name in training_leaves):
+            found.skipped.append(name)
         elif saved is None:
-            found.new.append(name)
+            found.unmatched.append(name)
         elif saved.shape == leaf.shape and (saved.dtype == str(leaf.dtype) or (warm.cast and _are_floats(saved, leaf))):
-            found.taken[name] = saved
+            found.matched[name] = saved
         else:
             advice = ", and cast=True converts it" if saved.shape == leaf.shape and _are_floats(saved, leaf) else ""
-            found.unlike[name] = f"{name} is {_form(saved)} there and {_form(leaf)} here{advice}"
-    if not found.taken:
-        lines = [*found.unlike.values(), *(f"{name} is not there under that name" for name in found.new)]
+            found.mismatched[name] = f"{name} is {_describe_leaf(saved)} there and {_describe_leaf(leaf)} here{advice}"
+    if not found.matched:
+        lines = [*found.mismatched.values(), *(f"{name} is not there under that name" for name in found.unmatched)]
         lines += [
-            f"{name} is of the optimizer, a metric, or counts steps, and slots=True takes it" for name in found.slots
+            f"{name} is of the optimizer, a metric, or counts steps, and opt_state=True takes it"
+            for name in found.skipped
         ]
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{source.path}' fits the state.\n  "
             + "\n  ".join(lines)
-            + f"\nThe checkpoint has: {_shown(there)}. Map other names with `rename`: {{'/': 'params'}} puts all of "
-            f"them below 'params', and {{'params': '/'}} takes that part for the whole."
+            + f"\nThe checkpoint has: {_list_names(there)}. Map other names with `rename`: {{'/': 'params'}} puts all "
+            f"of them below 'params', and {{'params': '/'}} takes that part for the whole."
         )
     return found
 
 
-def _renamed(warm: WarmStart, source: _Checkpoint | Weights, here: Collection[str]) -> dict[str, Leaf]:
+def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, here: Collection[str]) -> dict[str, Leaf]:
     """Returns the arrays of the checkpoint by their names in the state."""
     there = source.leaves
     if callable(warm.rename):
-        pairs = [(interrupts.call(warm.rename, name), name) for name in there]
+        pairs = [(interrupts.call_user_function(warm.rename, name), name) for name in there]
         for new, name in pairs:
             if not isinstance(new, str | None):
                 raise TypeError(f"{_WHO} requires a function that returns names as rename, got {new!r} for {name!r}.")
         given, kept = [(new, name) for new, name in pairs if new is not None], []
     else:
-        rules = _rules(warm.rename, source, here)
+        rules = _rename_rules(warm.rename, source, here)
         given, kept = [], []
         for name in there:
-            rule = max((rule for rule in rules if _covers(rule, name)), key=len, default=None)
+            rule = max((rule for rule in rules if _is_prefix(rule, name)), key=len, default=None)
             start = "" if rule is None else rules[rule]
             if start is not None:
-                new = _joined(start, name[len(rule or "") :].strip("/"))
+                new = _join_names(start, name[len(rule or "") :].strip("/"))
                 (kept if new == name else given).append((new, name))
     found: dict[str, str] = {}
     for new, name in given:
@@ -287,7 +295,7 @@ def _renamed(warm: WarmStart, source: _Checkpoint | Weights, here: Collection[st
     return {new: there[name] for new, name in {**dict(kept), **found}.items()}
 
 
-def _rules(
+def _rename_rules(
     rename: Mapping[str, str | None], source: _Checkpoint | Weights, here: Collection[str]
 ) -> dict[str, str | None]:
     """Returns what is given as `rename`, with the names of the checkpoint as hookline has them."""
@@ -299,13 +307,13 @@ def _rules(
         for text, known, where in ((rule, source.leaves, f"checkpoint '{source.path}'"), (new, here, "the state")):
             if text is not None and not _is_in(known, text.strip("/")):
                 raise ValueError(
-                    f"{_WHO}: rename has {text!r}, and {where} has nothing of that name. It has: {_shown(known)}."
+                    f"{_WHO}: rename has {text!r}, and {where} has nothing of that name. It has: {_list_names(known)}."
                 )
     return rules
 
 
 def _is_in(names: Collection[str], part: str) -> bool:
-    return any(_covers(part, name) for name in names)
+    return any(_is_prefix(part, name) for name in names)
 
 
 def _are_floats(saved: Leaf, leaf: Any) -> bool:
@@ -316,35 +324,37 @@ def _are_floats(saved: Leaf, leaf: Any) -> bool:
         return False
 
 
-def _report(path: str, found: _Found, there: Mapping[str, Leaf], here: Collection[str]) -> None:
-    if not peers.speaks():
+def _report(path: str, found: _Matches, there: Mapping[str, Leaf], here: Collection[str]) -> None:
+    if not process_group.is_primary():
         return
-    taken = {leaf.name for leaf in found.taken.values()}
+    taken = {leaf.name for leaf in found.matched.values()}
     left = [name for name, leaf in there.items() if leaf.name not in taken]
     _logger.info(
         "Warm start from '%s'. Restored: %s. Initialized: %s. Left in the checkpoint: %s.",
         path,
-        summed_up(found.taken, here),
+        summarize_names(found.matched, here),
         "; ".join(
             text
             for text in (
-                summed_up([*found.new, *found.unlike], here),
-                f"{summed_up(found.slots, here)} (slots=True restores these)" if found.slots else "",
+                summarize_names([*found.unmatched, *found.mismatched], here),
+                f"{summarize_names(found.skipped, here)} (opt_state=True restores these)" if found.skipped else "",
             )
             if text
         )
         or "nothing",
-        summed_up(left, there) or "nothing",
+        summarize_names(left, there) or "nothing",
     )
-    if found.unlike:
-        _logger.warning("Warm start from '%s': %s. So these are initialized.", path, "; ".join(found.unlike.values()))
+    if found.mismatched:
+        _logger.warning(
+            "Warm start from '%s': %s. So these are initialized.", path, "; ".join(found.mismatched.values())
+        )
 
 
-def summed_up(chosen: Iterable[str], among: Collection[str]) -> str:
+def summarize_names(chosen: Iterable[str], among: Collection[str]) -> str:
     """Returns names as text, with one name for a part that is chosen completely.
 
     Example:
-        >>> summed_up(["a/b", "a/c", "d/e"], ["a/b", "a/c", "d/e", "d/f"])
+        >>> summarize_names(["a/b", "a/c", "d/e"], ["a/b", "a/c", "d/e", "d/f"])
         'a (2 arrays), d/e'
     """
     wanted = set(chosen)
@@ -356,7 +366,7 @@ def summed_up(chosen: Iterable[str], among: Collection[str]) -> str:
         elif inside:
             below: dict[str, list[str]] = {}
             for name in names:
-                below.setdefault(_joined(prefix, name[len(prefix) :].strip("/").partition("/")[0]), []).append(name)
+                below.setdefault(_join_names(prefix, name[len(prefix) :].strip("/").partition("/")[0]), []).append(name)
             for longer, some in below.items():
                 yield from parts(longer, some)
 
@@ -364,7 +374,7 @@ def summed_up(chosen: Iterable[str], among: Collection[str]) -> str:
 
 
 @contextlib.contextmanager
-def advising(logdir: str | None) -> Iterator[None]:
+def loop_restore_advice(logdir: str | None) -> Iterator[None]:
     """Adds advice for loops to the error of a checkpoint that does not fit."""
     try:
         yield
@@ -373,10 +383,12 @@ def advising(logdir: str | None) -> Iterator[None]:
             raise
         text = error.message.removesuffix(fitting.ADVICE)
         others = [line for line in text.splitlines()[1:] if not line.startswith(f"{fitting.MISSING}{AVERAGE}")]
-        if all(line.startswith(fitting.SPARE) and not line.startswith(fitting.SPARE + STATE) for line in others):
+        if all(
+            line.startswith(fitting.UNEXPECTED) and not line.startswith(fitting.UNEXPECTED + STATE) for line in others
+        ):
             advice = (
                 f"To add averages, go on in another directory: "
-                f"run(another, warm_start=train.WarmStart({logdir!r}, slots=True))."
+                f"run(another, warm_start=train.WarmStart({logdir!r}, opt_state=True))."
             )
         else:
             advice = (
@@ -386,17 +398,17 @@ def advising(logdir: str | None) -> Iterator[None]:
         raise type(error)(None, None, text + advice) from None
 
 
-def _covers(part: str, name: str) -> bool:
+def _is_prefix(part: str, name: str) -> bool:
     return not part or name == part or name.startswith(f"{part}/")
 
 
-def _joined(part: str, rest: str) -> str:
+def _join_names(part: str, rest: str) -> str:
     return f"{part}/{rest}" if part and rest else part or rest
 
 
-def _form(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def _shown(names: Iterable[str]) -> str:
-    return in_a_line(", ".join(names)) or "nothing"
+def _list_names(names: Iterable[str]) -> str:
+    return escape_line(", ".join(names)) or "nothing"

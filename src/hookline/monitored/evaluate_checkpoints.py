@@ -8,7 +8,7 @@ from typing import Any
 
 from hookline import arguments, clock, log
 from hookline.checkpoint import checkpoint_exists, checkpoints_iterator
-from hookline.checkpoint.restoring.reading import checkpoint_at
+from hookline.checkpoint.restoring.reading import resolve_checkpoint
 from hookline.errors import NotFoundError
 from hookline.graph.global_step import get_or_create_eval_step
 from hookline.hooks import FinalOpsHook, SessionRunArgs
@@ -19,7 +19,7 @@ from hookline.monitored.starting.scaffold import Scaffold
 from hookline.session import Session, resolve_target
 from hookline.session.plan.fetches import check_fetches
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 
 def evaluate_once(
@@ -85,7 +85,7 @@ def evaluate_once(
         )
     runs, last = SessionRunArgs(eval_ops, feed_dict), SessionRunArgs(final_ops, final_ops_feed_dict)
     who = "evaluate_once"
-    return _evaluation(who, master, scaffold, config, hooks, runs, last)(checkpoint_at(checkpoint_path, who))
+    return _make_evaluate(who, master, scaffold, config, hooks, runs, last)(resolve_checkpoint(checkpoint_path, who))
 
 
 def evaluate_repeatedly(
@@ -135,14 +135,14 @@ def evaluate_repeatedly(
     who = "evaluate_repeatedly"
     if not checkpoint_dir or not isinstance(checkpoint_dir, str | os.PathLike):
         raise ValueError(f"{who} requires a directory of checkpoints, got {checkpoint_dir!r}.")
-    arguments.number(who, "eval_interval_secs", eval_interval_secs, at_least=0)
+    arguments.check_number(who, "eval_interval_secs", eval_interval_secs, at_least=0)
     if max_number_of_evaluations is not None:
-        arguments.whole(who, "max_number_of_evaluations", max_number_of_evaluations, at_least=1)
+        arguments.check_int(who, "max_number_of_evaluations", max_number_of_evaluations, at_least=1)
     if timeout is not None:
-        arguments.number(who, "timeout", timeout, at_least=0)
-    arguments.function(who, "timeout_fn", timeout_fn, optional=True)
+        arguments.check_number(who, "timeout", timeout, at_least=0)
+    arguments.check_callable(who, "timeout_fn", timeout_fn, optional=True)
     runs, last = SessionRunArgs(eval_ops, feed_dict), SessionRunArgs(final_ops, final_ops_feed_dict)
-    evaluate = _evaluation(who, master, scaffold, config, hooks, runs, last)
+    evaluate = _make_evaluate(who, master, scaffold, config, hooks, runs, last)
     values, evaluations = None, 0
     for path in checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn):
         try:
@@ -158,7 +158,7 @@ def evaluate_repeatedly(
     return values
 
 
-def _evaluation(
+def _make_evaluate(
     who: str,
     master: str,
     scaffold: Scaffold | None,
@@ -176,10 +176,10 @@ def _evaluation(
             f"{who}: master must be '', got {master!r}: an evaluation restores its own variables, and must not touch "
             f"the training's."
         )
-    arguments.instance(who, "scaffold", scaffold, Scaffold)
+    arguments.check_optional(who, "scaffold", scaffold, Scaffold)
     check_fetches(who, eval_ops=runs.fetches, final_ops=last.fetches)
-    arguments.instance(who, "feed_dict", runs.feed_dict, Mapping)
-    arguments.instance(who, "final_ops_feed_dict", last.feed_dict, Mapping)
+    arguments.check_optional(who, "feed_dict", runs.feed_dict, Mapping)
+    arguments.check_optional(who, "final_ops_feed_dict", last.feed_dict, Mapping)
     checked = checked_hooks(hooks)
     fetches = [runs.fetches, get_or_create_eval_step().assign_add(1).op]
 
@@ -203,5 +203,5 @@ class _EvaluationSessionCreator(ChiefSessionCreator):
     def create_session(self) -> Session:
         """Returns a session with the checkpoint's model."""
         session = super().create_session()
-        session.lowlevel.restored_hook_states = {}
+        session.backend.restored_hook_states = {}
         return session

@@ -10,32 +10,32 @@ from types import TracebackType
 from typing import Any, Self
 
 from hookline import arguments
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.coordination.coordinator import caller
-from hookline.errors import END_OF_INPUT, LEFT_IN_ORDER
+from hookline.errors import END_OF_INPUT, GRACEFUL_EXITS
 from hookline.graph import Graph, get_default_graph
-from hookline.graph.front_end import OfFrontEnd
-from hookline.monitored import session_in_step as in_step
+from hookline.graph.front_end import FrontEndObject
+from hookline.monitored import spmd_sync as spmd_sync
 from hookline.monitored import step_context
-from hookline.monitored.ending import IN_ORDER, Ending, first
 from hookline.monitored.hooked.callbacks import checked_hooks, describe
-from hookline.monitored.hooked.fast_path import NOT_RUN, FastPath
+from hookline.monitored.hooked.fast_path import SLOW_PATH, FastPath
 from hookline.monitored.hooked.hook_list import HookList
 from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoverableSession, RecoveryPolicy
-from hookline.monitored.session_guard import Claim, SessionGuard
-from hookline.monitored.session_in_step import InStep
+from hookline.monitored.session_guard import SessionAccess, SessionGuard
+from hookline.monitored.session_teardown import CLEAN_EXITS, SessionTeardown, first_with_notes
+from hookline.monitored.spmd_sync import SpmdSync
 from hookline.monitored.starting.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from hookline.monitored.starting.opening import Opening
 from hookline.monitored.starting.scaffold import Scaffold
+from hookline.monitored.starting.session_setup import SessionSetup
 from hookline.monitored.step_context import check_step_fn
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.training_options import PreemptionOptions
 from hookline.session import RunMetadata, RunOptions, Session, StoreTarget
 from hookline.signals import interrupts, notebooks, preemption
-from hookline.signals.preemption import EXIT, Watch, heeded
+from hookline.signals.preemption import EXIT, SessionSignals, is_active
 from hookline.summary import FileWriter, FileWriterCache
-from hookline.summary.writer_cache import SCOPE, WriterScope
+from hookline.summary.writer_cache import WRITER_SCOPE, WriterScope
 
 _CLOSED = "Session is already closed."
 _INSIDE = (
@@ -48,7 +48,7 @@ _CLOSED_INSIDE = (
 )
 
 
-class MonitoredSession(OfFrontEnd):
+class MonitoredSession(FrontEndObject):
     """A session with hooks that initialises or restores itself, recovers, and stops its threads at the end.
 
     The constructor calls every hook's `begin`, finalizes the scaffold, creates the session, initialises or restores it,
@@ -61,7 +61,8 @@ class MonitoredSession(OfFrontEnd):
         stop_grace_period_secs: The longest wait of closing for the threads.
         recovery: The policy for a lost session; None lets the error pass.
         summary_dir: The directory of the shared writer `summary_writer`.
-        strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
+        raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
+            By
             default they are lost, with a warning.
         preemption: The options of the reaction to SIGTERM and Ctrl-C; the default ones if None.
         steps_per_run: The largest number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
@@ -87,15 +88,15 @@ class MonitoredSession(OfFrontEnd):
         3
 
     References:
-        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `preemption`,
+        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `raise_on_write_errors`, `preemption`,
         `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a
         failed construction leaves no thread and no session behind; closing also closes the writers that it and its
         hooks took from `FileWriterCache`; hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
     """
 
     # The work is done by objects that it holds: the guard admits a thread, the fast path makes most runs,
-    # `RecoverableSession` all others, `Opening` creates raw sessions with the hooks, `Ending` does what follows a
-    # failure or the end, and `StopRequest` knows whether to stop.
+    # `RecoverableSession` all others, `SessionSetup` creates raw sessions with the hooks, `SessionTeardown` does what
+    # follows a failure or the end, and `StopRequest` knows whether to stop.
 
     StepContext = step_context.StepContext
 
@@ -111,102 +112,110 @@ class MonitoredSession(OfFrontEnd):
         *,
         recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
         summary_dir: str | None = None,
-        strict_events: bool = False,
+        raise_on_write_errors: bool = False,
         preemption: PreemptionOptions | None = None,
         steps_per_run: int = 1,
     ) -> None:
         creator = ChiefSessionCreator() if session_creator is None else session_creator
         who = type(self).__name__
-        wanted = arguments.instance(who, "preemption", preemption, PreemptionOptions) or PreemptionOptions()
-        steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
-        arguments.having(who, "session_creator", creator, "a SessionCreator", "create_session")
-        others = peers.current()
+        wanted = arguments.check_optional(who, "preemption", preemption, PreemptionOptions) or PreemptionOptions()
+        steps_per_run = arguments.check_int(who, "steps_per_run", steps_per_run, at_least=1)
+        arguments.check_has(who, "session_creator", creator, "a SessionCreator", "create_session")
+        others = process_group.current()
         self._stop = StopRequest()
-        checked = HookList(hooks, None if others is None else in_step.deferring(self._stop))
-        arguments.path(who, "summary_dir", summary_dir, optional=True)
-        self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
-        arguments.instance(who, "recovery", recovery, RecoveryPolicy)
+        checked = HookList(hooks, None if others is None else spmd_sync.exit_as_stop_request(self._stop))
+        arguments.check_path(who, "summary_dir", summary_dir, optional=True)
+        self._grace_secs = arguments.check_number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
+        arguments.check_optional(who, "recovery", recovery, RecoveryPolicy)
         # A session made in another's callback, such as an evaluation, is finished before the other one is closed.
-        heeds = wanted.on_signal == EXIT and (SCOPE.get() is None or not heeded())
+        heeds = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
         # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session continues.
-        self._spans_cells = notebooks.shell() is not None and wanted.on_signal == EXIT
-        self._summary_dir, self._writers = summary_dir, WriterScope(strict_events)
+        self._is_in_cell_mode = notebooks.ipython_shell() is not None and wanted.on_signal == EXIT
+        self._summary_dir, self._writers = summary_dir, WriterScope(raise_on_write_errors)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
-        inside = lambda: self._guard.is_mine  # noqa: E731
-        self._preemption = Watch(wanted.timeout_secs, self._wake, self._doing, inside, heeds=heeds)
+        inside = lambda: self._guard.is_held_by_this_thread  # noqa: E731
+        self._preemption = SessionSignals(
+            wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=heeds
+        )
         self._signals = self._preemption.signals
         # During a step function, outside of its runs: the session that it runs with hooks, and the session's count of
         # writes when the function began, or last ran with hooks.
-        self._stepping: HookedSession | None = None
-        self._written_in_step: int | None = None
+        self._step_fn_session: HookedSession | None = None
+        self._step_fn_writes: int | None = None
         self._last_fetches: Any = None
         self._is_open = False
-        self._in_step = None
+        self._spmd = None
         if others is not None:
-            self._in_step = InStep(others, self._stop, lambda why: self._ending.say_why(why))
+            self._spmd = SpmdSync(others, self._stop, lambda why: self._teardown.log_stop_reason(why))
             recovery = None  # A process that is lost takes the others with it: all are started again.
-        self._opening = Opening(
+        self._setup = SessionSetup(
             creator,
             get_default_graph(),
             checked,
             self._stop,
             self._fast_path,
             steps_per_run,
-            self._in_step,
+            self._spmd,
             self._grace_secs,
         )
-        self._session = RecoverableSession(self._opening.create, recovery, self._stop, self._guard, self._grace_secs)
-        self._ending = Ending(self._session, self._opening, self._stop, self._preemption, self._in_step, self._writers)
-        self._opening.claim()
+        self._recoverable = RecoverableSession(
+            self._setup.create_session, recovery, self._stop, self._guard, self._grace_secs
+        )
+        self._teardown = SessionTeardown(
+            self._recoverable, self._setup, self._stop, self._preemption, self._spmd, self._writers
+        )
+        self._setup.claim()
         try:
-            with Claim(self._guard) as claim:
-                claim.take()
-                self._catch_signals()
+            with SessionAccess(self._guard) as claim:
+                claim.acquire()
+                self._install_signal_handlers()
                 checked.begin()
-                self._session.open()
+                self._recoverable.open()
                 self._is_open = True
-                if self._spans_cells:
+                if self._is_in_cell_mode:
                     if (error := self._preemption.error()) is not None:
                         raise error
-                    self._preemption.open(in_order=False)
+                    self._preemption.open(graceful=False)
         except BaseException as exc:  # The hooks, the graph, threads and files must be given back.
-            with Claim(self._guard) as claim:
-                claim.take()
-                self._ending.fail_opening(exc)
+            with SessionAccess(self._guard) as claim:
+                claim.acquire()
+                self._teardown.handle_setup_failure(exc)
             raise
 
-    def _catch_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         """Catches signals: to leave in order if that is worthwhile, else to interrupt no run in its middle."""
         # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
-        opening = self._opening
+        opening = self._setup
         is_worth_it = (
-            opening.hooks.savers or isinstance(opening.creator, WorkerSessionCreator) or self._in_step is not None
+            opening.hooks.save_on_failure_callbacks
+            or isinstance(opening.creator, WorkerSessionCreator)
+            or self._spmd is not None
         )
         # In a notebook the objects outlive the cell.
-        self._preemption.open(in_order=bool(is_worth_it) or notebooks.shell() is not None)
+        self._preemption.open(graceful=bool(is_worth_it) or notebooks.ipython_shell() is not None)
 
-    def _leave_cells(self) -> None:
+    def _end_cell_mode(self) -> None:
         """Has an interrupt end the session from now on: it is in a `with` block, or being closed."""
-        if self._spans_cells:
-            self._spans_cells = False
-            self._catch_signals()
+        if self._is_in_cell_mode:
+            self._is_in_cell_mode = False
+            self._install_signal_handlers()
 
     # What it has ------------------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> Graph:
         """The graph that this session runs."""
-        return self._opening.graph
+        return self._setup.graph
 
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator of the threads; a new one after a recovery."""
-        return self._session.coord
+        return self._recoverable.coord
 
     @property
     def scaffold(self) -> Scaffold | None:
         """The scaffold that initialises and saves the model; None if the session's creator has none."""
-        return getattr(self._opening.creator, "scaffold", None)
+        return getattr(self._setup.creator, "scaffold", None)
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -217,11 +226,11 @@ class MonitoredSession(OfFrontEnd):
         """
         if self._summary_dir is None:
             return None
-        outer = SCOPE.set(self._writers)
+        outer = WRITER_SCOPE.set(self._writers)
         try:
             return FileWriterCache.get(self._summary_dir)
         finally:
-            SCOPE.reset(outer)
+            WRITER_SCOPE.reset(outer)
 
     def raw_session(self) -> Session:
         """Returns the raw session, whose runs call no hooks; a new one after a recovery.
@@ -235,7 +244,7 @@ class MonitoredSession(OfFrontEnd):
         """
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        return self._session.live().raw
+        return self._recoverable.require_live().raw
 
     def add_hook(self, hook: Any) -> None:
         """Adds a hook, from the next run on.
@@ -253,13 +262,13 @@ class MonitoredSession(OfFrontEnd):
             BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
         """
         (hook,) = checked_hooks([hook])
-        if any(hook is known for known in self._opening.hooks.hooks):
+        if any(hook is known for known in self._setup.hooks.hooks):
             raise RuntimeError(f"The {describe(hook)} serves this session already.")
-        with Claim(self._guard) as claim:
-            self._take_alone(claim, "take another hook")
-            self._opening.add(hook, self._session.hooked, self._session.coord)
-            if not self._spans_cells:
-                self._catch_signals()
+        with SessionAccess(self._guard) as claim:
+            self._enter_exclusively(claim, "take another hook")
+            self._setup.add_hook(hook, self._recoverable.hooked, self._recoverable.coord)
+            if not self._is_in_cell_mode:
+                self._install_signal_handlers()
 
     # Runs -------------------------------------------------------------------------------------------------------
 
@@ -287,19 +296,19 @@ class MonitoredSession(OfFrontEnd):
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook callback that makes this call.
         """
-        if self._spans_cells:
-            preemption.renew()
+        if self._is_in_cell_mode:
+            preemption.reinstall_handlers()
         signals = self._signals
         guard, key, failed = self._guard, [threading.get_ident()], None
         try:
             if not guard.enter(key):
-                if guard.is_mine and self._stepping is not None:
-                    return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
-                raise self._occupied("be run")
-            if options is None and run_metadata is None and signals.number is None:
+                if guard.is_held_by_this_thread and self._step_fn_session is not None:
+                    return self._run_in_step_fn(self._step_fn_session, fetches, feed_dict, options, run_metadata)
+                raise self._busy_error("be run")
+            if options is None and run_metadata is None and signals.shutdown_signal is None:
                 try:
                     result = self._fast_path.run(fetches, feed_dict)
-                    if result is not NOT_RUN:
+                    if result is not SLOW_PATH:
                         return result
                 except BaseException as error:  # The session may be lost, and is then given back.
                     failed = error
@@ -308,8 +317,8 @@ class MonitoredSession(OfFrontEnd):
         finally:
             failed = None  # Its traceback holds this frame, and the fed values.
             guard.leave(key)
-            if signals.noted:  # A Ctrl-C came during the run.
-                signals.raise_noted()
+            if signals.interrupt_pending:  # A Ctrl-C came during the run.
+                signals.raise_pending_interrupt()
 
     def _run_with_hooks(
         self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
@@ -317,29 +326,29 @@ class MonitoredSession(OfFrontEnd):
         """Makes a run with hooks; or handles the failure of one on the fast path, and may then repeat it."""
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        outer = SCOPE.set(self._writers)
+        outer = WRITER_SCOPE.set(self._writers)
         try:
-            if self._in_step is not None:
-                self._in_step.is_running = True
+            if self._spmd is not None:
+                self._spmd.is_running = True
                 self._last_fetches = None if feed_dict or options is not None else fetches
             return self._attempt(operator.methodcaller("run", fetches, feed_dict, options, run_metadata), failed)
         finally:
-            if self._in_step is not None:
-                self._in_step.is_running = False
-            SCOPE.reset(outer)
+            if self._spmd is not None:
+                self._spmd.is_running = False
+            WRITER_SCOPE.reset(outer)
 
     def _attempt(self, function: Callable[[HookedSession], Any], failed: BaseException | None = None) -> Any:
         """Calls a function that runs the session, again after each recovery; tells the hooks if it fails."""
         try:
-            if failed is None and self._signals.number is not None:
+            if failed is None and self._signals.shutdown_signal is not None:
                 self._preemption.check()
-            elif failed is None and self._signals.urgent:
-                preemption.renew()  # The script has caught a second Ctrl-C, and goes on.
-            return self._session.call(function, failed)
+            elif failed is None and self._signals.must_exit_now:
+                preemption.reinstall_handlers()  # The script has caught a second Ctrl-C, and goes on.
+            return self._recoverable.call(function, failed)
         except BaseException as exc:  # The hooks must know: they give back what they hold.
             # The last state is not saved if a step function has changed variables itself.
-            saves = self._written_in_step in (None, self._session.raw.lowlevel.writes)
-            error = self._ending.fail_run(exc, saves=saves)
+            saves = self._step_fn_writes in (None, self._recoverable.raw.backend.write_count)
+            error = self._teardown.handle_run_failure(exc, save_state=saves)
             if error is exc:
                 raise
             raise error from exc
@@ -360,60 +369,60 @@ class MonitoredSession(OfFrontEnd):
             RuntimeError: The session is closed.
         """
         check_step_fn(step_fn)
-        if self._spans_cells:
-            preemption.renew()
+        if self._is_in_cell_mode:
+            preemption.reinstall_handlers()
 
-        @interrupts.door
+        @interrupts.calls_user_code
         def step(hooked: HookedSession) -> Any:
-            self._stepping, raw = hooked, hooked.raw
-            begun = self._written_in_step = raw.lowlevel.writes
+            self._step_fn_session, raw = hooked, hooked.raw
+            begun = self._step_fn_writes = raw.backend.write_count
 
             def run_with_hooks(*args: Any, **kwargs: Any) -> Any:
-                return self._run_in_step(hooked, *args, **kwargs)
+                return self._run_in_step_fn(hooked, *args, **kwargs)
 
             try:
                 # A training must not be left in the middle of a step function.
-                with preemption.finishing(lambda: raw.lowlevel.writes != begun):
+                with preemption.finishing(lambda: raw.backend.write_count != begun):
                     return step_fn(self.StepContext(raw, run_with_hooks, self.request_stop))
             finally:
-                self._stepping = None
+                self._step_fn_session = None
 
-        with Claim(self._guard) as claim:
-            self._take_alone(claim, "call a step function")
+        with SessionAccess(self._guard) as claim:
+            self._enter_exclusively(claim, "call a step function")
             try:
                 return self._attempt(step)
             finally:
-                self._written_in_step = None
+                self._step_fn_writes = None
 
-    def _run_in_step(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
-        if not self._guard.is_mine or self._stepping is not hooked:
+    def _run_in_step_fn(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
+        if not self._guard.is_held_by_this_thread or self._step_fn_session is not hooked:
             raise RuntimeError(
                 "A step context serves the thread that its step function was called in, while that function is at work "
                 "and outside of its runs with hooks."
             )
-        self._stepping = None
+        self._step_fn_session = None
         try:
             return hooked.run(*args, **kwargs)
         finally:
-            self._stepping = hooked
-            self._written_in_step = hooked.raw.lowlevel.writes
-            preemption.raise_noted()
+            self._step_fn_session = hooked
+            self._step_fn_writes = hooked.raw.backend.write_count
+            preemption.raise_pending_interrupt()
 
-    def _take_alone(self, claim: Claim, what: str) -> None:
+    def _enter_exclusively(self, claim: SessionAccess, what: str) -> None:
         """Keeps other threads out of this session."""
-        if not claim.take():
-            raise self._occupied(what)
+        if not claim.acquire():
+            raise self._busy_error(what)
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        self._session.live()
+        self._recoverable.require_live()
 
-    def _occupied(self, what: str) -> RuntimeError:
+    def _busy_error(self, what: str) -> RuntimeError:
         """Returns the error for a call that comes while the session is busy."""
         if self._stop.closed:
             return RuntimeError(_CLOSED)
-        if self._guard.is_mine:
+        if self._guard.is_held_by_this_thread:
             return RuntimeError(_INSIDE.format(what=what))
-        if self._guard.is_awaited:
+        if self._guard.has_waiters:
             return RuntimeError(f"A monitored session that is being closed cannot {what}; ask should_stop() before.")
         return RuntimeError(
             f"A monitored session does one thing at a time, and {self._guard.owner} is inside: it cannot {what} for "
@@ -429,30 +438,30 @@ class MonitoredSession(OfFrontEnd):
         returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
         """
         stop = self._stop
-        if not stop.asked and self._signals.number is None and self._in_step is None:
+        if not stop.was_ever_requested and self._signals.shutdown_signal is None and self._spmd is None:
             return False
-        if stop.closed or self._preemption.number is not None:
+        if stop.closed or self._preemption.shutdown_signal is not None:
             return True
-        if self._in_step is None:
-            return self._session.should_stop()
-        return self._reserve(self._in_step) or stop.requested or self._session.failure is not None
+        if self._spmd is None:
+            return self._recoverable.should_stop()
+        return self._reserve_next_run(self._spmd) or stop.requested or self._recoverable.failure is not None
 
-    def _reserve(self, others: InStep) -> bool:
+    def _reserve_next_run(self, spmd: SpmdSync) -> bool:
         """Reserves the next run, unless the processes have agreed to stop before it; other threads only check.
 
         Returns:
             Whether a signal asks all of them to end.
         """
-        with Claim(self._guard) as claim:
-            if others.thread == threading.get_ident() and claim.take() and self._session.failure is None:
+        with SessionAccess(self._guard) as claim:
+            if spmd.thread == threading.get_ident() and claim.acquire() and self._recoverable.failure is None:
                 try:
-                    if (error := self._session.reported_error()) is not None:
+                    if (error := self._recoverable.reported_error()) is not None:
                         raise error
-                    others.reserve()
+                    spmd.reserve_run()
                 except Exception as error:
-                    others.tell_of(error)
-                    self._session.failure = error
-        return self._preemption.number is not None
+                    spmd.report_error(error)
+                    self._recoverable.failure = error
+        return self._preemption.shutdown_signal is not None
 
     def request_stop(self, *, final: str | None = None) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
@@ -465,44 +474,44 @@ class MonitoredSession(OfFrontEnd):
         Raises:
             RuntimeError: The session is closed.
         """
-        why: str = arguments.text("request_stop", "final", final, optional=True) or ""
+        why: str = arguments.check_str("request_stop", "final", final, optional=True) or ""
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        if self._in_step is not None:
-            self._in_step.propose(in_step.STOP, [caller(), why])
+        if self._spmd is not None:
+            self._spmd.propose(spmd_sync.STOP, [caller(), why])
             return
-        self._stop.final = self._stop.final or why
-        self._session.request_stop()
+        self._stop.final_reason = self._stop.final_reason or why
+        self._recoverable.request_stop()
 
-    def _wake(self) -> None:
+    def _on_shutdown_signal(self) -> None:
         """Asks threads, and waits on the coordinator, to stop because of a signal."""
-        if self._in_step is not None:
-            self._in_step.propose(in_step.SIGNAL, preemption.heard())
+        if self._spmd is not None:
+            self._spmd.propose(spmd_sync.SIGNAL, preemption.received_signal())
         elif not self._stop.closed:
-            self._session.request_stop()
+            self._recoverable.request_stop()
 
-    def _doing(self) -> str:
+    def _describe_activity(self) -> str:
         """Returns the session's activity when a signal comes, for the log."""
         if self._stop.closed:
             return "the end of the session"
         if not self._is_open:
             return "the start of the session"
-        return "the run under way" if self._guard.is_entered else "the next run"
+        return "the run under way" if self._guard.is_held else "the next run"
 
     # The end ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        self._leave_cells()
+        self._end_cell_mode()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         try:
-            if in_step.is_success(exception) and self._makes_the_last_runs():
-                self._stop.exit, exception = exception, None  # In the end the exit is raised.
+            if spmd_sync.is_success_exit(exception) and self._make_remaining_runs():
+                self._stop.exit_error, exception = exception, None  # In the end the exit is raised.
         except BaseException as failure:  # The session must be closed.
             self._leave_block(failure)
             raise
@@ -510,23 +519,23 @@ class MonitoredSession(OfFrontEnd):
 
     def _leave_block(self, exception: BaseException | None) -> bool:
         """Closes the session after its body; returns whether the exception that leaves the body ends here."""
-        ended = exception is None or isinstance(exception, IN_ORDER)
-        with Claim(self._guard) as claim:
+        ended = exception is None or isinstance(exception, CLEAN_EXITS)
+        with SessionAccess(self._guard) as claim:
             try:
-                self._take_last(claim)
+                self._enter_for_close(claim)
             except BaseException as waiting:  # A Ctrl-C too: the hooks must be told of the body's error.
                 if ended or exception is None:
                     raise
-                self._ending.notify(exception)
+                self._teardown.notify_hooks(exception)
                 exception.add_note(f"While leaving the session: {waiting}")
                 return False
-            failures = [] if self._stop.closed else self._ending.finish(exception)
-        if exception is not None and (not ended or isinstance(exception, LEFT_IN_ORDER)):
-            first([exception, *failures])
+            failures = [] if self._stop.closed else self._teardown.finish(exception)
+        if exception is not None and (not ended or isinstance(exception, GRACEFUL_EXITS)):
+            first_with_notes([exception, *failures])
             return False
         if failures:
-            raise first(failures)
-        self._leave()
+            raise first_with_notes(failures)
+        self._raise_exit_error()
         return True
 
     def close(self) -> None:
@@ -544,40 +553,40 @@ class MonitoredSession(OfFrontEnd):
         """
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
-        self._leave_cells()
+        self._end_cell_mode()
         self._leave_block(None)
 
-    def _take_last(self, claim: Claim) -> None:
+    def _enter_for_close(self, claim: SessionAccess) -> None:
         """Keeps other threads out for good; waits for the run of a thread that is inside."""
-        if self._guard.is_mine:
+        if self._guard.is_held_by_this_thread:
             raise RuntimeError(_CLOSED_INSIDE)
-        if claim.take():
+        if claim.acquire():
             return
         if not self._stop.closed:
-            self._session.request_stop()
-        if not claim.take(self._grace_secs):
+            self._recoverable.request_stop()
+        if not claim.acquire(self._grace_secs):
             raise RuntimeError(
                 f"The session cannot be closed: a run in {self._guard.owner} did not end within {self._grace_secs:g} s."
             )
 
-    def _leave(self) -> None:
+    def _raise_exit_error(self) -> None:
         """Raises the reason for which the session was left, if it is a signal, or `sys.exit()` in step."""
-        error = self._preemption.error() or self._stop.exit
+        error = self._preemption.error() or self._stop.exit_error
         if error is not None:
             raise error
 
-    def _makes_the_last_runs(self) -> bool:
+    def _make_remaining_runs(self) -> bool:
         """Makes the runs that other processes in step have begun when the script leaves; returns whether it could.
 
         They are as the last run. If there was none, or it had feeds, this process cannot know them.
         """
-        if self._in_step is None or self._in_step.has_failed or self._stop.closed or self._last_fetches is None:
+        if self._spmd is None or self._spmd.has_failed or self._stop.closed or self._last_fetches is None:
             return False
-        self._in_step.propose(in_step.STOP, ["sys.exit()", ""])
+        self._spmd.propose(spmd_sync.STOP, ["sys.exit()", ""])
         with contextlib.suppress(*END_OF_INPUT):
             while not self.should_stop():
                 self.run(self._last_fetches)
-        return self._session.failure is None
+        return self._recoverable.failure is None
 
 
 class SingularMonitoredSession(MonitoredSession):
@@ -626,8 +635,8 @@ class SingularMonitoredSession(MonitoredSession):
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; raises the error that a thread has reported."""
-        if self._stop.asked and not self._stop.closed and self._in_step is None:
-            error = self._session.reported_error()
+        if self._stop.was_ever_requested and not self._stop.closed and self._spmd is None:
+            error = self._recoverable.reported_error()
             if error is not None:
                 raise error
         return super().should_stop()

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from hookline import arguments, log
 from hookline.coordination import Coordinator
-from hookline.errors import LEFT_IN_ORDER, PREEMPTION_ERRORS
+from hookline.errors import GRACEFUL_EXITS, PREEMPTION_ERRORS
 from hookline.monitored.hooked.hooked_session import HookedSession
-from hookline.monitored.session_guard import Claim, SessionGuard
-from hookline.monitored.starting.opening import close
+from hookline.monitored.session_guard import SessionAccess, SessionGuard
+from hookline.monitored.starting.session_setup import close_session
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import RETRY, Retry, Session
 from hookline.session.origin import INITIALISED
 from hookline.signals import preemption
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -60,11 +60,11 @@ class RecoveryPolicy:
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        arguments.whole("RecoveryPolicy", "max_attempts", self.max_attempts)
+        arguments.check_int("RecoveryPolicy", "max_attempts", self.max_attempts)
         for name in ("initial_backoff_secs", "multiplier", "max_backoff_secs", "jitter"):
-            arguments.number("RecoveryPolicy", name, getattr(self, name))
+            arguments.check_number("RecoveryPolicy", name, getattr(self, name))
         if self.seed is not None:
-            arguments.whole("RecoveryPolicy", "seed", self.seed)
+            arguments.check_int("RecoveryPolicy", "seed", self.seed)
         if self.max_attempts < 1:
             raise ValueError(
                 f"RecoveryPolicy requires max_attempts >= 1, got {self.max_attempts}; recovery=None turns recovery off."
@@ -131,7 +131,7 @@ class RecoverableSession:
     ) -> None:
         self._create, self._policy = create, policy
         self._stop, self._guard, self._grace_secs = stop, guard, grace_secs
-        self._generator = policy.generator() if policy else None
+        self._jitter = policy.generator() if policy else None
         self._attempts = 0
         self._highest_step: int | None = None
         self._current: tuple[HookedSession, Coordinator] | None = None
@@ -149,8 +149,8 @@ class RecoverableSession:
         try:
             self._current = self._create()
         except PREEMPTION_ERRORS as exc:
-            self._current = self._created_again(exc)
-        self._pass_on_request()
+            self._current = self._recreate(exc)
+        self._forward_stop_request()
 
     @property
     def hooked(self) -> HookedSession:
@@ -169,7 +169,7 @@ class RecoverableSession:
         """The current raw session; a new one after a recovery."""
         return self.hooked.raw
 
-    def live(self) -> HookedSession:
+    def require_live(self) -> HookedSession:
         """Returns the current session; raises the error of a failed recovery."""
         if self.failure is not None:
             raise self.failure
@@ -192,16 +192,16 @@ class RecoverableSession:
         assert self._current is not None, "It is open."
         hooked, _ = self._current
         # An attempt's effects on variables that live elsewhere remain when its session is lost.
-        retry = Retry() if hooked.raw.lowlevel.shared else None
+        retry = Retry() if hooked.raw.backend.shared else None
         token = RETRY.set(retry)
         try:
             if failed is not None:
-                hooked = self._overcome(hooked.failed_on_fast_path(failed), retry)
+                hooked = self._recover_or_raise(hooked.handle_fast_path_failure(failed), retry)
             while True:
                 try:
                     result = function(hooked)
                 except Exception as exc:
-                    hooked = self._overcome(exc, retry)
+                    hooked = self._recover_or_raise(exc, retry)
                     continue
                 if self._attempts:
                     self._note_progress(repeats=retry is not None and retry.repeats)
@@ -209,7 +209,7 @@ class RecoverableSession:
         finally:
             RETRY.reset(token)
 
-    def _overcome(self, exc: BaseException, retry: Retry | None) -> HookedSession:
+    def _recover_or_raise(self, exc: BaseException, retry: Retry | None) -> HookedSession:
         """Creates the session again if a failed attempt has lost it, and returns it; raises any other error."""
         error = self._root_cause(exc)
         if not isinstance(error, PREEMPTION_ERRORS):
@@ -223,7 +223,7 @@ class RecoverableSession:
 
     def _root_cause(self, exc: BaseException) -> BaseException:
         """Returns the error of an attempt, mapped; or the preemption error that a thread had reported before it."""
-        error = self.raw.lowlevel.map_error(exc)
+        error = self.raw.backend.map_error(exc)
         if isinstance(error, Exception) and not isinstance(error, PREEMPTION_ERRORS):
             reported = self.reported_error()
             if isinstance(reported, PREEMPTION_ERRORS):
@@ -243,28 +243,30 @@ class RecoverableSession:
         while self.failure is None:
             # The coordinator of a session that is being replaced was stopped for the replacement.
             if self._recovering:
-                return self._stop.in_effect
+                return self._stop.is_requested_or_pending
             if not self.coord.should_stop():
-                return self._stop.requested or self._stop.carried
+                return self._stop.requested or self._stop.requested_for_retry
             error = self.reported_error()
             if error is None or not self._recovers_from(error):
                 return True
-            with Claim(self._guard) as claim:
-                if not claim.take():
-                    return self._stop.in_effect
+            with SessionAccess(self._guard) as claim:
+                if not claim.acquire():
+                    return self._stop.is_requested_or_pending
                 if error is self.reported_error():  # Else another thread has recovered in the meantime.
                     try:
                         self._recover(error)
-                    except (Exception, *LEFT_IN_ORDER) as failure:
+                    except (Exception, *GRACEFUL_EXITS) as failure:
                         self.failure = self.failure or failure
         return True
 
     def request_stop(self) -> None:
         """Asks the coordinator to stop; the request survives a recovery, unless `clear_stop` was called before it."""
-        self._stop.demanded = True
+        self._stop.requested_by_user = True
         if self._current is not None:
             self.coord.request_stop()
-        if not self._stop.demanded:  # A recovery that began between these lines has taken it for one that was cleared.
+        if (
+            not self._stop.requested_by_user
+        ):  # A recovery that began between these lines has taken it for one that was cleared.
             self.request_stop()
 
     def reported_error(self) -> BaseException | None:
@@ -273,7 +275,7 @@ class RecoverableSession:
             self.coord.raise_requested_exception()
         except BaseException as exc:  # It raises whatever a thread has reported.
             if exc is not self._reported[0]:
-                self._reported = exc, self.raw.lowlevel.map_error(exc)
+                self._reported = exc, self.raw.backend.map_error(exc)
             return self._reported[1]
         return None
 
@@ -293,11 +295,11 @@ class RecoverableSession:
         except PREEMPTION_ERRORS as exc:
             if not self._recovers_from(exc):
                 raise
-            logger.warning("The session was lost after its last run, which changes nothing: %s", _reason(exc))
+            logger.warning("The session was lost after its last run, which changes nothing: %s", _format_error(exc))
 
     def _close(self) -> None:
         try:
-            close(self.hooked, self.coord, self._grace_secs)
+            close_session(self.hooked, self.coord, self._grace_secs)
         except Exception as exc:
             error = self.reported_error()
             if error is None or error is exc:
@@ -335,37 +337,37 @@ class RecoverableSession:
     def _replace(self, exc: BaseException) -> None:
         # A hook may have stopped the coordinator, or the user have cleared the stop.
         stops = self.coord.should_stop()
-        self._stop.demanded = stops and (self._stop.demanded or self.reported_error() is None)
+        self._stop.requested_by_user = stops and (self._stop.requested_by_user or self.reported_error() is None)
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
         # Runs on the fast path are not noted one by one. Without a global step, any of them is progress.
         progressed = not highest and self.hooked.has_run if step_before is None else step_before > highest
-        if progressed and not self.raw.lowlevel.shared:
+        if progressed and not self.raw.backend.shared:
             self._attempts = 0
         self._highest_step = max(highest, step_before or 0)
-        self.hooked.salvage()
+        self.hooked.deliver_after_loss()
         try:
             self._close()
         except Exception as closing:
             if closing is not exc:
                 logger.warning("Closing the lost session: %s: %s", type(closing).__name__, closing)
         try:
-            self._current = self._created_again(exc)
+            self._current = self._recreate(exc)
         except BaseException as failure:  # The session was given back, and there is no other.
             self.failure = failure
             raise
         self._reported = (None, None)
-        self._pass_on_request()
-        loss = _loss(step_before, _global_step(self.raw), self.raw.origin)
-        logger.error("Recovered from %s. %s", _reason(exc), loss)
+        self._forward_stop_request()
+        loss = _describe_lost_steps(step_before, _global_step(self.raw), self.raw.origin)
+        logger.error("Recovered from %s. %s", _format_error(exc), loss)
 
-    def _pass_on_request(self) -> None:
+    def _forward_stop_request(self) -> None:
         """Stops the new coordinator if a stop was requested of an earlier one."""
-        if self._stop.demanded:
+        if self._stop.requested_by_user:
             self.coord.request_stop()
 
-    def _created_again(self, exc: BaseException) -> tuple[HookedSession, Coordinator]:
-        policy, generator = self._policy, self._generator
+    def _recreate(self, exc: BaseException) -> tuple[HookedSession, Coordinator]:
+        policy, generator = self._policy, self._jitter
         if policy is None or generator is None:
             raise exc
         while self._attempts < policy.max_attempts:
@@ -374,7 +376,7 @@ class RecoverableSession:
             backoff_secs = policy.backoff_secs(self._attempts, generator)
             logger.error(
                 "The session was lost: %s. Attempt %d of %d to create it again follows in %.2f s.",
-                _reason(exc),
+                _format_error(exc),
                 self._attempts,
                 policy.max_attempts,
                 backoff_secs,
@@ -405,11 +407,11 @@ def _global_step(session: Session) -> int | None:
         return None
 
 
-def _reason(exc: BaseException) -> str:
+def _format_error(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def _loss(before: int | None, after: int | None, origin: str) -> str:
+def _describe_lost_steps(before: int | None, after: int | None, origin: str) -> str:
     came = f" The model was {origin}." if origin else ""
     if before is None or after is None:
         return f"The number of lost steps is not known, because there is no global step.{came}"

@@ -6,9 +6,9 @@ import threading
 from typing import Any, Self
 
 from hookline import clock
-from hookline.signals.interrupts import gate
-from hookline.signals.preemption import raise_noted
-from hookline.summary.writer_cache import SCOPE, WriterScope
+from hookline.signals.interrupts import uninterruptible
+from hookline.signals.preemption import raise_pending_interrupt
+from hookline.summary.writer_cache import WRITER_SCOPE, WriterScope
 
 _HOLDER = "holder"
 
@@ -24,85 +24,85 @@ class SessionGuard:
 
     Example:
         >>> guard = SessionGuard()
-        >>> with Claim(guard) as claim:
-        ...     claim.take(), claim.take(), guard.is_mine
+        >>> with SessionAccess(guard) as claim:
+        ...     claim.acquire(), claim.acquire(), guard.is_held_by_this_thread
         (True, True, True)
-        >>> guard.is_mine
+        >>> guard.is_held_by_this_thread
         False
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self.scope = scope
-        self._inside: dict[str, list[int]] = {}
-        self._left = threading.Condition()
+        self._holder: dict[str, list[int]] = {}
+        self._released = threading.Condition()
         self._waiting = 0
 
     @property
-    def is_mine(self) -> bool:
+    def is_held_by_this_thread(self) -> bool:
         """Whether the calling thread is inside. Takes no lock: the handler of signals asks it."""
-        holder = self._inside.get(_HOLDER)
+        holder = self._holder.get(_HOLDER)
         return holder is not None and holder[0] == threading.get_ident()
 
     @property
-    def is_entered(self) -> bool:
+    def is_held(self) -> bool:
         """Whether a thread is inside."""
-        return bool(self._inside)
+        return bool(self._holder)
 
     @property
-    def is_awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether a thread is waiting to enter."""
         return self._waiting > 0
 
     @property
     def owner(self) -> str:
         """The name of the thread inside, for messages."""
-        holder = self._inside.get(_HOLDER, [0])
+        holder = self._holder.get(_HOLDER, [0])
         names = (thread.name for thread in threading.enumerate() if thread.ident == holder[0])
         return next(names, "another thread")
 
     def enter(self, key: list[int]) -> bool:
         """Enters if no thread is inside or waiting; returns whether it did."""
-        return not self._waiting and self._inside.setdefault(_HOLDER, key) is key
+        return not self._waiting and self._holder.setdefault(_HOLDER, key) is key
 
-    @gate
+    @uninterruptible
     def leave(self, key: list[int]) -> None:
         """Leaves, if the thread inside has entered with this key."""
-        if self._inside.get(_HOLDER) is key:
-            self._inside.clear()
+        if self._holder.get(_HOLDER) is key:
+            self._holder.clear()
         if self._waiting:
-            with self._left:
-                self._left.notify_all()
+            with self._released:
+                self._released.notify_all()
 
     def wait(self, key: list[int], timeout_secs: float) -> bool:
         """Waits to enter, at most this long and ahead of `enter`; returns whether it did."""
-        with self._left:
+        with self._released:
             self._waiting += 1
             try:
-                free = lambda: self._inside.setdefault(_HOLDER, key) is key  # noqa: E731
-                return clock.wait_for(self._left, free, timeout_secs)
+                free = lambda: self._holder.setdefault(_HOLDER, key) is key  # noqa: E731
+                return clock.wait_for(self._released, free, timeout_secs)
             finally:
                 self._waiting -= 1
 
 
-class Claim:
+class SessionAccess:
     """One call inside a session, with its summary writers; at its end it raises a Ctrl-C that was noted meanwhile."""
 
     def __init__(self, guard: SessionGuard) -> None:
-        self._guard, self._key, self._outer = guard, [threading.get_ident()], SCOPE.get()
+        self._guard, self._key, self._outer = guard, [threading.get_ident()], WRITER_SCOPE.get()
 
-    def take(self, wait_secs: float | None = None) -> bool:
+    def acquire(self, wait_secs: float | None = None) -> bool:
         """Enters the session if it is free, or waits for that; returns whether it did."""
         taken = self._guard.enter(self._key) if wait_secs is None else self._guard.wait(self._key, wait_secs)
         if taken:
-            SCOPE.set(self._guard.scope)
+            WRITER_SCOPE.set(self._guard.scope)
         return taken
 
     def __enter__(self) -> Self:
         return self
 
-    @gate
+    @uninterruptible
     def __exit__(self, *exc_info: Any) -> None:
-        if SCOPE.get() is self._guard.scope:
-            SCOPE.set(self._outer)
+        if WRITER_SCOPE.get() is self._guard.scope:
+            WRITER_SCOPE.set(self._outer)
         self._guard.leave(self._key)
-        raise_noted()
+        raise_pending_interrupt()

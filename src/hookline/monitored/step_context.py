@@ -57,7 +57,7 @@ def check_step_fn(step_fn: Callable[..., Any]) -> None:
         ...
         ValueError: A step function takes exactly one parameter, called step_context (besides self); got (session).
     """
-    arguments.function("run_step_fn", "step_fn", step_fn)
+    arguments.check_callable("run_step_fn", "step_fn", step_fn)
     parameters = [name for name in inspect.signature(step_fn).parameters if name != "self"]
     if parameters != ["step_context"]:
         raise ValueError(

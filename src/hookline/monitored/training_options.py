@@ -11,7 +11,7 @@ from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
 from hookline.hooks.reporting.sink_hook import checked
-from hookline.hooks.reporting.step_counter import rates_given
+from hookline.hooks.reporting.step_counter import checked_per_step
 from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.starting.restoring import LATEST, check_restore
 from hookline.signals import preemption
@@ -44,12 +44,12 @@ class CheckpointOptions:
         save_steps: Global steps from one checkpoint to the next. With both, whichever comes first.
         saver: The saver, for how many checkpoints are kept: `Saver(max_to_keep=3)`. Each training has its own one like
             it, so that the options may serve several.
-        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
         restore_hyperparams: Whether a `Loop` resumes with the hyperparameters of its checkpoint (the values of
             `optax.inject_hyperparams`), or else with those of the script. The log shows where they differ.
         recovery: The policy for a lost session, which goes on from its last checkpoint; None lets the error pass.
-        lease_wait_secs: The longest wait while another process saves its checkpoints in the directory.
+        lock_timeout_secs: The longest wait while another process saves its checkpoints in the directory.
 
     Attributes:
         cadence: The seconds and the steps from one checkpoint to the next.
@@ -59,7 +59,8 @@ class CheckpointOptions:
 
     Example:
         >>> import hookline as hl, numpy as np, tempfile
-        >>> loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), hl.data.arrays(np.ones(9), 1))
+        >>> batches = hl.data.from_arrays(np.ones(9), batch_size=1)
+        >>> loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), np.float32(0), batches)
         >>> options = hl.train.CheckpointOptions(save_steps=4, saver=hl.train.Saver(max_to_keep=2))
         >>> with tempfile.TemporaryDirectory() as logdir:
         ...     _ = loop.run(logdir, checkpoints=options, progress=False)
@@ -78,17 +79,17 @@ class CheckpointOptions:
     restore: str = LATEST
     restore_hyperparams: bool = True
     recovery: RecoveryPolicy | None = DEFAULT_RECOVERY
-    lease_wait_secs: float = DEFAULT_WAIT_SECS
+    lock_timeout_secs: float = DEFAULT_WAIT_SECS
     cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_cadence("CheckpointOptions", save_secs=self.save_secs, save_steps=self.save_steps)
         object.__setattr__(self, "cadence", _cadence(self.save_secs, self.save_steps, (600, None)))
-        arguments.instance("CheckpointOptions", "saver", self.saver, Saver)
+        arguments.check_optional("CheckpointOptions", "saver", self.saver, Saver)
         check_restore("CheckpointOptions", self.restore)
         _check_bool("CheckpointOptions", "restore_hyperparams", self.restore_hyperparams)
-        arguments.instance("CheckpointOptions", "recovery", self.recovery, RecoveryPolicy)
-        arguments.number("CheckpointOptions", "lease_wait_secs", self.lease_wait_secs, at_least=0)
+        arguments.check_optional("CheckpointOptions", "recovery", self.recovery, RecoveryPolicy)
+        arguments.check_number("CheckpointOptions", "lock_timeout_secs", self.lock_timeout_secs, at_least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,8 @@ class LoggingOptions:
         sinks: Destinations of the numbers beside TensorBoard's files; without a directory, instead of them:
             `hookline.sinks.Csv()`, ...
         hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
-        strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
+        raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
+            By
             default they are lost, with a warning.
 
     Attributes:
@@ -124,7 +126,7 @@ class LoggingOptions:
         ...         for point in points:
         ...             print(point.step, point.tag, point.value)
         >>> step = lambda w, batch: (w + batch.sum(), {"loss": w})
-        >>> loop = hl.train.Loop(step, np.float32(0), hl.data.arrays(np.ones(4), 1))
+        >>> loop = hl.train.Loop(step, np.float32(0), hl.data.from_arrays(np.ones(4), 1))
         >>> _ = loop.run(logging=hl.train.LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
         1 loss 0.0
         3 loss 2.0
@@ -138,21 +140,21 @@ class LoggingOptions:
     peak_flops: float | None = None
     sinks: Iterable[Sink] = ()
     hparams: Any = None
-    strict_events: bool = False
+    raise_on_write_errors: bool = False
     cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_cadence("LoggingOptions", summary_secs=self.summary_secs, summary_steps=self.summary_steps)
         _check_cadence("LoggingOptions", rate_steps=self.rate_steps)
         object.__setattr__(self, "cadence", _cadence(self.summary_secs, self.summary_steps, (None, 100)))
-        summary_dir = arguments.path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
-        rates_given("LoggingOptions", self.per_step)
-        if self.peak_flops is not None and arguments.number("LoggingOptions", "peak_flops", self.peak_flops) <= 0:
+        summary_dir = arguments.check_path("LoggingOptions", "summary_dir", self.summary_dir, optional=True)
+        checked_per_step("LoggingOptions", self.per_step)
+        if self.peak_flops is not None and arguments.check_number("LoggingOptions", "peak_flops", self.peak_flops) <= 0:
             raise ValueError(f"LoggingOptions requires peak_flops > 0, got {self.peak_flops}.")
         sinks, _ = checked("LoggingOptions", self.sinks, self.hparams)
         object.__setattr__(self, "summary_dir", summary_dir)
         object.__setattr__(self, "sinks", tuple(sinks))  # An iterator would serve the first training alone.
-        _check_bool("LoggingOptions", "strict_events", self.strict_events)
+        _check_bool("LoggingOptions", "raise_on_write_errors", self.raise_on_write_errors)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +187,7 @@ class PreemptionOptions:
                 f"PreemptionOptions requires on_signal={preemption.EXIT!r} or {preemption.IGNORE!r}, "
                 f"got {self.on_signal!r}."
             )
-        if arguments.number("PreemptionOptions", "timeout_secs", self.timeout_secs) <= 0:
+        if arguments.check_number("PreemptionOptions", "timeout_secs", self.timeout_secs) <= 0:
             raise ValueError(f"PreemptionOptions requires timeout_secs > 0, got {self.timeout_secs}.")
 
 
@@ -198,7 +200,7 @@ def _check_cadence(who: str, **given: float | UseDefault | None) -> None:
     for name, every in given.items():
         if every is None or isinstance(every, UseDefault):
             continue
-        check = arguments.whole if name.endswith("_steps") else arguments.number
+        check = arguments.check_int if name.endswith("_steps") else arguments.check_number
         if check(who, name, every) <= 0:
             raise ValueError(f"{who} requires {name} > 0, or None for none, got {every}.")
 

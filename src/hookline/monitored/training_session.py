@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from hookline import arguments, log
-from hookline.coordination import peers
+from hookline.coordination import process_group
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.reporting.step_counter import FLOPS
-from hookline.hooks.timers import chosen_trigger
-from hookline.monitored.hooked.callbacks import checked_hooks, override, silenced
+from hookline.hooks.timers import trigger_from_arguments
+from hookline.monitored.hooked.callbacks import checked_hooks, chief_only, overridden_callback
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.starting.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
@@ -24,12 +24,12 @@ from hookline.monitored.training_options import (
 )
 from hookline.session import StoreTarget, resolve_target
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 Options = TypeVar("Options", CheckpointOptions, LoggingOptions)
 
 _WHO = "MonitoredTrainingSession"
-_NEED_A_DIRECTORY = ("save_secs", "save_steps", "saver", "restore", "lease_wait_secs")
+_NEED_A_DIRECTORY = ("save_secs", "save_steps", "saver", "restore", "lock_timeout_secs")
 _CHECKPOINTS, _LOGGING, _PREEMPTION = CheckpointOptions(), LoggingOptions(), PreemptionOptions()
 
 
@@ -63,7 +63,7 @@ def MonitoredTrainingSession(
     `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and waits until the chief has made the model ready.
     With a `Cluster` (asynchronous, on parameter servers), each has a `StalenessHook` before `hooks`.
 
-    In processes that run in step (synchronous, `hookline launch --in-step`) each has all hooks of the chief, and
+    In processes that run in step (synchronous, `hookline launch --spmd`) each has all hooks of the chief, and
     `is_chief` has no effect: process 0 is the chief. Only the chief's hooks of the library write and log. A hook in
     `chief_only_hooks` requests the same values in every process; its `on_trigger`, `after_run` and `end` are called on
     the chief alone.
@@ -117,20 +117,20 @@ def MonitoredTrainingSession(
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `steps_per_run`,
         `checkpoints`, `logging` and `preemption`; one process at a time saves in a directory.
     """
-    checkpoint_dir = arguments.path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
-    summary_dir = arguments.path(_WHO, "summary_dir", summary_dir, optional=True)
+    checkpoint_dir = arguments.check_path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
+    summary_dir = arguments.check_path(_WHO, "summary_dir", summary_dir, optional=True)
     if is_chief is None:  # The None of an unset flag would make a worker, which waits for a chief for hours.
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
-    arguments.number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
-    arguments.whole(_WHO, "steps_per_run", steps_per_run, at_least=1)
+    arguments.check_number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
+    arguments.check_int(_WHO, "steps_per_run", steps_per_run, at_least=1)
     checkpoints, logging, preemption = checked_options(_WHO, checkpoints, logging, preemption)
     given = checkpoints
-    checkpoints = _filled(
+    checkpoints = _merge_tf_arguments(
         given,
         save_secs=("save_checkpoint_secs", save_checkpoint_secs),
         save_steps=("save_checkpoint_steps", save_checkpoint_steps),
     )
-    logging = _filled(
+    logging = _merge_tf_arguments(
         logging,
         summary_secs=("save_summaries_secs", save_summaries_secs),
         summary_steps=("save_summaries_steps", save_summaries_steps),
@@ -146,12 +146,12 @@ def MonitoredTrainingSession(
         )
     if logging.per_step is not None and logging.rate_steps is None:
         raise ValueError(f"{_WHO} takes per_step with rate_steps, and these rates are off. Give both, or neither.")
-    target, others = resolve_target(master), peers.current()
+    target, others = resolve_target(master), process_group.current()
     if others is not None and target is not None:
         raise ValueError(
             f"MonitoredTrainingSession: the {others.count} processes of this job run in step, so each has all "
             f"variables, and {target!r} is for workers that do not. Leave out master, or start the script without "
-            f"--in-step."
+            f"--spmd."
         )
     if others is not None:  # All have the chief's hooks, which write on the chief alone.
         is_chief = True
@@ -170,15 +170,15 @@ def MonitoredTrainingSession(
     if is_chief:
         scaffold = scaffold or Scaffold()
         if checkpoints.saver is not None:
-            if scaffold.saver is not None and not scaffold.saver.is_anew:  # Else an earlier session has put it there.
-                raise _both("scaffold.saver", checkpoints, "saver")
-            scaffold.saver = checkpoints.saver.anew()  # Not in a copy: hooks of the user's may have this scaffold.
-        feeds, writers = usual_hooks(_WHO, checkpoint_dir, checkpoints, logging, scaffold, save_graph_def)
+            if scaffold.saver is not None and not scaffold.saver.is_clone:  # Else an earlier session has put it there.
+                raise _given_twice_error("scaffold.saver", checkpoints, "saver")
+            scaffold.saver = checkpoints.saver.clone()  # Not in a copy: hooks of the user's may have this scaffold.
+        feeds, writers = default_hooks(_WHO, checkpoint_dir, checkpoints, logging, scaffold, save_graph_def)
         of_chief = checked_hooks(chief_only_hooks, "chief_only_hooks")
         if (summary_dir or logging.sinks) and logging.rate_steps:
             rates = {"per_step": logging.per_step, "peak_flops": logging.peak_flops}
             writers.insert(0, StepCounterHook(every_n_steps=logging.rate_steps, output_dir=summary_dir, **rates))
-        all_hooks = [*feeds, *(of_chief if peers.speaks() else map(silenced, of_chief)), *writers, *own]
+        all_hooks = [*feeds, *(of_chief if process_group.is_primary() else map(chief_only, of_chief)), *writers, *own]
         warn_if_nothing_saves(_WHO, "checkpoint_dir", checkpoint_dir, given, all_hooks)
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=checkpoints.restore)
     else:  # The chief saves and writes.
@@ -190,7 +190,7 @@ def MonitoredTrainingSession(
         stop_grace_period_secs,
         recovery=checkpoints.recovery,
         summary_dir=summary_dir,
-        strict_events=logging.strict_events,
+        raise_on_write_errors=logging.raise_on_write_errors,
         preemption=preemption,
         steps_per_run=steps_per_run,
     )
@@ -201,13 +201,13 @@ def checked_options(
 ) -> tuple[CheckpointOptions, LoggingOptions, PreemptionOptions]:
     """Returns the options of a training, the default ones for None; raises `TypeError` for anything else."""
     return (
-        arguments.instance(who, "checkpoints", checkpoints, CheckpointOptions) or _CHECKPOINTS,
-        arguments.instance(who, "logging", logging, LoggingOptions) or _LOGGING,
-        arguments.instance(who, "preemption", preemption, PreemptionOptions) or _PREEMPTION,
+        arguments.check_optional(who, "checkpoints", checkpoints, CheckpointOptions) or _CHECKPOINTS,
+        arguments.check_optional(who, "logging", logging, LoggingOptions) or _LOGGING,
+        arguments.check_optional(who, "preemption", preemption, PreemptionOptions) or _PREEMPTION,
     )
 
 
-def usual_hooks(
+def default_hooks(
     who: str,
     checkpoint_dir: str | None,
     checkpoints: CheckpointOptions,
@@ -228,7 +228,9 @@ def usual_hooks(
     writers: list[Any] = []
     if (summary_dir or logging.sinks) and any(logging.cadence):
         secs, steps = logging.cadence
-        trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
+        trigger = trigger_from_arguments(
+            "SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True
+        )
         writers.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, trigger=trigger))
     if checkpoint_dir and any(checkpoints.cadence):
         secs, steps = checkpoints.cadence
@@ -239,7 +241,7 @@ def usual_hooks(
                 save_steps=steps,
                 scaffold=scaffold,
                 save_graph_def=save_graph_def,
-                lease_wait_secs=checkpoints.lease_wait_secs,
+                lock_timeout_secs=checkpoints.lock_timeout_secs,
             )
         )
     return feeds, writers
@@ -257,7 +259,7 @@ def warn_if_nothing_saves(
         checkpoints: The options.
         hooks: All hooks.
     """
-    if not peers.speaks() or any(override(hook, "save_last") for hook in hooks):
+    if not process_group.is_primary() or any(overridden_callback(hook, "save_on_failure") for hook in hooks):
         return
     values = {each: getattr(checkpoints, each) for each in _NEED_A_DIRECTORY}
     in_vain = [each for each, value in values.items() if value not in (None, getattr(_CHECKPOINTS, each))]
@@ -278,26 +280,26 @@ def warn_if_nothing_saves(
         )
 
 
-def _filled(options: Options, **of_tensorflow: tuple[str, Any]) -> Options:
+def _merge_tf_arguments(options: Options, **of_tensorflow: tuple[str, Any]) -> Options:
     """Returns options with what was given under TensorFlow's names, as `option=(name, value)`."""
     default, found = type(options)(), {}
     for field, (name, value) in of_tensorflow.items():
         if value == getattr(default, field):
             continue
         if getattr(options, field) != getattr(default, field):
-            raise _both(name, options, field)
-        found[field] = value if field == "summary_dir" else _every(name, value)
+            raise _given_twice_error(name, options, field)
+        found[field] = value if field == "summary_dir" else _checked_cadence(name, value)
     return dataclasses.replace(options, **found) if found else options
 
 
-def _both(name: str, options: object, field: str) -> ValueError:
+def _given_twice_error(name: str, options: object, field: str) -> ValueError:
     return ValueError(f"{_WHO} takes {name} or {type(options).__name__}({field}=...), and got both.")
 
 
-def _every(name: str, value: Any) -> float | None:
+def _checked_cadence(name: str, value: Any) -> float | None:
     """Returns a cadence; None for one that is off."""
     if value is not None:
-        (arguments.whole if name.endswith("_steps") else arguments.number)(_WHO, name, value)
+        (arguments.check_int if name.endswith("_steps") else arguments.check_number)(_WHO, name, value)
         if value < 0:
             _logger.warning(
                 "MonitoredTrainingSession: %s=%s turns this cadence off. Give None or 0 for that, or a number above 0.",

@@ -42,8 +42,8 @@ class SessionConfig:
     max_plans: int = 256
 
     def __post_init__(self) -> None:
-        arguments.whole("SessionConfig", "max_runs_ahead", self.max_runs_ahead, at_least=2)
-        arguments.whole("SessionConfig", "max_plans", self.max_plans, at_least=1)
+        arguments.check_int("SessionConfig", "max_runs_ahead", self.max_runs_ahead, at_least=2)
+        arguments.check_int("SessionConfig", "max_plans", self.max_plans, at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +74,11 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        arguments.whole("RunOptions", "trace_level", self.trace_level)
+        arguments.check_int("RunOptions", "trace_level", self.trace_level)
         if self.last_step is not None:
-            arguments.whole("RunOptions", "last_step", self.last_step)
+            arguments.check_int("RunOptions", "last_step", self.last_step)
         if self.debug_tensor_watches:
-            arguments.several("RunOptions", "debug_tensor_watches", self.debug_tensor_watches)
+            arguments.check_list("RunOptions", "debug_tensor_watches", self.debug_tensor_watches)
 
 
 @dataclasses.dataclass

@@ -11,13 +11,13 @@ FROM_MEMORY = "restored from memory"
 """A loop resumed from its last session."""
 
 
-def where(session: RawSession) -> str:
+def describe_session(session: RawSession) -> str:
     """Returns the global step of a session and its origin, for messages: "at global step 3 (restored from x)"."""
     at = f"at global step {session.global_step}"
     return f"{at} ({session.origin})" if session.origin else at
 
 
-def to_begin_anew(session: RawSession) -> str:
+def restart_advice(session: RawSession) -> str:
     """Returns the way to begin without the restored values of a session, for the end of messages; "" if it has none."""
     if not session.origin.startswith(("restored", SHARED)):
         return ""

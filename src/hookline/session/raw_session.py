@@ -8,15 +8,15 @@ from typing import Any, Self
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
 from hookline.session.options import RunMetadata, RunOptions
-from hookline.session.plan.getters import DeferredResults
 from hookline.session.plan.request import HookFetches
+from hookline.session.plan.result_readers import DeferredResults
 
 
 class RawSession:
-    """A session without hooks, as a `SessionCreator` returns it. `Session` is one; so is `testing.ScriptedSession`.
+    """A session without hooks, as a `SessionCreator` returns it. `Session` is one; so is `testing.FakeSession`.
 
     A subclass defines `run`, and `global_step` if it counts. It may define `close`. Its other abilities are in a
-    `LowLevel` of its own. In a run in which hooks fetch something, `fetches` is a list of two: the caller's fetches,
+    `Backend` of its own. In a run in which hooks fetch something, `fetches` is a list of two: the caller's fetches,
     and a list with those of each hook. The result of `run` has the structure of its fetches.
 
     Args:
@@ -25,12 +25,13 @@ class RawSession:
     Attributes:
         graph: As above.
         closed: Whether `close` was called.
-        lowlevel: The interface for monitored sessions.
+        backend: The interface for monitored sessions.
         origin: The origin of its variables' values, in words, if a `SessionManager` made it.
         hook_data: Data that hooks share on this session, each kind under a key of its own.
-        fault: The reason why the state is not worth a last checkpoint: the latest error of an operation with invalid
-            input since the model was loaded, or the argument of `condemn`; else None.
-        step_limit: The smallest limit set by `limit_step`; None without one.
+        invalid_reason: The reason why the state is not worth a last checkpoint: the latest error of an operation with
+            invalid
+            input since the model was loaded, or the argument of `mark_invalid`; else None.
+        step_limit: The smallest limit set by `set_last_step`; None without one.
 
     Example:
         >>> import jax
@@ -43,7 +44,7 @@ class RawSession:
         ...     def global_step(self):
         ...         return self.step
         >>> session = Counting(Graph())
-        >>> session.run("train"), session.global_step, session.lowlevel.known_step
+        >>> session.run("train"), session.global_step, session.backend.known_step
         (None, 1, 1)
     """
 
@@ -52,10 +53,10 @@ class RawSession:
         self.closed = False
         self.origin = ""
         self.hook_data: dict[Any, Any] = {}
-        self.fault: BaseException | None = None
+        self.invalid_reason: BaseException | None = None
         self.step_limit: int | None = None
         self._step_limits: dict[int, int] = {}
-        self.lowlevel: Any = LowLevel(self)
+        self.backend: Any = Backend(self)
 
     def run(
         self,
@@ -80,18 +81,18 @@ class RawSession:
         """Returns the global step after the first run in which the condition of a `hookline.latch` held."""
         return None
 
-    def settle(self) -> None:
+    def deliver_pending(self) -> None:
         """Waits for the runs so far, and raises the error of a check that failed in them."""
 
-    def condemn(self, error: BaseException) -> None:
+    def mark_invalid(self, error: BaseException) -> None:
         """Marks the state as not worth a last checkpoint, until the model is loaded anew; for hooks.
 
         Args:
             error: The reason, such as a NaN in the variables. It is not raised here.
         """
-        self.fault = error
+        self.invalid_reason = error
 
-    def limit_step(self, last_step: int | None, owner: object = None) -> None:
+    def set_last_step(self, last_step: int | None, owner: object = None) -> None:
         """Limits every run under hooks, as `RunOptions(last_step=...)` limits one; the smallest limit holds.
 
         For a hook's `after_create_session`: a session that a recovery makes has no limit yet. A hook limits the session
@@ -108,15 +109,15 @@ class RawSession:
             TypeError: `last_step` is not a whole number.
         """
         limits, key = self._step_limits, id(owner)
-        if last_step is None or not self.lowlevel.may_limit(owner):
+        if last_step is None or not self.backend.can_limit_step(owner):
             limits.pop(key, None)
         else:
-            arguments.whole("Session.limit_step", "last_step", last_step)
+            arguments.check_int("Session.set_last_step", "last_step", last_step)
             limits[key] = last_step if owner is not None else min(last_step, limits.get(key, last_step))
         self.step_limit = min(limits.values(), default=None)
 
-    def step_limit_of(self, owner: object) -> int | None:
-        """Returns the limit that `limit_step` set for an owner; None without one, or if it has no effect."""
+    def last_step_of(self, owner: object) -> int | None:
+        """Returns the limit that `set_last_step` set for an owner; None without one, or if it has no effect."""
         return self._step_limits.get(id(owner))
 
     def close(self) -> None:
@@ -130,7 +131,7 @@ class RawSession:
         self.close()
 
 
-class LowLevel:
+class Backend:
     """The lower level of a raw session, for monitored sessions; savers need an `Engine`.
 
     The defaults fit a session that has only `RawSession.run`, and variables of its own.
@@ -141,30 +142,30 @@ class LowLevel:
     Attributes:
         session: As above.
         shared: Whether other processes may change its variables, because they live on parameter servers.
-        writes: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
+        write_count: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
             assumed to have changed nothing, and the last state may be saved.
         latched_count: The number of latches that are known to have latched.
         step_changes: The number of writes to the global step, of any kind.
         expects_steps: Whether the global step ought to move, so that the monitored session warns if it does not; for
             hooks whose trigger does not show that.
-        may_limit: Returns whether the steps of runs may be limited for an owner.
+        can_limit_step: Returns whether the steps of runs may be limited for an owner.
         hook_states: Returns the states of hooks, when the whole model is saved.
         restored_hook_states: The states of hooks in the checkpoint that was restored.
         restored: The checkpoint that was restored last, and the names of its variables in the graph.
     """
 
     shared = False
-    writes = latched_count = step_changes = 0
+    write_count = latched_count = step_changes = 0
 
     def __init__(self, session: RawSession) -> None:
         self.session = session
         self.expects_steps = False
-        self.may_limit: Callable[[Any], bool] = lambda owner: True
+        self.can_limit_step: Callable[[Any], bool] = lambda owner: True
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
         self.restored: tuple[str, frozenset[str]] = ("", frozenset())
 
-    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
+    def declare_hook_fetches(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches that hooks may ask for, so that all runs with some share one program from the start.
 
         Args:
@@ -190,8 +191,8 @@ class LowLevel:
             raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
         return found[0], hook_results(hook_fetches, found[1])
 
-    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, capacity: int = 1) -> Any:
-        """Returns a `CachedStep` that makes these runs, up to `capacity` of them in one dispatch.
+    def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, max_steps: int = 1) -> Any:
+        """Returns a `CachedStep` that makes these runs, up to `max_steps` of them in one dispatch.
 
         Returns:
             None if there is none, or if a single run is more than a program.
@@ -199,14 +200,14 @@ class LowLevel:
         Raises:
             ValueError: The session cannot make several steps of these fetches in one run.
         """
-        if capacity == 1:
+        if max_steps == 1:
             return None
         raise ValueError(
-            f"steps_per_run={capacity} needs a session that makes several steps in one run, and a "
+            f"steps_per_run={max_steps} needs a session that makes several steps in one run, and a "
             f"{type(self.session).__name__} does not. Leave out steps_per_run."
         )
 
-    def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+    def step_delta(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns the increase of the global step in a run of these fetches; None if it is not known in advance."""
         return None
 
@@ -222,10 +223,10 @@ class LowLevel:
         """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are."""
         return errors.from_exception(error)
 
-    def serve(self, coord: Any) -> None:
+    def attach_coordinator(self, coord: Any) -> None:
         """Lets a `Coordinator` stop the threads that prefetch data."""
 
-    def seal(self) -> None:
+    def end_training(self) -> None:
         """Ends the training for all workers that share the variables."""
 
 

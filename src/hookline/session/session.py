@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import arguments, errors
-from hookline.graph.front_end import OfFrontEnd
+from hookline.graph.front_end import FrontEndObject
 from hookline.graph.graph import Graph, Operation, get_default_graph
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.options import RunMetadata, RunOptions, SessionConfig
-from hookline.session.plan.feeds import fed_parts
+from hookline.session.plan.feeds import iter_feeds
 from hookline.session.raw_session import RawSession
-from hookline.session.running.engine import Engine, call_all
+from hookline.session.running.session_backend import SessionBackend, call_all
 from hookline.session.store import StoreTarget, resolve_target
 
 
-class Session(OfFrontEnd, RawSession):
+class Session(FrontEndObject, RawSession):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles the operations that the fetches need into one program, caches it, and returns without waiting for the
@@ -34,12 +34,12 @@ class Session(OfFrontEnd, RawSession):
     Attributes:
         graph: The graph that it runs.
         closed: Whether `close` was called.
-        lowlevel: The lower level, for experts: an `Engine`.
+        backend: The lower level, for experts: an `Engine`.
         origin: The origin of its variables' values, in words, if a `SessionManager` made it.
         fault: The reason why the state is not worth a last checkpoint: the latest error of a
-            `hookline.extend.Check` since the model was loaded, or the argument of `condemn`; else None.
+            `hookline.extend.Check` since the model was loaded, or the argument of `mark_invalid`; else None.
         hook_data: Data that hooks share on this session, each kind under a key of its own.
-        step_limit: The smallest limit set by `limit_step`; None without one.
+        step_limit: The smallest limit set by `set_last_step`; None without one.
 
     Example:
         >>> import hookline as hl
@@ -55,12 +55,12 @@ class Session(OfFrontEnd, RawSession):
     def __init__(
         self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
-        arguments.instance("Session", "config", config, SessionConfig)
-        arguments.instance("Session", "graph", graph, Graph)
+        arguments.check_optional("Session", "config", config, SessionConfig)
+        arguments.check_optional("Session", "graph", graph, Graph)
         super().__init__(graph or get_default_graph())
-        self.lowlevel = engine = Engine(self, resolve_target(target), config or SessionConfig())
+        self.backend = engine = SessionBackend(self, resolve_target(target), config or SessionConfig())
         self._contexts: list[Any] = []
-        weakref.finalize(self, call_all, engine.at_close).atexit = False
+        weakref.finalize(self, call_all, engine.close_callbacks).atexit = False
 
     @classmethod
     def _graph_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
@@ -72,17 +72,17 @@ class Session(OfFrontEnd, RawSession):
         """Frees the variables. A later run raises `RuntimeError`; closing again does nothing.
 
         Raises:
-            InvalidArgumentError: The failed check that `settle` raises. The session is closed nevertheless.
+            InvalidArgumentError: The failed check that `deliver_pending` raises. The session is closed nevertheless.
         """
         try:
-            self.lowlevel.close()
+            self.backend.close()
         finally:
             self.hook_data.clear()
 
     def __enter__(self) -> Session:
         if self._contexts:
             raise RuntimeError("The session was entered already; its `with` block ends it, so it has only one.")
-        self.lowlevel.check_usable()
+        self.backend.check_usable()
         context = self.graph.as_default()
         context.__enter__()
         self._contexts.append(context)
@@ -132,8 +132,8 @@ class Session(OfFrontEnd, RawSession):
             RuntimeError: The session is closed.
         """
         if run_metadata is not None:
-            arguments.instance("Session.run", "run_metadata", run_metadata, RunMetadata)
-        return self.lowlevel.run_with_hook_fetches(fetches, None, feed_dict, options, run_metadata)[0]
+            arguments.check_optional("Session.run", "run_metadata", run_metadata, RunMetadata)
+        return self.backend.run_with_hook_fetches(fetches, None, feed_dict, options, run_metadata)[0]
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -167,11 +167,11 @@ class Session(OfFrontEnd, RawSession):
         if feed_list is not None and not isinstance(feed_list, list | tuple):
             raise TypeError(f"Session.make_callable requires a list (or None) as feed_list, got {feed_list!r}.")
         keys = list(feed_list or ())
-        tensors = [tensor for key in keys for tensor, _ in fed_parts(key, key)]
+        tensors = [tensor for key in keys for tensor, _ in iter_feeds(key, key)]
         if len(set(tensors)) < len(tensors):
             raise ValueError(f"Session.make_callable: a tensor stands twice in feed_list: {feed_list!r}.")
-        engine = self.lowlevel
-        step = engine.planned(fetches, dict.fromkeys(tensors))
+        engine = self.backend
+        step = engine.find_step(fetches, dict.fromkeys(tensors))
         run = step.run if step.is_program else step.run_staged
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
@@ -179,7 +179,7 @@ class Session(OfFrontEnd, RawSession):
                 raise TypeError(f"The callable takes {len(keys)} values, one for each of feed_list, got {len(values)}.")
             if keys != tensors:
                 pairs = zip(keys, values, strict=True)
-                values = tuple(part for key, value in pairs for _, part in fed_parts(key, value))
+                values = tuple(part for key, value in pairs for _, part in iter_feeds(key, value))
             if options is not None or run_metadata is not None:
                 return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
             engine.check_usable()
@@ -196,12 +196,12 @@ class Session(OfFrontEnd, RawSession):
         Raises:
             RuntimeError: The graph has no global step.
         """
-        step = self.lowlevel.known_step
-        return self.lowlevel.store.step() if step is None else step
+        step = self.backend.known_step
+        return self.backend.store.step() if step is None else step
 
     def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
         """Waits until the global step is at least `step`, or the time is over, and returns the global step."""
-        return self.lowlevel.store.wait_for_step(step, timeout_secs)
+        return self.backend.store.wait_for_step(step, timeout_secs)
 
     def latched(self, operation: Operation, *, wait: bool = False) -> int | None:
         """Returns the global step after the first run in which the condition of a `hookline.latch` held.
@@ -218,9 +218,9 @@ class Session(OfFrontEnd, RawSession):
         Raises:
             TypeError: The operation is not a latch.
         """
-        return self.lowlevel.ahead.latched(operation, wait)
+        return self.backend.throttle.latched(operation, wait)
 
-    def settle(self) -> None:
+    def deliver_pending(self) -> None:
         """Waits for the runs so far, and raises the error of a check that failed in them.
 
         It is called before a checkpoint is written, before the `end` of hooks, and when the session is closed. If no
@@ -229,7 +229,7 @@ class Session(OfFrontEnd, RawSession):
         Raises:
             InvalidArgumentError: An operation was given invalid input. The error names the operation.
         """
-        self.lowlevel.ahead.settle()
+        self.backend.throttle.deliver_pending()
 
     def snapshot(self, variables: Iterable[Variable] | None = None) -> dict[str, Any]:
         """Returns a copy of the values of variables, all from the same moment, by name.
@@ -237,7 +237,7 @@ class Session(OfFrontEnd, RawSession):
         Args:
             variables: By default all global variables of the graph.
         """
-        engine = self.lowlevel
+        engine = self.backend
         if variables is None:
             variables = engine.variables(GraphKeys.GLOBAL_VARIABLES)
         with engine.lock:
@@ -254,11 +254,11 @@ class Session(OfFrontEnd, RawSession):
         Raises:
             KeyError: No variable has one of the names.
             ValueError: A value does not fit its variable.
-            InvalidArgumentError: The failed check that `settle` raises, if all trained variables are set.
+            InvalidArgumentError: The failed check that `deliver_pending` raises, if all trained variables are set.
         """
-        self.lowlevel.load(values)
+        self.backend.load(values)
 
     def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:
         """Returns the names of the variables (by default all global and local ones) that have no value."""
-        engine = self.lowlevel
+        engine = self.backend
         return engine.store.uninitialized(engine.variables() if variables is None else variables)

@@ -18,26 +18,26 @@ Leaves = tuple[jax.Array, ...]
 class VariableStore(Protocol):
     """The interface of a session to the store of its variables.
 
-    What a program writes is in this process (`here`), in the places from which its next run takes it. Variables that
-    live elsewhere are read with `take` and change by `submit`. Which are which only the plan of a run asks.
+    What a program writes is in this process (`local`), in the places from which its next run takes it. Variables that
+    live elsewhere are read with `read_leaves` and change by `submit`. Which are which only the plan of a run asks.
     """
 
     @property
-    def here(self) -> Any:
+    def local(self) -> Any:
         """The `LocalStore` of the variables in this process; itself if it is one."""
         ...
 
     @property
-    def home(self) -> Any:
-        """The sharding of arrays without one of their own (`Graph.home`); None if JAX or a server decides that."""
+    def default_sharding(self) -> Any:
+        """The sharding of arrays without one of their own (`Graph.default_sharding`); None: JAX or a server chooses."""
         return None
 
     @property
-    def context(self) -> Any:
-        """The context in which programs are traced (`Graph.context`)."""
+    def mesh_context(self) -> Any:
+        """The context in which programs are traced (`Graph.mesh_context`)."""
         return None
 
-    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+    def read_leaves(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         """Returns the current values of variables, flattened.
 
         Raises:
@@ -49,7 +49,7 @@ class VariableStore(Protocol):
         """Returns the tree structure of a variable that has a value."""
         ...
 
-    def counter(self, variable: Variable) -> int:
+    def read_counter(self, variable: Variable) -> int:
         """Returns the value of an integer scalar, from the host's copy if there is one."""
         ...
 
@@ -77,7 +77,7 @@ class VariableStore(Protocol):
         """Sets variables to concrete values; they are copied unless the caller gives them away (`owned`)."""
         ...
 
-    def forget(self, variables: Iterable[Variable]) -> bool:
+    def free(self, variables: Iterable[Variable]) -> bool:
         """Frees the values of variables before others are loaded, and returns whether it has."""
         return False
 
@@ -85,13 +85,13 @@ class VariableStore(Protocol):
         """Returns the names of the variables that have no value."""
         ...
 
-    def destroyed(self) -> bool:
+    def has_deleted_values(self) -> bool:
         """Returns whether some value in this process was donated to a program that then did not start."""
-        return self.here.destroyed()
+        return self.local.has_deleted_values()
 
-    def broken(self) -> BaseException | None:
+    def await_failure(self) -> BaseException | None:
         """Waits for the values in this process and returns the error that destroyed one of them, if any."""
-        return self.here.broken()
+        return self.local.await_failure()
 
     step_changes: int
     """The number of writes to the global step."""
@@ -105,7 +105,7 @@ class VariableStore(Protocol):
         """Returns whether the variable lives elsewhere: its updates are submitted and not computed here."""
         return False
 
-    def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
+    def admit_run(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
         """Returns the context manager for a run that reads remote variables or submits these updates.
 
         Entering it may wait until other workers allow the run, so the caller does not hold the session's lock, unless
@@ -139,7 +139,7 @@ class VariableStore(Protocol):
     def publish(self) -> None:
         """Admits workers: the model can be trained from here on."""
 
-    def seal(self) -> None:
+    def end_training(self) -> None:
         """Ends the training for all workers; returns when the last accepted update is applied."""
 
     def close(self) -> None:

@@ -6,10 +6,10 @@ A rule is a function, and `Loop(..., sharding=rule)` takes it as it is. Elsewher
     state = jax.jit(init, out_shardings=rule(abstract))()
 """
 
-from hookline.signals.interrupts import held_back
+from hookline.signals.interrupts import defer_sigint
 
-with held_back():
-    from hookline.sharding.fitting import checked as checked
+with defer_sigint():
+    from hookline.sharding.leaf_shardings import resolve_shardings as resolve_shardings
     from hookline.sharding.rules import by_metadata, by_path, fsdp
 
 __all__ = ["by_metadata", "by_path", "fsdp"]

@@ -9,11 +9,20 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
-from hookline.sharding.fitting import Leaf, check_axes, check_mesh, leaves_of, listed, parts, spread, tree_of
+from hookline.sharding.leaf_shardings import (
+    Leaf,
+    check_axes,
+    check_mesh,
+    format_names,
+    leaves_of,
+    make_named_sharding,
+    num_shards,
+    unflatten_shardings,
+)
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
-_THIS = "sharding.by_metadata"
+_BY_METADATA = "sharding.by_metadata"
 # The keys of NNX's metadata; the second and third are those of earlier versions of Flax.
 _NNX_KEYS = ("out_sharding", "sharding_names", "sharding")
 
@@ -47,10 +56,10 @@ def fsdp(mesh: Any, *, min_size: int = 2**18, axis: str | tuple[str, ...] | None
     """
     who = "sharding.fsdp"
     check_mesh(who, mesh)
-    arguments.whole(who, "min_size", min_size, at_least=0)
-    over = _axis_of(who, mesh) if axis is None else axis
+    arguments.check_int(who, "min_size", min_size, at_least=0)
+    over = _default_axis(who, mesh) if axis is None else axis
     check_axes(who, "axis", mesh, jax.P(over))
-    count = parts(mesh, over)
+    count = num_shards(mesh, over)
 
     def rule(state: Any) -> Any:
         found: dict[int, jax.NamedSharding] = {}
@@ -69,23 +78,23 @@ def fsdp(mesh: Any, *, min_size: int = 2**18, axis: str | tuple[str, ...] | None
             _logger.warning(
                 "%s: each device holds all of %s: no dimension is a multiple of %d, the size of %r.",
                 who,
-                listed(whole),
+                format_names(whole),
                 count,
                 over,
             )
-        return tree_of(who, state, found)
+        return unflatten_shardings(who, state, found)
 
     return rule
 
 
-def _axis_of(who: str, mesh: Any) -> str:
+def _default_axis(who: str, mesh: Any) -> str:
     for name in ("fsdp", "data") if len(mesh.axis_names) > 1 else mesh.axis_names:
         if name in mesh.axis_names:
             return name
     raise ValueError(f"{who} requires axis where a mesh has several, none of them 'fsdp' or 'data': {mesh.axis_names}.")
 
 
-def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) -> Rule:
+def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, default: Any = None) -> Rule:
     """Gives each array the spec of the first pattern found in its path.
 
     Paths are written as in checkpoints, such as `params/dense/kernel`. The pattern `dense/kernel` also matches
@@ -95,7 +104,7 @@ def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) 
         mesh: The mesh.
         patterns: Regular expressions, for `re.search`, with the spec of the arrays whose path matches. The last may be
             ".*", which matches all.
-        otherwise: The shardings of arrays that no pattern matches: another rule, or shardings as `Loop` takes them. By
+        default: The shardings of arrays that no pattern matches: another rule, or shardings as `Loop` takes them. By
             default such an array is an error.
 
     Raises:
@@ -113,7 +122,7 @@ def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) 
     """
     who = "sharding.by_path"
     check_mesh(who, mesh)
-    specs = dict(arguments.mapping(who, "patterns", patterns))
+    specs = dict(arguments.check_mapping(who, "patterns", patterns))
     for pattern, spec in specs.items():
         _check_pattern(who, mesh, pattern, spec)
 
@@ -125,11 +134,11 @@ def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) 
             if leaf.size == 1:
                 found[index] = jax.NamedSharding(mesh, jax.P())
             elif matching[index]:
-                found[index] = spread(who, leaf, mesh, specs[matching[index][0]])
+                found[index] = make_named_sharding(who, leaf, mesh, specs[matching[index][0]])
         left = [leaf for index, leaf in leaves.items() if index not in found]
-        if left and otherwise is None:
+        if left and default is None:
             raise ValueError(
-                f"{who}: no pattern is found in {listed(left)}. Add one; '.*': jax.P(), as the last, "
+                f"{who}: no pattern is found in {format_names(left)}. Add one; '.*': jax.P(), as the last, "
                 f"puts the rest whole on each device."
             )
         for pattern in specs:
@@ -138,14 +147,14 @@ def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) 
                 _logger.warning("%s: the pattern %r is found in no path.", who, pattern)
             elif len(inside) < len(leaves) and all(leaves[i].size > 1 and matching[i][0] != pattern for i in inside):
                 _logger.warning("%s: the pattern %r is never used: where it is found, one before it is.", who, pattern)
-        return tree_of(who, state, found, otherwise)
+        return unflatten_shardings(who, state, found, default)
 
     return rule
 
 
 def _check_pattern(who: str, mesh: Any, pattern: Any, spec: Any) -> None:
     try:
-        re.compile(arguments.text(who, "a pattern", pattern))
+        re.compile(arguments.check_str(who, "a pattern", pattern))
     except re.error as exc:
         raise ValueError(f"{who}: the pattern {pattern!r} is no regular expression: {exc}.") from exc
     if not isinstance(spec, jax.P):
@@ -153,7 +162,7 @@ def _check_pattern(who: str, mesh: Any, pattern: Any, spec: Any) -> None:
     check_axes(who, f"the spec {spec} of the pattern {pattern!r}", mesh, spec)
 
 
-def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, otherwise: Any = None) -> Rule:
+def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, default: Any = None) -> Rule:
     """Gives each array the spec in Flax's partitioning metadata.
 
     The metadata is in the state: `nn.with_partitioning` and `nn.with_logical_partitioning` put it around the arrays of
@@ -164,7 +173,7 @@ def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, ot
         mesh: The mesh.
         rules: Flax's rules for logical axes: pairs of a logical axis and a mesh axis, a tuple of several, or None.
             Rules of the model itself come first. By default those of `nn.logical_axis_rules`.
-        otherwise: The shardings of arrays without metadata: another rule, such as `fsdp(mesh)`, or shardings as `Loop`
+        default: The shardings of arrays without metadata: another rule, such as `fsdp(mesh)`, or shardings as `Loop`
             takes them. By default they are replicated.
 
     Raises:
@@ -184,40 +193,48 @@ def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, ot
         `nn.get_sharding`, `nn.logical_to_mesh_sharding` and `nnx.get_named_sharding`. Differences: logical axes without
         any rules are an error, and names without a rule are logged.
     """
-    check_mesh(_THIS, mesh)
-    pairs = None if rules is None else [_pair(mesh, rule) for rule in arguments.several(_THIS, "rules", rules)]
+    check_mesh(_BY_METADATA, mesh)
+    pairs = (
+        None
+        if rules is None
+        else [_check_rule(mesh, rule) for rule in arguments.check_list(_BY_METADATA, "rules", rules)]
+    )
 
     def rule(state: Any) -> Any:
         found: dict[int, jax.NamedSharding] = {}
         unknown: dict[str, None] = {}
         for index, leaf in enumerate(leaves_of(state)):
-            spec = None if leaf.shape is None else _spec_of(leaf, pairs, unknown)
+            spec = None if leaf.shape is None else _metadata_spec(leaf, pairs, unknown)
             if spec is not None:
                 spec = jax.P() if leaf.size == 1 else spec
-                found[index] = spread(_THIS, leaf, mesh, spec, "Give rules=, if it is a logical axis.")
-            elif leaf.shape is not None and otherwise is None:
+                found[index] = make_named_sharding(
+                    _BY_METADATA, leaf, mesh, spec, "Give rules=, if it is a logical axis."
+                )
+            elif leaf.shape is not None and default is None:
                 found[index] = jax.NamedSharding(mesh, jax.P())
         if unknown:
             _logger.warning(
                 "%s: no rule has the logical axis %s, so nothing is split there. A rule that says so: (%r, None).",
-                _THIS,
-                listed([*map(repr, unknown)]),
+                _BY_METADATA,
+                format_names([*map(repr, unknown)]),
                 next(iter(unknown)),
             )
-        return tree_of(_THIS, state, found, otherwise)
+        return unflatten_shardings(_BY_METADATA, state, found, default)
 
     return rule
 
 
-def _pair(mesh: Any, rule: Any) -> tuple[str, Any]:
+def _check_rule(mesh: Any, rule: Any) -> tuple[str, Any]:
     if not isinstance(rule, tuple | list) or len(rule) != 2:
-        raise TypeError(f"{_THIS} requires pairs of a logical axis and an axis of the mesh as rules, got {rule!r}.")
+        raise TypeError(
+            f"{_BY_METADATA} requires pairs of a logical axis and an axis of the mesh as rules, got {rule!r}."
+        )
     name, axes = rule[0], tuple(rule[1]) if isinstance(rule[1], list) else rule[1]
-    check_axes(_THIS, f"the rule for {name!r}", mesh, jax.P(axes))
+    check_axes(_BY_METADATA, f"the rule for {name!r}", mesh, jax.P(axes))
     return name, axes
 
 
-def _spec_of(leaf: Leaf, rules: Any, unknown: dict[str, None]) -> jax.P | None:
+def _metadata_spec(leaf: Leaf, rules: Any, unknown: dict[str, None]) -> jax.P | None:
     """Returns the spec in the metadata of an array, or None; adds logical axes without a rule to `unknown`."""
     if leaf.box is None:
         return None
@@ -228,22 +245,26 @@ def _spec_of(leaf: Leaf, rules: Any, unknown: dict[str, None]) -> jax.P | None:
     if hasattr(type(box), "get_metadata"):
         metadata = box.get_metadata()
         names = next((metadata[key] for key in _NNX_KEYS if metadata.get(key)), None)
-        return None if names is None else _renamed(getattr(names, "spec", names), rules, metadata.get("sharding_rules"))
+        return (
+            None
+            if names is None
+            else _translate_names(getattr(names, "spec", names), rules, metadata.get("sharding_rules"))
+        )
     if not hasattr(box, "rules"):
-        return _renamed(box.names, rules, None)
+        return _translate_names(box.names, rules, None)
     rules = rules if box.rules is None else box.rules
     logical = [name for name in box.names if isinstance(name, str)]
     if logical and not rules:
         raise ValueError(
-            f"{_THIS}: {leaf} has the logical axes {listed([*map(repr, logical)])}, and there are no rules for them. "
-            f"Give rules=, pairs of such an axis and an axis of the mesh."
+            f"{_BY_METADATA}: {leaf} has the logical axes {format_names([*map(repr, logical)])}, and there are no "
+            f"rules for them. Give rules=, pairs of such an axis and an axis of the mesh."
         )
     known = {name for name, _ in rules}
     unknown.update(dict.fromkeys(name for name in logical if name not in known))
     return spmd.logical_to_mesh_axes(box.names, rules)
 
 
-def _renamed(names: Any, rules: Any, own: Any) -> jax.P:
+def _translate_names(names: Any, rules: Any, own: Any) -> jax.P:
     """Translates names to a spec; names without a rule are axes of the mesh."""
     meant = {**dict(rules), **dict(own or ())}
     return jax.P(*(meant.get(name, name) for name in names))

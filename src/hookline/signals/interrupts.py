@@ -19,19 +19,19 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_CLOCK = _HOME + "clock.py"
+_PACKAGE_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_CLOCK = _PACKAGE_DIR + "clock.py"
 _CALL = "__call__"
-_IN_CLASSES = (FunctionType, staticmethod, classmethod, property)
+_FUNCTION_TYPES = (FunctionType, staticmethod, classmethod, property)
 # Functions of hookline that call the user's code, or wait for it, and functions of the user's that hookline calls.
-_doors: weakref.WeakSet[CodeType] = weakref.WeakSet()
-_collectors: set[CodeType] = set()
-gates: weakref.WeakSet[CodeType] = weakref.WeakSet()
+_user_codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+_gc_callbacks: set[CodeType] = set()
+uninterruptible_codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
 """Functions in which not even a second Ctrl-C is raised."""
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def defer_sigint() -> Iterator[None]:
     """Delays a Ctrl-C until the end of the block; a second one is not delayed.
 
     Without the delay, a Ctrl-C during imports may be lost: Python raises it in the next line of Python code, which is
@@ -39,7 +39,7 @@ def held_back() -> Iterator[None]:
     ends with 0. While jaxlib initialises, a Ctrl-C becomes an ImportError or a crash.
 
     Example:
-        >>> with held_back():
+        >>> with defer_sigint():
         ...     import json
     """
     handler = signal.getsignal(signal.SIGINT)
@@ -64,7 +64,7 @@ def held_back() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def door(function: F) -> F:
+def calls_user_code(function: F) -> F:
     """Marks a function of hookline that calls the user's code or waits for it: a Ctrl-C is raised there and then.
 
     It may be left at any moment, as if the user's code had raised. Code of hookline called from there is inside again:
@@ -75,62 +75,62 @@ def door(function: F) -> F:
             Session.run           of hookline: noted
               HostCall.call_on    a door: raised
     """
-    _doors.add(function.__code__)
+    _user_codes.add(function.__code__)
     return function
 
 
-@door
-def call(function: Callable[..., Any], *given: Any) -> Any:
+@calls_user_code
+def call_user_function(function: Callable[..., Any], *given: Any) -> Any:
     """Calls a function of the user's, and returns its result."""
     return function(*given)
 
 
-def users(function: Any) -> None:
+def mark_user_function(function: Any) -> None:
     """Marks a function, such as the callback of a hook, as a door unless it is one of hookline."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None) or getattr(getattr(type(function), _CALL, None), "__code__", None)
-    if code is not None and not code.co_filename.startswith(_HOME):
-        _doors.add(code)
+    if code is not None and not code.co_filename.startswith(_PACKAGE_DIR):
+        _user_codes.add(code)
 
 
-def users_class(kind: type) -> None:
+def mark_user_class(kind: type) -> None:
     """Marks the functions of a class, such as that of a hook, but for those that it has from a class of hookline."""
     for base in kind.__mro__:
         if not base.__module__.startswith("hookline."):
             for attribute in vars(base).values():
-                if isinstance(attribute, _IN_CLASSES):
-                    users(getattr(attribute, "fget", attribute))
+                if isinstance(attribute, _FUNCTION_TYPES):
+                    mark_user_function(getattr(attribute, "fget", attribute))
 
 
-def gate(function: F) -> F:
+def uninterruptible(function: F) -> F:
     """Marks a function in which not even a second Ctrl-C is raised, because a session would stay locked."""
-    gates.add(function.__code__)
+    uninterruptible_codes.add(function.__code__)
     return function
 
 
-def is_in_users_code(frame: FrameType | None) -> bool:
+def in_user_code(frame: FrameType | None) -> bool:
     """Returns whether a frame is in the user's code: whether that is nearer than any other function of hookline."""
-    if _is_collecting(frame):
+    if _in_gc_callback(frame):
         return False
     while frame is not None:
         code = frame.f_code
-        if code in _doors:
+        if code in _user_codes:
             return True
-        if code.co_filename.startswith(_HOME) and code.co_filename != _CLOCK:
+        if code.co_filename.startswith(_PACKAGE_DIR) and code.co_filename != _CLOCK:
             return False
         frame = frame.f_back
     return True
 
 
-def know_collectors() -> None:
+def find_gc_callbacks() -> None:
     """Looks up the callbacks of the garbage collection: Python prints what one raises, and drops it. JAX has one."""
-    _collectors.clear()
-    _collectors.update(code for code in (getattr(callback, "__code__", None) for callback in gc.callbacks) if code)
+    _gc_callbacks.clear()
+    _gc_callbacks.update(code for code in (getattr(callback, "__code__", None) for callback in gc.callbacks) if code)
 
 
-def _is_collecting(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code not in _collectors:
+def _in_gc_callback(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code not in _gc_callbacks:
         frame = frame.f_back
     return frame is not None

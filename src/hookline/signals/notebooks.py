@@ -6,24 +6,24 @@ import sys
 from typing import Any
 
 
-def shell() -> Any | None:
+def ipython_shell() -> Any | None:
     """Returns the IPython shell of this process, in a notebook or a terminal; None without one.
 
     Example:
-        >>> shell() is None
+        >>> ipython_shell() is None
         True
     """
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return None if get is None else get()
 
 
-def place(filename: str, line: int) -> str:
+def describe_location(filename: str, line: int) -> str:
     """Describes a line of code by its file, or by its cell in a notebook.
 
     Example:
-        >>> place("train.py", 3)
+        >>> describe_location("train.py", 3)
         'train.py:3'
     """
-    name_of = getattr(getattr(shell(), "compile", None), "format_code_name", None)
+    name_of = getattr(getattr(ipython_shell(), "compile", None), "format_code_name", None)
     cell = None if name_of is None else name_of(filename)
     return f"{filename}:{line}" if cell is None else f"{' '.join(cell)}, line {line}"

@@ -15,12 +15,12 @@ from typing import NoReturn
 
 from hookline import clock
 
-_LEAVE_SECS = 2.0
-_TELL_SECS = 0.5
-_OVER = 0
+_JOIN_TIMEOUT_SECS = 2.0
+_WRITE_TIMEOUT_SECS = 0.5
+_CLOSE = 0
 
 
-class Listener:
+class SignalListener:
     """Hears each signal from the system's own handler, in a thread, even while the main thread is busy.
 
     Most sessions hear none, so nobody waits for that thread until one comes, neither for its start nor for its end: on
@@ -34,105 +34,105 @@ class Listener:
 
     Args:
         deadline: Returns the time until which it waits for the next signal, as a reading of the monotonic clock.
-        react: Called in the thread with the number of each signal, and with None when the time is over.
+        on_signal: Called in the thread with the number of each signal, and with None when the time is over.
     """
 
-    def __init__(self, deadline: Callable[[], float], react: Callable[[int | None], None]) -> None:
-        self._deadline, self._react = deadline, react
-        self._inside, self._outside = socket.socketpair()
-        self._outside.setblocking(False)
-        before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
+    def __init__(self, deadline: Callable[[], float], on_signal: Callable[[int | None], None]) -> None:
+        self._deadline, self._on_signal = deadline, on_signal
+        self._read_socket, self._write_socket = socket.socketpair()
+        self._write_socket.setblocking(False)
+        before = signal.set_wakeup_fd(self._write_socket.fileno(), warn_on_full_buffer=False)
         # An event loop may already hear them; then our handler passes them on.
         self._has_wakeup_fd = before == -1
         if not self._has_wakeup_fd:
             signal.set_wakeup_fd(before)
-        self._taking_over = threading.Lock()
-        self._took_over = threading.Event()
-        self._is_notified = self._is_over = False
+        self._start_lock = threading.Lock()
+        self._first_handled = threading.Event()
+        self._is_notified = self._is_closed = False
         self._thread: threading.Thread | None = None
-        _thread.start_new_thread(self._await_first, ())
+        _thread.start_new_thread(self._wait_for_first, ())
 
     def notify(self, number: int) -> None:
         """Notifies the thread of a signal; called by the handler."""
         self._is_notified = True
-        if not (self._has_wakeup_fd and self._is_notified_by_the_system()):
+        if not (self._has_wakeup_fd and self._holds_wakeup_fd()):
             with contextlib.suppress(OSError):
-                self._outside.send(bytes([number]))
+                self._write_socket.send(bytes([number]))
 
-    def _is_notified_by_the_system(self) -> bool:
+    def _holds_wakeup_fd(self) -> bool:
         """Returns whether the system still notifies the thread; an event loop started since may have taken over."""
-        now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
-        if now in (self._outside.fileno(), -1):
+        now = signal.set_wakeup_fd(self._write_socket.fileno(), warn_on_full_buffer=False)
+        if now in (self._write_socket.fileno(), -1):
             return now != -1
         signal.set_wakeup_fd(now)
         return False
 
     def close(self) -> None:
         """Ends the thread, once it has reacted to the signals that were handled; it reacts to no other any more."""
-        self._let_go()
+        self._restore_wakeup_fd()
         with contextlib.suppress(OSError):
-            self._outside.send(bytes([_OVER]))
-        with self._taking_over:
-            self._is_over = True
+            self._write_socket.send(bytes([_CLOSE]))
+        with self._start_lock:
+            self._is_closed = True
         if self._is_notified:
-            self._took_over.wait(_LEAVE_SECS)
+            self._first_handled.wait(_JOIN_TIMEOUT_SECS)
         if self._thread is not None:
-            self._thread.join(_LEAVE_SECS)
-        self._outside.close()
+            self._thread.join(_JOIN_TIMEOUT_SECS)
+        self._write_socket.close()
 
-    def forget(self) -> None:
+    def close_after_fork(self) -> None:
         """Lets go of what a forked process has of it, where the thread does not exist."""
-        self._let_go()
-        self._inside.close()
-        self._outside.close()
+        self._restore_wakeup_fd()
+        self._read_socket.close()
+        self._write_socket.close()
 
-    def _let_go(self) -> None:
+    def _restore_wakeup_fd(self) -> None:
         if self._has_wakeup_fd:
             now = signal.set_wakeup_fd(-1)
-            if now != self._outside.fileno():
+            if now != self._write_socket.fileno():
                 signal.set_wakeup_fd(now)
 
-    def _await_first(self) -> None:
+    def _wait_for_first(self) -> None:
         """Waits for the first signal, for which it starts the thread that reacts."""
-        first = self._inside.recv(1)
-        with self._taking_over:
-            is_signal = first not in (b"", bytes([_OVER])) and (self._is_notified or not self._is_over)
+        first = self._read_socket.recv(1)
+        with self._start_lock:
+            is_signal = first not in (b"", bytes([_CLOSE])) and (self._is_notified or not self._is_closed)
             if is_signal:
                 args = (first[0],)
                 thread = threading.Thread(target=self._listen, args=args, name="hookline-preemption", daemon=True)
-                if is_signal := start_if_possible(thread):
+                if is_signal := try_start(thread):
                     self._thread = thread
-        self._took_over.set()
+        self._first_handled.set()
         if not is_signal:
-            self._inside.close()
+            self._read_socket.close()
 
     def _listen(self, number: int | None) -> None:
-        with self._inside:
-            while number != _OVER:
-                self._react(number)
-                number = self._next()
+        with self._read_socket:
+            while number != _CLOSE:
+                self._on_signal(number)
+                number = self._receive()
 
-    def _next(self) -> int | None:
+    def _receive(self) -> int | None:
         """Returns the next signal, or None when the time is over."""
         left = self._deadline() - _real_time.monotonic()
-        self._inside.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
+        self._read_socket.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
         try:
-            heard = self._inside.recv(1)
-            return heard[0] if heard else _OVER
+            heard = self._read_socket.recv(1)
+            return heard[0] if heard else _CLOSE
         except TimeoutError:
             return None
 
 
-def tell(write: Callable[[], None]) -> None:
+def write_with_timeout(write: Callable[[], None]) -> None:
     """Writes in a thread, and waits for it only a moment: the main thread may hold the stream, and be stuck."""
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
-    if start_if_possible(thread):
-        thread.join(_TELL_SECS)
+    if try_start(thread):
+        thread.join(_WRITE_TIMEOUT_SECS)
     else:
         write()
 
 
-def start_if_possible(thread: threading.Thread) -> bool:
+def try_start(thread: threading.Thread) -> bool:
     """Starts a thread, and returns whether it could: since Python 3.12 none starts while the interpreter ends."""
     try:
         thread.start()
@@ -143,9 +143,9 @@ def start_if_possible(thread: threading.Thread) -> bool:
     return True
 
 
-def exit_at_once(status: int) -> NoReturn:
+def exit_now(status: int) -> NoReturn:
     """Ends the process at once; printed output is flushed."""
-    tell(flush)
+    write_with_timeout(flush)
     os._exit(status)
 
 
@@ -162,7 +162,7 @@ def exit_after_script(status: int, secs: float) -> threading.Event:
     def wait() -> None:
         threading.main_thread().join()
         if not _real_time.wait(is_over, secs):
-            exit_at_once(status)
+            exit_now(status)
 
     atexit.register(is_over.set)
     threading.Thread(target=wait, name="hookline-exit", daemon=True).start()

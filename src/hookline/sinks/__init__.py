@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from hookline.sinks.files import Csv, JsonLines
 from hookline.sinks.services import Mlflow, Wandb
-from hookline.sinks.sink import Histogram, Point, Sink, Start
+from hookline.sinks.sink import Histogram, Point, RunInfo, Sink
 
-__all__ = ["Csv", "Histogram", "JsonLines", "Mlflow", "Point", "Sink", "Start", "Wandb"]
+__all__ = ["Csv", "Histogram", "JsonLines", "Mlflow", "Point", "RunInfo", "Sink", "Wandb"]

@@ -15,10 +15,10 @@ from typing import Any
 
 from hookline import arguments, clock, errors, log
 from hookline.checkpoint.saving import durable
-from hookline.regular_file import NotReadable, open_regular
-from hookline.sinks.sink import Histogram, Point, Sink, Start
+from hookline.regular_file import UnreadableFileError, open_regular
+from hookline.sinks.sink import Histogram, Point, RunInfo, Sink
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class LineFile(Sink):
@@ -40,12 +40,12 @@ class LineFile(Sink):
     """The default name of the file."""
     header = b""
     """Its first line."""
-    begins_with: re.Pattern[bytes]
+    line_pattern: re.Pattern[bytes]
     """The beginning of every other line; the group "step" is the step, and "again" matches lines of each start."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        given = arguments.path(type(self).__name__, "path", path, optional=True)
-        self._given = None if given is None else os.path.abspath(given)
+        given = arguments.check_path(type(self).__name__, "path", path, optional=True)
+        self._given_path = None if given is None else os.path.abspath(given)
         self._path = ""
         self._file: int | None = None
 
@@ -53,25 +53,25 @@ class LineFile(Sink):
         """Yields the lines of points, with their newlines."""
         raise NotImplementedError
 
-    def open(self, start: Start) -> None:
+    def open(self, start: RunInfo) -> None:
         """Drops the lines of later steps, and opens the file."""
-        if self._given is None and start.folder is None:
+        if self._given_path is None and start.folder is None:
             raise errors.InvalidArgumentError.from_message(
                 f"{type(self).__name__} requires a path, for the session has no directory for summaries: "
                 f"{type(self).__name__}('run/{self.name}').",
             )
-        self._path = self._given or os.path.join(start.folder or "", self.name)
-        self._let_go()
+        self._path = self._given_path or os.path.join(start.folder or "", self.name)
+        self._close_file()
         with suppress(FileNotFoundError):
             try:
                 os.close(open_regular(self._path))
-            except NotReadable as error:
+            except UnreadableFileError as error:
                 raise errors.FailedPreconditionError.from_message(
                     f"{type(self).__name__} cannot write '{self._path}': {error}. Give another path, or remove that.",
                 ) from error
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         if os.path.exists(self._path):
-            self._go_back(start.step)
+            self._drop_lines_after(start.step)
         self.append(b"")
 
     def write(self, points: Sequence[Point]) -> None:
@@ -96,7 +96,7 @@ class LineFile(Sink):
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._file, found.st_size)
-            self._let_go()  # The next attempt opens the file again.
+            self._close_file()  # The next attempt opens the file again.
             raise
 
     def flush(self) -> None:
@@ -107,24 +107,24 @@ class LineFile(Sink):
     def close(self, failed: bool) -> None:
         """Syncs and closes the file."""
         self.flush()
-        self._let_go()
+        self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
-    def _go_back(self, step: int) -> None:
+    def _drop_lines_after(self, step: int) -> None:
         """Drops the lines after a step, and an incomplete last line."""
         with open(self._path, "rb") as old:
             self._check(old.readline())
             old.seek(0)
-            dropped = sum(not self._stays(line, step) for line in old)
+            dropped = sum(not self._is_kept(line, step) for line in old)
             if not dropped:
                 return
             old.seek(0)
-            with durable.replacing(self._path) as new:
-                new.writelines(line for line in old if self._stays(line, step))
+            with durable.atomic_write(self._path) as new:
+                new.writelines(line for line in old if self._is_kept(line, step))
         _logger.info(
             "%s resumes after step %d: dropped %d lines of later steps or incomplete lines from '%s'.",
             type(self).__name__,
@@ -134,15 +134,15 @@ class LineFile(Sink):
         )
 
     def _check(self, first: bytes) -> None:
-        is_own = first == self.header if self.header else self.begins_with.match(first)
+        is_own = first == self.header if self.header else self.line_pattern.match(first)
         if first.endswith(b"\n") and not is_own:
             raise errors.FailedPreconditionError.from_message(
                 f"{type(self).__name__} did not write '{self._path}', which begins with {first[:60]!r}. Give another "
                 f"path, or move that file.",
             )
 
-    def _stays(self, line: bytes, step: int) -> bool:
-        found = self.begins_with.match(line)
+    def _is_kept(self, line: bytes, step: int) -> bool:
+        found = self.line_pattern.match(line)
         if not line.endswith(b"\n"):
             return False
         if found is None or not found["step"].isdigit():
@@ -167,7 +167,7 @@ class Csv(LineFile):
         >>> import hookline as hl, numpy as np, pathlib, tempfile
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / w}
-        >>> loop = hl.train.Loop(train_step, np.float32(2), hl.data.arrays(np.ones(3), batch_size=1))
+        >>> loop = hl.train.Loop(train_step, np.float32(2), hl.data.from_arrays(np.ones(3), batch_size=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = loop.run(folder, logging=hl.train.LoggingOptions(sinks=[Csv()]), progress=False)
         ...     for line in pathlib.Path(folder, "scalars.csv").read_text().splitlines():
@@ -178,7 +178,7 @@ class Csv(LineFile):
 
     name = "scalars.csv"
     header = b"step,tag,value,time\n"
-    begins_with = re.compile(rb"(?P<step>\d*),")
+    line_pattern = re.compile(rb"(?P<step>\d*),")
 
     def lines(self, points: Sequence[Point]) -> Iterator[str]:
         """Returns the rows of scalars."""
@@ -213,10 +213,10 @@ class JsonLines(LineFile):
         >>> import hookline as hl, json, numpy as np, pathlib, tempfile
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / w}
-        >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.arrays(np.ones(3), batch_size=1))
+        >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.from_arrays(np.ones(3), batch_size=1))
         >>> logging = hl.train.LoggingOptions(sinks=[JsonLines()], hparams={"rate": 0.1})
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = loop.run(folder, logging=logging, watch=None, progress=False)
+        ...     _ = loop.run(folder, logging=logging, nan_check=None, progress=False)
         ...     for line in pathlib.Path(folder, "points.jsonl").read_text().splitlines():
         ...         print({name: value for name, value in json.loads(line).items() if name != "time"})
         {'step': 0, 'hparams': {'rate': 0.1}}
@@ -225,31 +225,31 @@ class JsonLines(LineFile):
 
     takes = ("scalar", "text", "histogram", "hparams")
     name = "points.jsonl"
-    begins_with = re.compile(rb'\{"step": (?P<step>\d+|null), "(?:tag|(?P<again>hparams))":')
+    line_pattern = re.compile(rb'\{"step": (?P<step>\d+|null), "(?:tag|(?P<again>hparams))":')
 
-    def open(self, start: Start) -> None:
+    def open(self, start: RunInfo) -> None:
         """Opens the file, and writes the hyperparameters."""
         super().open(start)
         if start.hparams:
-            self.append(_line({"step": start.step, "hparams": start.hparams, "time": clock.time()}).encode())
+            self.append(_json_line({"step": start.step, "hparams": start.hparams, "time": clock.time()}).encode())
 
     def lines(self, points: Sequence[Point]) -> Iterator[str]:
         """Returns the lines of points."""
         for point in points:
             found = {"step": point.step, "tag": point.tag, "value": point.value, "time": point.time}
-            yield _line(found if point.kind == "scalar" else found | {"kind": point.kind})
+            yield _json_line(found if point.kind == "scalar" else found | {"kind": point.kind})
 
 
-def _line(found: Mapping[str, Any]) -> str:
-    return json.dumps(_valid(found), allow_nan=False) + "\n"
+def _json_line(found: Mapping[str, Any]) -> str:
+    return json.dumps(_json_safe(found), allow_nan=False) + "\n"
 
 
-def _valid(value: Any) -> Any:
+def _json_safe(value: Any) -> Any:
     """Replaces NaN and infinities, which JSON lacks, by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Histogram):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {name: _valid(item) for name, item in value.items()}
-    return [_valid(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: _json_safe(item) for name, item in value.items()}
+    return [_json_safe(item) for item in value] if isinstance(value, list | tuple) else value

@@ -13,9 +13,9 @@ from typing import Any
 
 from hookline import arguments, log
 from hookline.checkpoint.saving import durable
-from hookline.sinks.sink import Histogram, Point, Sink, Start
+from hookline.sinks.sink import Histogram, Point, RunInfo, Sink
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Service(Sink):
@@ -39,9 +39,9 @@ class Service(Sink):
         self._path: str | None = None
         self._run: str | None = None
         self._sent: dict[str, int] = {}
-        self._before: dict[str, int] = {}
+        self._sent_before: dict[str, int] = {}
 
-    def connect(self, run: str | None, start: Start) -> str:
+    def connect(self, run: str | None, start: RunInfo) -> str:
         """Continues a run, or starts one; returns its id.
 
         Raises:
@@ -57,11 +57,11 @@ class Service(Sink):
         """Ends the run."""
         raise NotImplementedError
 
-    def open(self, start: Start) -> None:
+    def open(self, start: RunInfo) -> None:
         """Continues or starts the run."""
         if self._run is None:
             self._path = os.path.join(start.folder, f".{self.name}.json") if start.folder else None
-            known, self._sent = (None, {}) if start.is_new else self._recalled()
+            known, self._sent = (None, {}) if start.is_new else self._load_state()
             try:
                 self._run = self.connect(known, start)
             except Exception as error:
@@ -70,35 +70,35 @@ class Service(Sink):
                         f"The run to continue, {known}, is that of '{self._path}'. Without that file a new run starts."
                     )
                 raise
-            self._remember()
-        self._before = dict(self._sent)
+            self._save_state()
+        self._sent_before = dict(self._sent)
 
     def write(self, points: Sequence[Point]) -> None:
         """Sends the points that were not sent before."""
-        new = [point for point in points if point.step is None or point.step > self._before.get(point.tag, -1)]
+        new = [point for point in points if point.step is None or point.step > self._sent_before.get(point.tag, -1)]
         if new:
             self.send(new)
             self._sent |= {point.tag: point.step for point in new if point.step is not None}
-            self._remember()
+            self._save_state()
 
     def close(self, failed: bool) -> None:
         """Ends the run; a later session may continue it."""
         self._run = None
         self.disconnect(failed)
 
-    def _recalled(self) -> tuple[str | None, dict[str, int]]:
+    def _load_state(self) -> tuple[str | None, dict[str, int]]:
         if self._path is None or not os.path.exists(self._path):
             return None, {}
         with open(self._path, encoding="utf-8") as file:
             found = json.load(file)
         return found["run"], found["sent"]
 
-    def _remember(self) -> None:
+    def _save_state(self) -> None:
         if self._path is None:
             return
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            durable.write(self._path, json.dumps({"run": self._run, "sent": self._sent}))
+            durable.write_text(self._path, json.dumps({"run": self._run, "sent": self._sent}))
         except OSError as error:
             _logger.warning(
                 "%s goes on without '%s', which it could not write: after a restart, points may be sent twice, or "
@@ -110,8 +110,8 @@ class Service(Sink):
 
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
-_AT_ONCE = 1000  # The servers refuse more.
-_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED")
+_MAX_BATCH = 1000  # The servers refuse more.
+_TRANSIENT_CODES = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED")
 
 
 class Mlflow(Service):
@@ -147,66 +147,68 @@ class Mlflow(Service):
         tags: dict[str, Any] | None = None,
     ) -> None:
         for argument, value in (("experiment", experiment), ("tracking_uri", tracking_uri), ("run_name", run_name)):
-            arguments.text("Mlflow", argument, value, optional=argument != "experiment")
+            arguments.check_str("Mlflow", argument, value, optional=argument != "experiment")
         super().__init__()
         self._experiment, self._uri, self._name = experiment, tracking_uri, run_name
-        self._tags = arguments.mapping("Mlflow", "tags", tags, optional=True)
-        self._runs: Any = None
+        self._tags = arguments.check_mapping("Mlflow", "tags", tags, optional=True)
+        self._mlflow_client: Any = None
         self._id = ""
 
-    def connect(self, run: str | None, start: Start) -> str:
+    def connect(self, run: str | None, start: RunInfo) -> str:
         """Starts a run, or continues one."""
         try:
-            return self._connected(run, start)
+            return self._start_run(run, start)
         except self.client.MlflowException as error:
-            if error.error_code in _PASSING:
+            if error.error_code in _TRANSIENT_CODES:
                 raise ConnectionError(str(error)) from error
             raise
 
-    def _connected(self, run: str | None, start: Start) -> str:
-        self._runs = self.client.MlflowClient(self._uri)
+    def _start_run(self, run: str | None, start: RunInfo) -> str:
+        self._mlflow_client = self.client.MlflowClient(self._uri)
         if run is None:
-            found = self._runs.get_experiment_by_name(self._experiment)
-            where = self._runs.create_experiment(self._experiment) if found is None else found.experiment_id
-            self._id = self._runs.create_run(where, run_name=self._name, tags=self._tags).info.run_id
+            found = self._mlflow_client.get_experiment_by_name(self._experiment)
+            where = self._mlflow_client.create_experiment(self._experiment) if found is None else found.experiment_id
+            self._id = self._mlflow_client.create_run(where, run_name=self._name, tags=self._tags).info.run_id
         else:
-            self._runs.update_run(run, status="RUNNING")
+            self._mlflow_client.update_run(run, status="RUNNING")
             self._id = run
-        known = self._runs.get_run(self._id).data.params
-        given = {_clean(name): str(value) for name, value in start.hparams.items()}
+        known = self._mlflow_client.get_run(self._id).data.params
+        given = {_clean_name(name): str(value) for name, value in start.hparams.items()}
         changed = [name for name in known if given.get(name, known[name]) != known[name]]
         if changed:
             _logger.warning("Mlflow keeps the hyperparameters of the run's beginning, other values now: %s.", changed)
         entities = self.client.entities
         for name, value in given.items():
             if name not in known:
-                self._runs.log_batch(self._id, params=[entities.Param(name, value)])
+                self._mlflow_client.log_batch(self._id, params=[entities.Param(name, value)])
         return self._id
 
     def send(self, points: Sequence[Point]) -> None:
         """Logs metrics, in batches, and artifacts."""
         numbers = [
-            self.client.entities.Metric(_clean(point.tag), point.value, int(point.time * 1000), point.step or 0)
+            self.client.entities.Metric(_clean_name(point.tag), point.value, int(point.time * 1000), point.step or 0)
             for point in points
             if point.kind == "scalar"
         ]
-        for place in range(0, len(numbers), _AT_ONCE):
-            self._runs.log_batch(self._id, metrics=numbers[place : place + _AT_ONCE])
+        for place in range(0, len(numbers), _MAX_BATCH):
+            self._mlflow_client.log_batch(self._id, metrics=numbers[place : place + _MAX_BATCH])
         for point in points:
             if point.kind == "image":
                 from PIL import Image
 
                 image = Image.open(io.BytesIO(point.value))
-                self._runs.log_image(self._id, image, key=_clean(point.tag), step=point.step or 0)
+                self._mlflow_client.log_image(self._id, image, key=_clean_name(point.tag), step=point.step or 0)
             elif point.kind == "text":
-                self._runs.log_text(self._id, point.value, f"text/{_clean(point.tag)}/{point.step or 0}.md")
+                self._mlflow_client.log_text(
+                    self._id, point.value, f"text/{_clean_name(point.tag)}/{point.step or 0}.md"
+                )
 
     def disconnect(self, failed: bool) -> None:
         """Ends the run, as failed or finished."""
-        self._runs.set_terminated(self._id, "FAILED" if failed else "FINISHED")
+        self._mlflow_client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
 
-def _clean(name: str) -> str:
+def _clean_name(name: str) -> str:
     return _NOT_ALLOWED.sub("_", name)
 
 
@@ -237,20 +239,20 @@ class Wandb(Service):
     def __init__(self, **init: Any) -> None:
         super().__init__()
         self._init = init
-        self._live: Any = None
+        self._wandb_run: Any = None
         self._is_given = False
 
-    def connect(self, run: str | None, start: Start) -> str:
+    def connect(self, run: str | None, start: RunInfo) -> str:
         """Starts a run, or continues one."""
         again = {} if run is None else {"id": run, "resume": "allow"}
         self._is_given = self.client.run is not None
         try:
-            self._live = self.client.run or self.client.init(**{"dir": start.folder, **self._init, **again})
+            self._wandb_run = self.client.run or self.client.init(**{"dir": start.folder, **self._init, **again})
         except self.client.errors.CommError as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
-        self._live.config.update(start.hparams, allow_val_change=True)
-        self._live.define_metric("*", step_metric=_STEP)
-        return self._live.id
+        self._wandb_run.config.update(start.hparams, allow_val_change=True)
+        self._wandb_run.define_metric("*", step_metric=_STEP)
+        return self._wandb_run.id
 
     def send(self, points: Sequence[Point]) -> None:
         """Logs the points of each step together."""
@@ -258,13 +260,13 @@ class Wandb(Service):
         for point, following in zip(points, [*points[1:], None], strict=True):
             values[point.tag] = self._value(point)
             if following is None or following.step != point.step or following.tag in values:
-                self._live.log(values if point.step is None else values | {_STEP: point.step})
+                self._wandb_run.log(values if point.step is None else values | {_STEP: point.step})
                 values = {}
 
     def disconnect(self, failed: bool) -> None:
         """Ends the run, as failed or finished."""
         if not self._is_given:
-            self._live.finish(exit_code=int(failed))
+            self._wandb_run.finish(exit_code=int(failed))
 
     def _value(self, point: Point) -> Any:
         if point.kind == "image":
@@ -274,11 +276,11 @@ class Wandb(Service):
         if point.kind == "text":
             return self.client.Html(f"<pre>{html.escape(point.value)}</pre>")
         if point.kind == "histogram":
-            return self.client.Histogram(np_histogram=_edged(point.value, self.client.Histogram.MAX_LENGTH))
+            return self.client.Histogram(np_histogram=_merge_buckets(point.value, self.client.Histogram.MAX_LENGTH))
         return point.value
 
 
-def _edged(histogram: Histogram, most: int) -> tuple[list[float], list[float]]:
+def _merge_buckets(histogram: Histogram, most: int) -> tuple[list[float], list[float]]:
     """Merges a histogram to at most `most` counts; returns them and the edges of their buckets."""
     counts, edges = histogram.counts, [min([histogram.least, *histogram.limits[:1]]), *histogram.limits]
     if counts and not counts[0]:  # An empty first bucket only marks the start of the second.

@@ -43,7 +43,7 @@ class Histogram(NamedTuple):
     counts: list[float]
 
 
-class Start(NamedTuple):
+class RunInfo(NamedTuple):
     """The start of a session, or its continuation after a recovery.
 
     Attributes:
@@ -68,7 +68,7 @@ class Sink:
     calls come from one thread of the sink, one at a time, so no step waits for them. If `write` raises, a WARNING is
     logged, the training goes on, and these points are lost; the next attempt follows after ten seconds. Until then up
     to 10,000 summaries or 64 MB wait. The end of the session logs the number of lost ones. A session with
-    `strict_events=True` ends with the error.
+    `raise_on_write_errors=True` ends with the error.
 
     Attributes:
         takes: The kinds of points for `write`, and "hparams" if `open` uses them. Other kinds are left out, with one
@@ -83,7 +83,7 @@ class Sink:
         ...             print(point.step, point.tag, point.value)
         >>> def train_step(w, batch):
         ...     return w + batch.mean(), {"loss": 1 / (1 + w)}
-        >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.arrays(np.ones(4), batch_size=1))
+        >>> loop = hl.train.Loop(train_step, np.float32(0), hl.data.from_arrays(np.ones(4), batch_size=1))
         >>> _ = loop.run(logging=hl.train.LoggingOptions(sinks=[Show()], summary_steps=2), progress=False)
         1 loss 1.0
         3 loss 0.33333334
@@ -92,7 +92,7 @@ class Sink:
     takes: Collection[str] = ("scalar",)
     close_secs: float = 120.0
 
-    def open(self, start: Start) -> None:
+    def open(self, start: RunInfo) -> None:
         """Opens the sink at the start of a session, and again after a recovery.
 
         Raises:

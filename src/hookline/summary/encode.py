@@ -46,17 +46,17 @@ def scalar(tag: str, value: Any) -> bytes:
         number = float(value) if isinstance(value, int | float) else _real_number(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise errors.InvalidArgumentError.from_message(
-            f"Summary {tag!r} requires one number, got {_described(value)}; reduce it first (a mean, a norm) or write "
+            f"Summary {tag!r} requires one number, got {_describe(value)}; reduce it first (a mean, a norm) or write "
             f"a histogram.",
         ) from error
     try:
-        return _before_number(tag) + _FLOAT.pack(number)
+        return _scalar_prefix(tag) + _FLOAT.pack(number)
     except OverflowError:
-        return _before_number(tag) + _FLOAT.pack(math.copysign(math.inf, number))
+        return _scalar_prefix(tag) + _FLOAT.pack(math.copysign(math.inf, number))
 
 
 @functools.lru_cache(maxsize=4096)
-def _before_number(tag: str) -> bytes:
+def _scalar_prefix(tag: str) -> bytes:
     """Returns a scalar's `Summary` without its last four bytes, the number: it is the same at every step."""
     head = records.length_delimited(1, tag.encode()) + records.key(2, 5)
     return records.key(1, 2) + records.varint(len(head) + _FLOAT.size) + head
@@ -69,7 +69,7 @@ def _real_number(value: Any) -> float:
     return float(array)
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     try:
         array = np.asarray(value)
     except Exception:
@@ -116,12 +116,12 @@ def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
     sizes = [size for size in shape[1:3] if isinstance(size, int)]
     channels = shape[3] if len(shape) == 4 and isinstance(shape[3], int) else 1
     if len(shape) != 4 or channels not in _CHANNELS or 0 in sizes:
-        raise _refusal(
+        raise _invalid(
             f"Image summary {name!r} requires shape [batch, height, width, channels] with 1 (grey), 3 (RGB) or 4 "
             f"(RGBA) channels and at least one pixel, got {list(shape)}."
         )
     if dtype != jnp.uint8 and not jnp.issubdtype(dtype, jnp.floating):
-        raise _refusal(
+        raise _invalid(
             f"Image summary {name!r} requires uint8 (0 to 255) or floating point values, which are rescaled, got "
             f"{dtype}: convert them first."
         )
@@ -135,11 +135,11 @@ def image(tag: str, images: Any, max_outputs: int) -> bytes:
     for place, pixels in enumerate(np.asarray(images)):
         message = summary.value.add(tag=_tag(tag, "image", place, max_outputs)).image
         message.height, message.width, message.colorspace = pixels.shape
-        message.encoded_image_string = _png(pixels if pixels.dtype == np.uint8 else _rescaled(pixels))
+        message.encoded_image_string = _png(pixels if pixels.dtype == np.uint8 else _rescale(pixels))
     return summary.SerializeToString()
 
 
-def _rescaled(pixels: np.ndarray) -> np.ndarray:
+def _rescale(pixels: np.ndarray) -> np.ndarray:
     """Returns floating point pixels as bytes: 0.0 is black, or in the middle if some are negative."""
     values = pixels.astype(np.promote_types(pixels.dtype, np.float32))
     finite = np.asarray(np.isfinite(values).all(axis=-1))
@@ -159,15 +159,15 @@ def _png(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def check_clips(name: str, shape: Sequence[Any], dtype: Any) -> None:
+def check_audio(name: str, shape: Sequence[Any], dtype: Any) -> None:
     """Raises `InvalidArgumentError` unless arrays of this shape and dtype are sound."""
     if len(shape) not in (2, 3) or 0 in [size for size in shape[2:] if isinstance(size, int)]:
-        raise _refusal(
+        raise _invalid(
             f"Audio summary {name!r} requires shape [batch, frames] or [batch, frames, channels] with at least one "
             f"channel, got {list(shape)}."
         )
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise _refusal(
+        raise _invalid(
             f"Audio summary {name!r} requires floating point values between -1 and 1, got {dtype}: divide by the "
             f"largest value that the integers can have."
         )
@@ -191,7 +191,7 @@ def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
 def _sample_rate(tag: str, given: Any) -> float:
     rate = np.asarray(given)
     if rate.size != 1 or rate.dtype.kind not in "iuf" or not 0.5 < rate.item() < 2**32:
-        raise _refusal(f"Audio summary {tag!r} requires a positive number of frames a second, got {given!r}.")
+        raise _invalid(f"Audio summary {tag!r} requires a positive number of frames a second, got {given!r}.")
     return float(rate.item())
 
 
@@ -212,7 +212,7 @@ def _tag(tag: str, kind: str, place: int, max_outputs: int) -> str:
     return f"{tag}/{kind}/{place}" if max_outputs > 1 else f"{tag}/{kind}"
 
 
-def _refusal(text: str) -> errors.InvalidArgumentError:
+def _invalid(text: str) -> errors.InvalidArgumentError:
     return errors.InvalidArgumentError.from_message(text)
 
 
@@ -236,7 +236,7 @@ class BucketCounts(NamedTuple):
     most: Any
 
 
-def count(values: Any) -> BucketCounts:
+def count_buckets(values: Any) -> BucketCounts:
     """Counts the values of a pytree into buckets. Meant for use inside `jax.jit`.
 
     Args:
@@ -256,7 +256,7 @@ def count(values: Any) -> BucketCounts:
         raise errors.InvalidArgumentError.from_message(
             f"A histogram holds at most {_MOST_VALUES} values, got {sum(sizes)}: make several of them."
         )
-    parts = [placement.whole(_count_leaf, leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
+    parts = [placement.apply_replicated(_count_leaf, leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
     counts, non_finite, total, squares, least, most = (list(column) for column in zip(*parts, strict=True))
     return BucketCounts(
         sum(counts), sum(non_finite), sum(total), sum(squares), jnp.stack(least).min(), jnp.stack(most).max()

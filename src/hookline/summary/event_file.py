@@ -21,7 +21,7 @@ _STAMP = re.compile(r"events\.out\.tfevents\.(\d{10,12})(?:_(\d{6}))?\.")
 _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
 
-Pending = tuple[float, int | None, bytes, bytes]
+PendingEvent = tuple[float, int | None, bytes, bytes]
 """An event to be written: its time, step, field of `Event` and the serialized value of that field.
 
 With an empty field the value is a whole serialized `Event`.
@@ -38,7 +38,7 @@ class EventFile:
 
     Attributes:
         failure: The error of a failed append; None until then. Afterwards the file takes no more records.
-        events: The number of its records, not counting the first one of each event file.
+        num_events: The number of its records, not counting the first one of each event file.
 
     Raises:
         OSError: The directory or the file cannot be created or started. No file is left behind.
@@ -49,36 +49,36 @@ class EventFile:
 
         self._protos = protos
         self.failure: OSError | None = None
-        self.events = 0
-        self._synced = 0
-        self._told: set[str] = set()
+        self.num_events = 0
+        self._num_synced = 0
+        self._tags_with_metadata: set[str] = set()
         self._size = 0
         self._closed = False
-        self._using = threading.Lock()
-        self._unsynced_directories = _made(logdir)
-        self.path, self._descriptor = _created(logdir, suffix)
+        self._lock = threading.Lock()
+        self._unsynced_directories = _make_directory(logdir)
+        self.path, self._descriptor = _create_file(logdir, suffix)
         self.append([(clock.time(), None, _FILE_VERSION, b"brain.Event:2")])
-        self.events = 0
+        self.num_events = 0
         if self.failure is not None:
             self.close()
             raise self.failure
 
     @property
-    def unsynced(self) -> int:
+    def num_unsynced(self) -> int:
         """The number of its events that may not survive a crash of the machine."""
-        return self.events - self._synced
+        return self.num_events - self._num_synced
 
     @property
-    def deleted(self) -> bool:
+    def is_deleted(self) -> bool:
         """Whether its path no longer exists."""
         return not os.path.exists(self.path)
 
-    def append(self, events: list[Pending]) -> int:
+    def append(self, events: list[PendingEvent]) -> int:
         """Appends the records of events, and returns how many are in the file; if not all, `failure` has the error."""
         # Nearly all summaries are scalars. They have no metadata and should not pay for it.
         framed = [
             records.event_record(
-                secs, step, key, self._slim(value) if key == _SUMMARY and _METADATA in value else value
+                secs, step, key, self._drop_known_metadata(value) if key == _SUMMARY and _METADATA in value else value
             )
             for secs, step, key, value in events
         ]
@@ -98,10 +98,10 @@ class EventFile:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size + written)
         self._size += written
-        self.events += whole
+        self.num_events += whole
         return whole
 
-    def _slim(self, summary: bytes) -> bytes:
+    def _drop_known_metadata(self, summary: bytes) -> bytes:
         """Returns a serialized summary without the metadata of tags that were written before."""
         try:
             message = self._protos.Summary.FromString(summary)
@@ -109,27 +109,27 @@ class EventFile:
             return summary
         is_slimmer = False
         for value in message.value:
-            if value.HasField("metadata") and value.tag in self._told:
+            if value.HasField("metadata") and value.tag in self._tags_with_metadata:
                 value.ClearField("metadata")
                 is_slimmer = True
             elif value.HasField("metadata"):
-                self._told.add(value.tag)
+                self._tags_with_metadata.add(value.tag)
         return message.SerializeToString() if is_slimmer else summary
 
     def sync(self) -> None:
         """Returns when everything appended before the call, and the file's name, are on the disk; raises `OSError`."""
-        with self._using:
+        with self._lock:
             self._sync()
 
     def _sync(self) -> None:
-        events = self.events  # Counted before the sync, which may not cover records that are appended meanwhile.
-        if self._closed or events == self._synced:
+        events = self.num_events  # Counted before the sync, which may not cover records that are appended meanwhile.
+        if self._closed or events == self._num_synced:
             return
         os.fsync(self._descriptor)
         while self._unsynced_directories:
             _sync_directory(self._unsynced_directories[-1])
             self._unsynced_directories.pop()
-        self._synced = events
+        self._num_synced = events
 
     def close(self) -> None:
         """Syncs and closes the file; may be repeated. A file that failed before its first event is removed.
@@ -137,7 +137,7 @@ class EventFile:
         Raises:
             OSError: It is closed, but its latest events may not be on the disk.
         """
-        with self._using:
+        with self._lock:
             if self._closed:
                 return
             try:
@@ -146,12 +146,12 @@ class EventFile:
                 self._closed = True
                 with suppress(OSError):
                     os.close(self._descriptor)
-                if self.failure is not None and not self.events:
+                if self.failure is not None and not self.num_events:
                     with suppress(OSError):
                         os.unlink(self.path)
 
 
-def _made(logdir: str) -> list[str]:
+def _make_directory(logdir: str) -> list[str]:
     """Makes a directory and returns the directories to sync, so that its contents can be found again."""
     entered = [logdir]
     while not os.path.lexists(entered[-1]):
@@ -160,7 +160,7 @@ def _made(logdir: str) -> list[str]:
     return entered
 
 
-def _created(logdir: str, suffix: str) -> tuple[str, int]:
+def _create_file(logdir: str, suffix: str) -> tuple[str, int]:
     """Makes a file whose name sorts after all event files in the directory; returns its path and descriptor.
 
     Readers take the files of a directory in the order of their names and do not go back to an earlier one. The second
@@ -168,7 +168,7 @@ def _created(logdir: str, suffix: str) -> tuple[str, int]:
     set back, or time stands still, the newest file decides.
     """
     while True:
-        stamp = max(int(clock.time() * 1e6), 1 + max(map(_stamp, os.listdir(logdir)), default=-1))
+        stamp = max(int(clock.time() * 1e6), 1 + max(map(_timestamp_of, os.listdir(logdir)), default=-1))
         secs, micros = divmod(stamp, 1_000_000)
         name = f"events.out.tfevents.{secs:010d}_{micros:06d}.{socket.gethostname()}.{os.getpid()}{suffix}"
         path = os.path.join(logdir, name)
@@ -178,7 +178,7 @@ def _created(logdir: str, suffix: str) -> tuple[str, int]:
             continue  # Another thread was quicker.
 
 
-def _stamp(name: str) -> int:
+def _timestamp_of(name: str) -> int:
     found = _STAMP.match(name)
     return int(found[1]) * 1_000_000 + int(found[2] or 0) if found else -1
 

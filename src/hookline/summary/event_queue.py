@@ -9,16 +9,16 @@ from collections import deque
 from contextlib import suppress
 
 from hookline import clock, errors, log
-from hookline.summary.event_file import EventFile, Pending
+from hookline.summary.event_file import EventFile, PendingEvent
 
 _RETRY_SECS = 10.0
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
-_MOST_PENDING = 1000
+_MAX_PENDING = 1000
 
 
-class Outage:
+class WriteOutage:
     """Counts what a writer loses while it cannot write; a WARNING marks the beginning, INFO the end.
 
     Args:
@@ -26,32 +26,32 @@ class Outage:
         meanwhile: What becomes of more of it, and what is tried, before "every 10 s or so".
 
     Attributes:
-        under_way: Whether the last attempt has failed.
-        lost: How many things this outage has cost so far.
-        total: How many those before it did.
+        is_active: Whether the last attempt has failed.
+        num_lost: How many things this outage has cost so far.
+        total_lost: How many those before it did.
     """
 
     def __init__(
         self, things: str = "Events", meanwhile: str = ", perhaps more until a new file can be made, which is tried"
     ) -> None:
         self._things, self._meanwhile = things, meanwhile
-        self.under_way = False
-        self.lost = self.total = 0
+        self.is_active = False
+        self.num_lost = self.total_lost = 0
         self._began_at = 0.0
         self._tried_at = 0.0
 
     @property
-    def is_time_to_try(self) -> bool:
+    def is_retry_due(self) -> bool:
         """Whether the last attempt was long enough ago."""
         return clock.monotonic() >= self._tried_at + _RETRY_SECS
 
     def begin(self, failure: BaseException, lost: int) -> None:
         """Notes a failed attempt to write, the first or a later one, and the number of events lost with it."""
         self._tried_at = clock.monotonic()
-        self.lost += lost
-        if self.under_way:
+        self.num_lost += lost
+        if self.is_active:
             return
-        self.under_way = True
+        self.is_active = True
         self._began_at = self._tried_at
         _logger.warning(
             "%s The program goes on. %s lost so far: %d%s every %g s or so.",
@@ -65,10 +65,10 @@ class Outage:
     def end(self, how: str) -> None:
         """Logs how many events were lost in all, and resets the count."""
         secs = clock.monotonic() - self._began_at
-        _logger.info("%s %s lost: %d, in %.0f s.", how, self._things, self.lost, secs)
-        self.under_way = False
-        self.total += self.lost
-        self.lost = 0
+        _logger.info("%s %s lost: %d, in %.0f s.", how, self._things, self.num_lost, secs)
+        self.is_active = False
+        self.total_lost += self.num_lost
+        self.num_lost = 0
 
 
 class EventQueue:
@@ -95,20 +95,20 @@ class EventQueue:
         self._suffix = suffix
         self._strict = strict
         self._process = os.getpid()
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingEvent] = deque()
         self._failure: OSError | None = None
-        self._failure_known = False
-        self._outage = Outage()
+        self._failure_raised = False
+        self._outage = WriteOutage()
         self._closing = False
         self._closed = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
         # None after it has failed.
         self._file: EventFile | None = None
-        self._place = logdir
+        self._location = logdir
         try:
             self._file = EventFile(logdir, suffix)
-            self._place = self._file.path
+            self._location = self._file.path
         except OSError as failure:
             message = f"FileWriter requires a directory in which it can make files, got {logdir!r}"
             error = errors.from_os_error(failure, message)
@@ -116,7 +116,7 @@ class EventQueue:
                 raise error from failure
             self._outage.begin(error, lost=0)
         atexit.register(self._close_at_exit)
-        self._thread = threading.Thread(target=self._work, name=f"hookline-summary:{logdir}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"hookline-summary:{logdir}", daemon=True)
         self._thread.start()
 
     @property
@@ -125,39 +125,39 @@ class EventQueue:
         return self._closing
 
     @property
-    def lost(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether its file can take no more events: a write has failed and it is strict, or the file was deleted."""
         file = self._file
-        return self._failure is not None or (file is not None and file.deleted)
+        return self._failure is not None or (file is not None and file.is_deleted)
 
-    def be_strict(self) -> None:
+    def set_strict(self) -> None:
         """Refuses events after the next failure."""
         self._strict = True
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
         """Queues an event; the arguments are those of `Pending`. Raises if it is closed, or an earlier write failed."""
         if self._closing or self._failure is not None:
-            raise self._refusal()
+            raise self._add_error()
         self._pending.append((wall_time, step, field, payload))
         if self._closing:  # Another thread closed it in between, perhaps after its last write.
-            raise self._refusal()
+            raise self._add_error()
         count = len(self._pending)
-        if count >= _MOST_PENDING:
+        if count >= _MAX_PENDING:
             self._write_pending()
         elif count >= self._max_queue and not self._wake.is_set():
             self._wake.set()
 
     def flush(self) -> None:
         """Writes all events queued so far; does nothing once closed. Raises if this or an earlier write failed."""
-        self._write_pending(insist=True)
+        self._write_pending(force=True)
         if self._failure is not None and not self._closing:
-            raise self._refusal()
+            raise self._add_error()
 
     def sync(self) -> None:
         """Does the same as `flush`, and returns when these events are on the disk."""
         if os.getpid() != self._process:
             return  # In a fork, the parent does it.
-        self._write_pending(insist=True)
+        self._write_pending(force=True)
         file = self._file
         if file is not None:
             try:
@@ -166,9 +166,9 @@ class EventQueue:
             except OSError as failure:
                 with self._lock:
                     if self._file is file:
-                        self._replace(file, failure, [], lost=file.unsynced)
+                        self._replace_file(file, failure, [], lost=file.num_unsynced)
         if self._failure is not None and not self._closing:
-            raise self._refusal()
+            raise self._add_error()
 
     def request_close(self) -> None:
         """Lets the background thread close the file when it next wakes.
@@ -183,11 +183,11 @@ class EventQueue:
             return  # In a fork, file and queue belong to the parent, which writes them itself.
         self._closing = True
         self._wake.set()
-        self._release()
+        self._close_file()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        if self._failure is not None and not self._failure_known:
-            raise self._told(self._failure)
+        if self._failure is not None and not self._failure_raised:
+            raise self._write_error(self._failure)
 
     def _close_at_exit(self) -> None:
         try:
@@ -195,16 +195,16 @@ class EventQueue:
         except errors.OpError as error:
             _logger.error("%s", error)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         # Real time, even under a fake clock: an idle writer must not advance the time of a test.
         real_time = clock.Clock()
         while not self._closing:
             real_time.wait(self._wake, self._flush_secs)
             self._wake.clear()
             self._write_pending()
-        self._release()
+        self._close_file()
 
-    def _release(self) -> None:
+    def _close_file(self) -> None:
         self._write_pending()
         with self._lock:
             if self._closed:
@@ -215,54 +215,54 @@ class EventQueue:
                 try:
                     file.close()
                 except OSError as failure:
-                    self._replace(file, failure, [], lost=file.unsynced)
-            if self._outage.under_way:
+                    self._replace_file(file, failure, [], lost=file.num_unsynced)
+            if self._outage.is_active:
                 self._outage.end(f"The FileWriter of {self._logdir} was closed before it could write again.")
         atexit.unregister(self._close_at_exit)
 
-    def _write_pending(self, insist: bool = False) -> None:
+    def _write_pending(self, force: bool = False) -> None:
         with self._lock:
             file = self._file
-            may_begin = not self._closing and (insist or self._outage.is_time_to_try)
+            may_begin = not self._closing and (force or self._outage.is_retry_due)
             # Counted first, so that a caller who adds without pause cannot keep this loop running for ever.
             count = len(self._pending)
-            can_wait = file is None and not (may_begin or self._closing) and count < _MOST_PENDING
+            can_wait = file is None and not (may_begin or self._closing) and count < _MAX_PENDING
             if not count or self._closed or can_wait:
                 return
             events = [self._pending.popleft() for _ in range(count)]
             if file is not None:
                 left = events[file.append(events) :]
                 if file.failure is not None:
-                    self._replace(file, file.failure, left)
+                    self._replace_file(file, file.failure, left)
             elif self._failure is None and may_begin:
-                left, failure = self._begin_with(events)
+                left, failure = self._start_file(events)
                 if failure is None:
-                    self._outage.end(f"FileWriter goes on in {self._place}.")
+                    self._outage.end(f"FileWriter goes on in {self._location}.")
                 elif self._strict:
                     self._failure = failure
                 else:
-                    self._outage.begin(self._explained(failure), len(left))
+                    self._outage.begin(self._as_op_error(failure), len(left))
             else:
-                self._outage.lost += len(events)
+                self._outage.num_lost += len(events)
 
-    def _replace(self, file: EventFile, failure: OSError, left: list[Pending], lost: int = 0) -> None:
+    def _replace_file(self, file: EventFile, failure: OSError, left: list[PendingEvent], lost: int = 0) -> None:
         """Abandons a failed file, and writes the events missing from it to a new one, if possible."""
         self._file = None
         try:
             file.close()
         except OSError:
-            lost = file.unsynced
+            lost = file.num_unsynced
         if self._strict:
             self._failure = failure
             return
-        explained = self._explained(failure)
+        explained = self._as_op_error(failure)
         if not self._closing:
-            left, _ = self._begin_with(left)
+            left, _ = self._start_file(left)
         self._outage.begin(explained, lost + len(left))
         if self._file is not None:
-            self._outage.end(f"FileWriter goes on in {self._place}.")
+            self._outage.end(f"FileWriter goes on in {self._location}.")
 
-    def _begin_with(self, events: list[Pending]) -> tuple[list[Pending], OSError | None]:
+    def _start_file(self, events: list[PendingEvent]) -> tuple[list[PendingEvent], OSError | None]:
         """Starts a new file with events; returns those that are not in it, and the reason."""
         try:
             file = EventFile(self._logdir, self._suffix)
@@ -270,26 +270,26 @@ class EventQueue:
             return events, failure
         left = events[file.append(events) :]
         if file.failure is None:
-            self._file, self._place = file, file.path
+            self._file, self._location = file, file.path
         else:
             with suppress(OSError):
                 file.close()
         return left, file.failure
 
-    def _refusal(self) -> Exception:
+    def _add_error(self) -> Exception:
         if self._failure is None or self._closing:
             return RuntimeError(
                 f"The FileWriter of {self._logdir} is closed; reopen() it to write to a new file. (What a session got "
                 "from FileWriterCache is closed with that session: get it anew in begin.)"
             )
-        return self._told(self._failure)
+        return self._write_error(self._failure)
 
-    def _told(self, failure: OSError) -> errors.OpError:
-        self._failure_known = True
+    def _write_error(self, failure: OSError) -> errors.OpError:
+        self._failure_raised = True
         advice = "and has lost its latest events (remove the cause, then close() and reopen() to go on in a new file)"
-        return self._explained(failure, f" {advice}")
+        return self._as_op_error(failure, f" {advice}")
 
-    def _explained(self, failure: OSError, advice: str = "") -> errors.OpError:
-        error = errors.from_os_error(failure, f"FileWriter could not write {self._place}{advice}")
+    def _as_op_error(self, failure: OSError, advice: str = "") -> errors.OpError:
+        error = errors.from_os_error(failure, f"FileWriter could not write {self._location}{advice}")
         error.__cause__ = failure
         return error

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self, SupportsInt
 
 from hookline import arguments, clock, log
-from hookline.coordination import peers
+from hookline.coordination import process_group
 from hookline.graph import Graph
 from hookline.summary import encode, records
 from hookline.summary.event_queue import EventQueue
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 _GRAPH_DEF = records.key(4, 2)
 _SUMMARY = records.key(5, 2)
 _SESSION_LOG = records.key(7, 2)
@@ -22,16 +22,16 @@ _TAGGED_RUN_METADATA = records.key(8, 2)
 _WHOLE_EVENT = b""
 
 
-class Unwritten:
+class NullQueue:
     """Drops events, because among processes that run in step only the chief writes. Its methods are `EventQueue`'s."""
 
     def __init__(self) -> None:
-        self.closed = self.lost = False
+        self.closed = self.is_broken = False
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
         """Drops an event."""
 
-    def be_strict(self) -> None:
+    def set_strict(self) -> None:
         """Does nothing: no write can fail."""
 
     def flush(self) -> None:
@@ -49,10 +49,10 @@ class Unwritten:
         self.closed = True
 
 
-class Follower(Protocol):
+class SummaryTap(Protocol):
     """Gets the summaries that a writer is given, too."""
 
-    def take(self, time: float, step: int | None, summary: bytes) -> None:
+    def receive(self, time: float, step: int | None, summary: bytes) -> None:
         """Takes a serialized summary and the time of its event, at once."""
 
     def sync(self) -> None:
@@ -118,14 +118,14 @@ class FileWriter:
         *,
         strict: bool = True,
     ) -> None:
-        self._logdir = arguments.path("FileWriter", "logdir", logdir)
-        arguments.text("FileWriter", "filename_suffix", filename_suffix, optional=True)
+        self._logdir = arguments.check_path("FileWriter", "logdir", logdir)
+        arguments.check_str("FileWriter", "filename_suffix", filename_suffix, optional=True)
         if not self._logdir or "://" in self._logdir:
             raise ValueError(
                 f"FileWriter requires a directory of a local or mounted file system, got {self._logdir!r}."
             )
-        arguments.whole("FileWriter", "max_queue", max_queue)
-        arguments.number("FileWriter", "flush_secs", flush_secs)
+        arguments.check_int("FileWriter", "max_queue", max_queue)
+        arguments.check_number("FileWriter", "flush_secs", flush_secs)
         if max_queue <= 0 or flush_secs <= 0:
             raise ValueError(
                 f"FileWriter requires a positive max_queue and flush_secs, got {max_queue!r} and {flush_secs!r}."
@@ -138,15 +138,15 @@ class FileWriter:
         self._settings = (os.path.abspath(self._logdir), max_queue, flush_secs, filename_suffix or "")
         self._strict = strict
         self._run_metadata_tags: set[str] = set()
-        self._followers: dict[Any, Follower] = {}
+        self._taps: dict[Any, SummaryTap] = {}
         self._open()
         if graph is not None:
             self.add_graph(graph)
         elif graph_def is not None:
-            self._add(_GRAPH_DEF, _serialized(graph_def, "GraphDef"), None)
+            self._add(_GRAPH_DEF, _serialize(graph_def, "GraphDef"), None)
 
     def _open(self) -> None:
-        self._queue = EventQueue(*self._settings, self._strict) if peers.speaks() else Unwritten()
+        self._queue = EventQueue(*self._settings, self._strict) if process_group.is_primary() else NullQueue()
         # The queue's thread must not keep a forgotten writer alive. At exit the queue closes itself.
         weakref.finalize(self, self._queue.request_close).atexit = False
 
@@ -155,19 +155,19 @@ class FileWriter:
         return self._logdir
 
     @property
-    def lost(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether its file can take no more: a write has failed and it is strict, or the file was deleted."""
-        return self._queue.lost
+        return self._queue.is_broken
 
     @property
     def strict(self) -> bool:
         """Whether a failed write is raised."""
         return self._strict
 
-    def be_strict(self) -> None:
+    def set_strict(self) -> None:
         """Makes failed writes raise, from the next one on."""
         self._strict = True
-        self._queue.be_strict()
+        self._queue.set_strict()
 
     @property
     def closed(self) -> bool:
@@ -186,7 +186,7 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
-        self._add(_SUMMARY, summary if type(summary) is bytes else _serialized(summary, "Summary"), global_step)
+        self._add(_SUMMARY, summary if type(summary) is bytes else _serialize(summary, "Summary"), global_step)
 
     def add_session_log(self, session_log: Any, global_step: SupportsInt | None = None) -> None:
         """Writes a `SessionLog`: `START` tells TensorBoard to drop earlier points from `global_step` on.
@@ -195,7 +195,7 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
-        self._add(_SESSION_LOG, _serialized(session_log, "SessionLog"), global_step)
+        self._add(_SESSION_LOG, _serialize(session_log, "SessionLog"), global_step)
 
     def add_graph(self, graph: Graph, global_step: SupportsInt | None = None) -> None:
         """Writes the operations of a graph, for TensorBoard's graph page.
@@ -226,7 +226,7 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
-        arguments.text("FileWriter.add_run_metadata", "tag", tag)
+        arguments.check_str("FileWriter.add_run_metadata", "tag", tag)
         if tag in self._run_metadata_tags:
             raise ValueError(f"FileWriter.add_run_metadata requires a new tag each time, got {tag!r} again.")
         if dataclasses.is_dataclass(run_metadata):
@@ -235,7 +235,7 @@ class FileWriter:
             self._add(_SUMMARY, encode.text(tag, lines), global_step)
         else:
             message = records.length_delimited(1, tag.encode())
-            message += records.length_delimited(2, _serialized(run_metadata, "RunMetadata"))
+            message += records.length_delimited(2, _serialize(run_metadata, "RunMetadata"))
             self._add(_TAGGED_RUN_METADATA, message, global_step)
         self._run_metadata_tags.add(tag)
 
@@ -246,32 +246,32 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
-        self._queue.add(0.0, None, _WHOLE_EVENT, _serialized(event, "Event"))
-        if self._followers and event.HasField("summary"):
-            self._tell(event.wall_time, event.step, event.summary.SerializeToString())
+        self._queue.add(0.0, None, _WHOLE_EVENT, _serialize(event, "Event"))
+        if self._taps and event.HasField("summary"):
+            self._notify_taps(event.wall_time, event.step, event.summary.SerializeToString())
 
     def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
         # The step may be an array on the device; it is read here, never on the background thread.
-        step = None if global_step is None else _whole(global_step)
+        step = None if global_step is None else _as_int(global_step)
         if step is not None and not -(2**63) <= step < 2**63:
             raise ValueError(f"FileWriter requires a step of at most 64 bits, got {step}.")
         now = clock.time()
         self._queue.add(now, step, field, payload)
-        if self._followers and field == _SUMMARY:
-            self._tell(now, step, payload)
+        if self._taps and field == _SUMMARY:
+            self._notify_taps(now, step, payload)
 
-    def _tell(self, time: float, step: int | None, summary: bytes) -> None:
-        for follower in self._followers.values():
-            follower.take(time, step, summary)
+    def _notify_taps(self, time: float, step: int | None, summary: bytes) -> None:
+        for follower in self._taps.values():
+            follower.receive(time, step, summary)
 
-    def follow(self, owner: Any, follower: Follower) -> None:
+    def add_tap(self, owner: Any, tap: SummaryTap) -> None:
         """Has a follower of this owner, and no other, get the summaries from now on."""
         # Another thread may be telling those that are there.
-        self._followers = {**self._followers, owner: follower}
+        self._taps = {**self._taps, owner: tap}
 
-    def unfollow(self, owner: Any) -> None:
+    def remove_tap(self, owner: Any) -> None:
         """Lets go of the follower of this owner, if it has one."""
-        self._followers = {other: follower for other, follower in self._followers.items() if other is not owner}
+        self._taps = {other: follower for other, follower in self._taps.items() if other is not owner}
 
     def flush(self) -> None:
         """Hands everything written so far to the operating system before it returns; does nothing once closed.
@@ -290,7 +290,7 @@ class FileWriter:
             OpError: This or an earlier write failed, and the writer is strict.
         """
         self._queue.sync()
-        for follower in self._followers.values():
+        for follower in self._taps.values():
             follower.sync()
 
     def close(self) -> None:
@@ -319,7 +319,7 @@ class FileWriter:
         self.close()
 
 
-def _serialized(message: Any, required: str) -> bytes:
+def _serialize(message: Any, required: str) -> bytes:
     if not hasattr(message, "SerializeToString"):
         raise TypeError(
             f"FileWriter requires a {required} message (or, for a summary, the bytes that are the value of a summary "
@@ -328,7 +328,7 @@ def _serialized(message: Any, required: str) -> bytes:
     return message.SerializeToString()
 
 
-def _whole(global_step: Any) -> int:
+def _as_int(global_step: Any) -> int:
     try:
         return int(global_step)
     except (TypeError, ValueError, OverflowError):

@@ -16,9 +16,9 @@ from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op, pl
 from hookline.graph.nodes import spec as specs
 from hookline.summary import encode
 
-_log = log.of(__name__)
+_log = log.get_logger(__name__)
 _TAGS = "summary_tags"
-_ABOVE: ContextVar[str] = ContextVar("what tags begin with", default="")
+_TAG_PREFIX: ContextVar[str] = ContextVar("what tags begin with", default="")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -108,7 +108,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
         return encode.histogram(tag, counted)
 
     clean = clean_name(name)
-    counted = op(encode.count, name=f"{clean}/buckets").node(values)
+    counted = op(encode.count_buckets, name=f"{clean}/buckets").node(values)
     return _summary(clean, encoded, counted, collections)
 
 
@@ -147,7 +147,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
         `tf.compat.v1.summary.image`, without `family`; the pixels are the same.
     """
     clean = clean_name(name)
-    first = _first(clean, tensor, max_outputs, functools.partial(encode.check_images, name))
+    first = _take_first(clean, tensor, max_outputs, functools.partial(encode.check_images, name))
     return _summary(clean, functools.partial(encode.image, max_outputs=max_outputs), first, collections)
 
 
@@ -185,13 +185,13 @@ def audio(
         `tf.compat.v1.summary.audio`, without `family`; the samples are the same.
     """
     clean = clean_name(name)
-    first = _first(clean, tensor, max_outputs, functools.partial(encode.check_clips, name))
+    first = _take_first(clean, tensor, max_outputs, functools.partial(encode.check_audio, name))
     return _summary(clean, functools.partial(encode.audio, max_outputs=max_outputs), (first, sample_rate), collections)
 
 
-def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]) -> Tensor:
+def _take_first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]) -> Tensor:
     """Checks a batch and returns a tensor of its first `count` items."""
-    arguments.whole(f"Summary {name!r}", "max_outputs", count, at_least=1)
+    arguments.check_int(f"Summary {name!r}", "max_outputs", count, at_least=1)
 
     def first(batch: Any) -> Any:
         try:
@@ -199,7 +199,7 @@ def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]
         except (TypeError, ValueError):
             raise TypeError(f"Summary {name!r} requires numbers, got {batch!r}.") from None
         check(batch.shape, batch.dtype)
-        return placement.whole(lambda batch: batch[:count], batch)
+        return placement.apply_replicated(lambda batch: batch[:count], batch)
 
     return op(first, name=f"{name}/first").node(tensor)
 
@@ -255,9 +255,9 @@ def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, na
         `tf.compat.v1.summary.merge`. Difference: the same tag in two inputs is not an error.
     """
     # Concatenating serialized messages of one type merges them.
-    listed = arguments.several("summary.merge", "inputs", inputs)
+    listed = arguments.check_list("summary.merge", "inputs", inputs)
     merged = host_op(lambda *summaries: b"".join(summaries), name=name or "merge_summary").node(*listed)
-    for collection in arguments.several("summary.merge", "collections", collections, optional=True):
+    for collection in arguments.check_list("summary.merge", "collections", collections, optional=True):
         get_default_graph().add_to_collection(collection, merged)
     return merged
 
@@ -289,9 +289,9 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collections: Sequence[str] | None) -> Tensor:
     graph = get_default_graph()
     clean = clean_name(name)
-    graph.check_open(f"Summary {name!r}")
-    given = arguments.several(f"Summary {name!r}", "collections", collections, optional=True)
-    wanted = tag = _ABOVE.get() + graph.current_scope + clean
+    graph.check_not_finalized(f"Summary {name!r}")
+    given = arguments.check_list(f"Summary {name!r}", "collections", collections, optional=True)
+    wanted = tag = _TAG_PREFIX.get() + graph.current_scope + clean
     taken = graph.get_collection(_TAGS)
     while tag in taken:
         tag = f"{wanted}_{taken.count(wanted)}"
@@ -317,11 +317,11 @@ def tags_below(family: str | None) -> Iterator[None]:
         >>> loss.op.name, Summary.FromString(value).value[0].tag
         ('total', 'losses/total')
     """
-    token = _ABOVE.set(f"{clean_name(family)}/" if family else "")
+    token = _TAG_PREFIX.set(f"{clean_name(family)}/" if family else "")
     try:
         yield
     finally:
-        _ABOVE.reset(token)
+        _TAG_PREFIX.reset(token)
 
 
 def clean_name(name: str) -> str:

@@ -11,19 +11,19 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from hookline import arguments, log
 from hookline.errors import OpError
-from hookline.summary.file_writer import FileWriter, Follower
+from hookline.summary.file_writer import FileWriter, SummaryTap
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
-class Following(Protocol):
+class TapProvider(Protocol):
     """Has what is written in a session followed."""
 
-    def follower(self, directory: str) -> Follower:
+    def tap_for(self, directory: str) -> SummaryTap:
         """Returns the follower of the writer of a directory."""
         ...
 
-    def named(self, name: str) -> Any:
+    def writer_without_files(self, name: str) -> Any:
         """Returns a writer that writes no files, of something with this name."""
         ...
 
@@ -37,23 +37,23 @@ class WriterScope:
         strict: Whether failed writes raise in the writers it takes.
 
     Attributes:
-        released: Whether it takes no more.
-        following: Follows the writers it takes; None where nobody does.
+        is_released: Whether it takes no more.
+        tap_provider: Follows the writers it takes; None where nobody does.
     """
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
-        self.released = False
-        self.following: Following | None = None
+        self.is_released = False
+        self.tap_provider: TapProvider | None = None
 
 
-SCOPE: ContextVar[WriterScope | None] = ContextVar("SCOPE", default=None)
+WRITER_SCOPE: ContextVar[WriterScope | None] = ContextVar("SCOPE", default=None)
 
 
 _NEVER_RELEASED = WriterScope()
 
 
-class _Shared(NamedTuple):
+class _CachedWriter(NamedTuple):
     """A cached writer and its owners."""
 
     writer: FileWriter
@@ -81,7 +81,7 @@ class FileWriterCache:
         sessions close the writers they took; `strict` and `sync`.
     """
 
-    _shared: ClassVar[dict[str, _Shared]] = {}
+    _shared: ClassVar[dict[str, _CachedWriter]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
@@ -97,25 +97,25 @@ class FileWriterCache:
             ValueError: `logdir` is empty or a URL.
             OpError: The directory cannot be written.
         """
-        path = arguments.path("FileWriterCache.get", "logdir", logdir)
+        path = arguments.check_path("FileWriterCache.get", "logdir", logdir)
         name = os.path.realpath(path) if path and "://" not in path else path
-        scope = SCOPE.get()
+        scope = WRITER_SCOPE.get()
         cls._close_dropped()
         with cls._lock:
-            if scope is None or scope.released:
+            if scope is None or scope.is_released:
                 scope = _NEVER_RELEASED
             if strict is None:
                 strict = scope.strict
             shared = cls._shared.get(name)
             if shared is None:
-                shared = cls._shared[name] = _Shared(FileWriter(path, strict=strict), weakref.WeakSet())
+                shared = cls._shared[name] = _CachedWriter(FileWriter(path, strict=strict), weakref.WeakSet())
             writer = shared.writer
-            if scope.following is not None and scope not in shared.scopes:
-                writer.follow(scope, scope.following.follower(name))
+            if scope.tap_provider is not None and scope not in shared.scopes:
+                writer.add_tap(scope, scope.tap_provider.tap_for(name))
             shared.scopes.add(scope)
             if strict:
-                writer.be_strict()
-            if writer.lost:
+                writer.set_strict()
+            if writer.is_broken:
                 try:
                     writer.close()
                 except OpError as error:
@@ -124,13 +124,13 @@ class FileWriterCache:
             return writer
 
     @classmethod
-    def follow(cls, scope: WriterScope, following: Following) -> None:
+    def add_taps(cls, scope: WriterScope, tap_provider: TapProvider) -> None:
         """Has the writers that a scope has taken, and will take, followed."""
         with cls._lock:
-            scope.following = following
+            scope.tap_provider = tap_provider
             for name, shared in cls._shared.items():
                 if scope in shared.scopes:
-                    shared.writer.follow(scope, following.follower(name))
+                    shared.writer.add_tap(scope, tap_provider.tap_for(name))
 
     @classmethod
     def _close_dropped(cls) -> None:
@@ -164,12 +164,12 @@ class FileWriterCache:
             OpError: A strict writer could not write its last events. The others are still closed.
         """
         with cls._lock:
-            scope.released = True
+            scope.is_released = True
             left = []
             for name, shared in list(cls._shared.items()):
                 if scope in shared.scopes:
                     shared.scopes.discard(scope)
-                    shared.writer.unfollow(scope)
+                    shared.writer.remove_tap(scope)
                     if not shared.scopes:
                         left.append(cls._shared.pop(name).writer)
         close_all("writer", [writer.close for writer in left])
@@ -187,7 +187,7 @@ class FileWriterCache:
         close_all("writer", [writer.close for writer in writers])
 
 
-def writer_of(directory: str | None, name: str = "") -> Any:
+def get_writer(directory: str | None, name: str = "") -> Any:
     """Returns the writer of a directory; without one, a writer to the sinks of the session alone, or None.
 
     Args:
@@ -196,8 +196,8 @@ def writer_of(directory: str | None, name: str = "") -> Any:
     """
     if directory:
         return FileWriterCache.get(directory)
-    scope = SCOPE.get()
-    return None if scope is None or scope.following is None else scope.following.named(name)
+    scope = WRITER_SCOPE.get()
+    return None if scope is None or scope.tap_provider is None else scope.tap_provider.writer_without_files(name)
 
 
 def close_all(thing: str, closes: Iterable[Callable[[], None]]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hookline.testing.check_hook import check_hook
 from hookline.testing.fake_clock import FakeClock
+from hookline.testing.fake_session import FakeSession
 from hookline.testing.read_events import read_events
 from hookline.testing.recording_hook import RecordedEvent, RecordingHook
-from hookline.testing.scripted_session import ScriptedSession
 
-__all__ = ["FakeClock", "RecordedEvent", "RecordingHook", "ScriptedSession", "check_hook", "read_events"]
+__all__ = ["FakeClock", "FakeSession", "RecordedEvent", "RecordingHook", "check_hook", "read_events"]

@@ -18,11 +18,11 @@ from hookline.checkpoint import Saver
 from hookline.errors import AbortedError
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or_create_global_step, group, op
 from hookline.hooks import SessionRunArgs
-from hookline.hooks.when import bare
+from hookline.hooks.only_for import unwrap
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
-from hookline.monitored.hooked.callbacks import CALLBACKS, Callback, override, with_callbacks
+from hookline.monitored.hooked.callbacks import CALLBACKS, Callback, overridden_callback, replace_callbacks
 from hookline.session import Session
-from hookline.testing.recording_hook import RecordingHook, plain
+from hookline.testing.recording_hook import RecordingHook, to_python
 
 MakeHook = Callable[[], Any]
 
@@ -64,7 +64,7 @@ def check_hook(make_hook: MakeHook) -> None:
         The documentation of `tf.train.SessionRunHook` states these rules, but nothing checks them there.
     """
     threads = set(threading.enumerate())
-    arguments.function("check_hook", "make_hook", make_hook)
+    arguments.check_callable("check_hook", "make_hook", make_hook)
     for check in (
         _begin_twice_adds_nothing,
         _callbacks_return_what_they_may,
@@ -99,9 +99,9 @@ def _begin_twice_adds_nothing(make_hook: MakeHook) -> None:
 
 def _callbacks_return_what_they_may(make_hook: MakeHook) -> None:
     with _model() as model:
-        hook = _watched(make_hook())
+        hook = _with_checked_results(make_hook())
         with _session(hook) as session:
-            _drive(session, [(model.fetches, model.train)] * 4)
+            _run_all(session, [(model.fetches, model.train)] * 4)
 
 
 def _results_are_the_callers_own(make_hook: MakeHook) -> None:
@@ -123,14 +123,14 @@ def _recovery_changes_no_result(make_hook: MakeHook) -> None:
 
 def _no_run_at_all(make_hook: MakeHook) -> None:
     with _model() as model:
-        _play(model, [make_hook()], [])
+        _run_session(model, [make_hook()], [])
 
 
 def _the_end_of_the_input(make_hook: MakeHook) -> None:
     with _model() as model:
         end = RecordingHook(failures={"before_run": [None, StopIteration("check_hook ends the input")]})
         with _session(make_hook(), end) as session:
-            _drive(session, [(model.fetches, model.train)] * 4)
+            _run_all(session, [(model.fetches, model.train)] * 4)
         assert "end" in end.callbacks, "A later hook got no end after the end of the input."
 
 
@@ -138,7 +138,7 @@ def _an_exception_passes_as_it_is(make_hook: MakeHook) -> None:
     failure = KeyError("check_hook fails")
     try:
         with _model() as model, _session(make_hook()) as session:
-            _drive(session, [(model.fetches, model.train)] * 2)
+            _run_all(session, [(model.fetches, model.train)] * 2)
             raise failure
     except KeyError as exc:
         if exc is not failure:
@@ -152,7 +152,7 @@ def _one_session_after_another(make_hook: MakeHook) -> None:
         hook = make_hook()
         for _ in range(2):
             with _session(hook) as session:
-                _drive(session, [(model.fetches, model.train)] * 3)
+                _run_all(session, [(model.fetches, model.train)] * 3)
 
 
 def _a_state_comes_back(make_hook: MakeHook) -> None:
@@ -161,7 +161,7 @@ def _a_state_comes_back(make_hook: MakeHook) -> None:
         with _model() as model:
             hook = make_hook()
             with _session(hook) as session:
-                _drive(session, [(model.fetches, model.train)] * 3)
+                _run_all(session, [(model.fetches, model.train)] * 3)
                 path = Saver().save(session, os.path.join(folder, "check"), 3)
                 saved = _call(hook, "get_state")
         if saved is not None:
@@ -191,12 +191,12 @@ class _FinalizedGraph:
             self.version = session.graph.version
 
 
-def _watched(hook: Any) -> Any:
+def _with_checked_results(hook: Any) -> Any:
     """Returns a hook that checks the results of its callbacks; the session treats it like any other hook."""
-    inner = bare(hook)
-    found = {name: override(inner, name) for name in CALLBACKS if name != "get_state"}
+    inner = unwrap(hook)
+    found = {name: overridden_callback(inner, name) for name in CALLBACKS if name != "get_state"}
     checked = {name: _checked(name, callback) for name, callback in found.items() if callback is not None}
-    watched = with_callbacks(inner, checked)
+    watched = replace_callbacks(inner, checked)
     if inner is hook:
         return watched
     hook.hook = watched
@@ -228,30 +228,30 @@ def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures:
             mine = [make() for make in hooks]
             # A session uses up an iterable of failures, so each gets its own.
             failing = RecordingHook(failures={name: list(each) for name, each in (failures or {}).items()})
-            results.append(_play(model, [*mine, failing], runs(model)))
+            results.append(_run_session(model, [*mine, failing], runs(model)))
     without, with_hook = results
     assert with_hook == without[: len(with_hook)], (
         f"The caller's results changed: without the hook {without}, with it {with_hook}."
     )
 
 
-def _play(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
+def _run_session(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
     """Runs a session with these hooks from begin to end, and checks that nothing is added to the graph meanwhile."""
     finalized = _FinalizedGraph()
     results: list[Any] = []
     with _session(finalized, *hooks) as session:
-        results = _drive(session, runs)
+        results = _run_all(session, runs)
     assert model.graph.version == finalized.version, "The hook added to the graph after begin."
     return results
 
 
-def _drive(session: MonitoredSession, runs: list[Any]) -> list[Any]:
+def _run_all(session: MonitoredSession, runs: list[Any]) -> list[Any]:
     """Makes the runs until a hook requests a stop, and returns the caller's results as plain values."""
     results = []
     for fetches in runs:
         if session.should_stop():
             break
-        results.append(plain(session.run(fetches)))
+        results.append(to_python(session.run(fetches)))
     return results
 
 

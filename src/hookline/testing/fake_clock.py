@@ -10,7 +10,7 @@ from types import TracebackType
 
 from hookline import arguments, clock
 
-_LOOK_EVERY_REAL_SECS = 0.001
+_POLL_REAL_SECS = 0.001
 
 
 class FakeClock(clock.Clock):
@@ -35,22 +35,22 @@ class FakeClock(clock.Clock):
     """
 
     def __init__(self, start: float = 1_000_000.0, *, autojump_secs: float | None = None) -> None:
-        self._now = arguments.number("FakeClock", "start", start)
+        self._now = arguments.check_number("FakeClock", "start", start)
         if autojump_secs is not None:
-            arguments.number("FakeClock", "autojump_secs", autojump_secs, at_least=0)
+            arguments.check_number("FakeClock", "autojump_secs", autojump_secs, at_least=0)
         self._autojump_secs = autojump_secs
         self._waiters = 0
         self._changed = threading.Condition()
         self._previous: clock.Clock | None = None
         self._released = False
-        self._strangers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._foreign_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
     def __enter__(self) -> FakeClock:
         if self._previous is not None:
             raise RuntimeError("FakeClock is installed already: leave its `with` block before entering it again.")
         self._released = False
-        self._strangers = weakref.WeakSet(threading.enumerate())
-        self._strangers -= {threading.current_thread(), threading.main_thread()}
+        self._foreign_threads = weakref.WeakSet(threading.enumerate())
+        self._foreign_threads -= {threading.current_thread(), threading.main_thread()}
         self._previous = clock.install(self)
         return self
 
@@ -79,7 +79,7 @@ class FakeClock(clock.Clock):
         Raises:
             ValueError: `secs` is negative.
         """
-        arguments.number("FakeClock.advance", "secs", secs)
+        arguments.check_number("FakeClock.advance", "secs", secs)
         if secs < 0:
             raise ValueError(f"FakeClock.advance requires secs >= 0, got {secs}: time does not go back.")
         with self._changed:
@@ -120,7 +120,7 @@ class FakeClock(clock.Clock):
 
     def _block(self, happened: Callable[[], bool], pause: Callable[[float], bool], timeout_secs: float | None) -> bool:
         deadline = float("inf") if timeout_secs is None else self._now + timeout_secs
-        jumps = timeout_secs is not None and threading.current_thread() not in self._strangers
+        jumps = timeout_secs is not None and threading.current_thread() not in self._foreign_threads
         blocked_secs, looks = 0.0, 0
         with self._counted_as_waiter():
             done = bool(happened())
@@ -128,8 +128,8 @@ class FakeClock(clock.Clock):
                 # Checked when notified, as with real time, so that a test fails if a notification is forgotten. Also
                 # checked occasionally, because a notification at the moment when a pause ends is lost.
                 looks += 1
-                done = (pause(_LOOK_EVERY_REAL_SECS) or looks % 1000 == 0) and bool(happened())
-                blocked_secs += _LOOK_EVERY_REAL_SECS
+                done = (pause(_POLL_REAL_SECS) or looks % 1000 == 0) and bool(happened())
+                blocked_secs += _POLL_REAL_SECS
                 if jumps and self._autojump_secs is not None and blocked_secs >= self._autojump_secs:
                     with self._changed:
                         self._now = max(self._now, deadline)

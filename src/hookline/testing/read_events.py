@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hookline import arguments
-from hookline.regular_file import NotReadable, open_regular
+from hookline.regular_file import UnreadableFileError, open_regular
 
 
 def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
@@ -35,11 +35,11 @@ def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
     # Imported here, because the reader imports more modules than all of hookline.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    logdir = arguments.path("read_events", "logdir", logdir)
+    logdir = arguments.check_path("read_events", "logdir", logdir)
     paths = [os.path.join(logdir, name) for name in sorted(os.listdir(logdir)) if "tfevents" in name]
     for path in paths:
         try:
             os.close(open_regular(path))
-        except NotReadable as error:
+        except UnreadableFileError as error:
             raise ValueError(f"read_events cannot read '{path}': {error}.") from error
     return [event for path in paths for event in LegacyEventFileLoader(path).Load()]

@@ -73,7 +73,7 @@ class RecordingHook(SessionRunHook):
         self.events = events if events is not None else []
         asks = fetches is not None or feed_dict is not None or options is not None
         self._args = SessionRunArgs(fetches, feed_dict, options) if asks else None
-        arguments.mapping("RecordingHook", "failures", failures, optional=True)
+        arguments.check_mapping("RecordingHook", "failures", failures, optional=True)
         self._failures = {callback: _each_call(failure) for callback, failure in (failures or {}).items()}
         self._stop_at_run = stop_at_run
         self._runs = 0
@@ -101,7 +101,7 @@ class RecordingHook(SessionRunHook):
         self._runs += 1
         if self._runs == self._stop_at_run:
             run_context.request_stop()
-        self._record("after_run", plain(run_values.results))
+        self._record("after_run", to_python(run_values.results))
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Records the call."""
@@ -118,11 +118,11 @@ class RecordingHook(SessionRunHook):
             raise failure
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """Returns a structure of results with Python numbers and lists instead of arrays; waits for the device.
 
     Example:
-        >>> plain([np.float32(0.5), {"logits": np.arange(3)}])
+        >>> to_python([np.float32(0.5), {"logits": np.arange(3)}])
         [0.5, {'logits': [0, 1, 2]}]
     """
 

@@ -19,7 +19,7 @@ import hookline as hl
 
 # Moments at which a process is killed.
 from hookline.checkpoint import orbax_io
-from hookline.session.running.engine import Engine
+from hookline.session.running.session_backend import SessionBackend
 
 # The points of each kind, and how late, at most, it is worth aiming there: the k of the k-th arrival.
 _KINDS = (
@@ -99,13 +99,15 @@ class Points:
         self._wrap_event_files()
         self._wrap(hl.train.Saver, "restore", lambda *_: "restore")
         self._wrap(hl.train.Saver, "save_async", self._saving)
-        self._wrap(orbax_io, "join_parts", lambda *_: "joining")
+        self._wrap(orbax_io, "merge_parts", lambda *_: "joining")
         self._wrap(hl.Session, "close", lambda *_: "close")
         # Runs that hooks ride on; initialisers are runs as well.
         self._wrap(
-            Engine, "run_with_hook_fetches", lambda engine, fetches, watched, *_: "step" if watched else "other run"
+            SessionBackend,
+            "run_with_hook_fetches",
+            lambda engine, fetches, watched, *_: "step" if watched else "other run",
         )
-        self._wrap(Engine, "load", lambda *_: "load")
+        self._wrap(SessionBackend, "load", lambda *_: "load")
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
 
     def _wrap(self, owner, name, kind_of, after=None):

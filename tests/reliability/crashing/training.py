@@ -41,14 +41,14 @@ def build(points, fault_at):
         points.reach("step: amid")
         return features(int(step))
 
-    def loss_of(params, features, targets, key):
+    def loss_fn(params, features, targets, key):
         points.traced()
         noise = 0.1 * jax.random.uniform(key)  # One number: each more makes the compiler slower, and nothing better.
         return jnp.mean((features @ params["weights"] + params["bias"] - targets + noise) ** 2)
 
     features_and_targets = hl.host_op(batch, spec=features(0))(step)
     params = hl.Variable({"weights": jnp.zeros(8), "bias": jnp.zeros(())}, name="params")
-    loss = hl.op(loss_of)(params, *features_and_targets, hl.random_key())
+    loss = hl.op(loss_fn)(params, *features_and_targets, hl.random_key())
     hl.summary.scalar("loss", loss)
     return hl.train.Optimizer(optax.adam(1e-2)).minimize(loss, global_step=step)
 

@@ -66,9 +66,9 @@ def _made(tf: Any, call: str, inputs: dict[str, Any]) -> tuple[list[Any], dict[s
     results = list(made) if isinstance(made, list | tuple) else [made]
     moving = {name: inputs[name] for name in inputs if name not in OTHERS and re.search(rf"\b{name}\b", call)}
     total = _total(tf, results)
-    slopes = [] if total is None else tf.gradients(total, list(moving.values()))
-    found = zip(moving, slopes, strict=False)
-    return results, {name: tf.convert_to_tensor(slope) for name, slope in found if slope is not None}
+    grads = [] if total is None else tf.gradients(total, list(moving.values()))
+    found = zip(moving, grads, strict=False)
+    return results, {name: tf.convert_to_tensor(grad) for name, grad in found if grad is not None}
 
 
 def _played(s: System, lines: list[str], arrays: dict[str, np.ndarray]) -> Record:
@@ -84,11 +84,11 @@ def _played(s: System, lines: list[str], arrays: dict[str, np.ndarray]) -> Recor
                 found[f"{line} error"] = type(error).__name__
         with tf.Session() as sess:
             values = sess.run(list(made.values()), feeds)
-        for (line, (results, _)), (got, slopes) in zip(made.items(), values, strict=True):
+        for (line, (results, _)), (got, grads) in zip(made.items(), values, strict=True):
             found[f"{line} value"] = [_rounded(value) for value in got]
             found[f"{line} shape"] = [_shape(result) for result in results]
             found[f"{line} dtype"] = [_dtype(np.asarray(value).dtype.name) for value in got]
-            found[f"{line} gradients"] = {name: _rounded(slope) for name, slope in slopes.items() if np.any(slope)}
+            found[f"{line} gradients"] = {name: _rounded(grad) for name, grad in grads.items() if np.any(grad)}
     return found
 
 

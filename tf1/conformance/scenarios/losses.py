@@ -41,8 +41,8 @@ def _values(tf: Any, losses: dict[str, Any], x: Any, feed: Any) -> Record:
     gradients = {name: tf.gradients(loss, x)[0] for name, loss in losses.items()}
     with tf.Session() as sess:
         sess.run(tf.global_variables_initializer())
-        values, slopes = sess.run([losses, gradients], feed)
-    return {name: [values[name], slopes[name]] for name in losses}
+        values, grads = sess.run([losses, gradients], feed)
+    return {name: [values[name], grads[name]] for name in losses}
 
 
 @scenario("v1.losses.elementwise")

@@ -22,15 +22,15 @@ def prepare(random, limit=None):
     """Replaces what a script must not notice, and returns the recorder of its runs."""
     import hookline_tf1 as tf
     from hookline.session import Session
-    from hookline.session.running.engine import Engine
+    from hookline.session.running.session_backend import SessionBackend
     from hookline_tf1._examples import mnist_data
 
     recorder = Recorder(limit)
     read = mnist_data.read_data_sets
     mnist_data.read_data_sets = lambda train_dir="", *args, **kwargs: read(os.environ["MNIST"], *args, **kwargs)
     Session.run = recorder.recording(Session.run, lambda result: result)
-    Engine.run_with_hook_fetches = recorder.recording(
-        Engine.run_with_hook_fetches, lambda result: result[0], hooked=True
+    SessionBackend.run_with_hook_fetches = recorder.recording(
+        SessionBackend.run_with_hook_fetches, lambda result: result[0], hooked=True
     )
     recorder.note_losses(tf.train.Optimizer)
     if random:

@@ -21,7 +21,7 @@ from typing import Any as _Any
 
 # isort: off
 from hookline_tf1 import _version as _version  # First: it refuses another hookline.
-from hookline.extend import held_back as _held_back
+from hookline.extend import defer_sigint as _held_back
 # isort: on
 
 with _held_back():

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.extend import SessionCall, of_worker
+from hookline.extend import SessionCall, fold_in_worker
 from hookline_tf1._machinery import dtypes
 from hookline_tf1._machinery.graphs import Graph, get_default_graph
 from hookline_tf1._machinery.graphs import set_random_seed as set_random_seed
@@ -51,7 +51,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
     def drawn(count: Any, **given: Any) -> Any:
         # XLA compiles this generator several times faster than the default one, and each variable draws its start.
         key = jax.random.fold_in(jax.random.key(base, impl="rbg"), stream)
-        return fn(jax.random.fold_in(of_worker(key), count), **given)
+        return fn(jax.random.fold_in(fold_in_worker(key), count), **given)
 
     return node(drawn, name, {"count": run_count()} | args, static=static, kind="random")
 

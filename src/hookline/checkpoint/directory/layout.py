@@ -11,12 +11,12 @@ import stat
 from typing import Any, NamedTuple
 
 from hookline import arguments, errors
-from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Manifest, OtherFormat
+from hookline.checkpoint.directory.manifest import FILE_NAME, MAX_BYTES, Manifest, UnsupportedFormat
 from hookline.checkpoint.saving import failures
-from hookline.regular_file import NotReadable, read_text
+from hookline.regular_file import UnreadableFileError, read_text
 
 SAVING_SUFFIX = ".hookline-saving"
-OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
+ORBAX_NAMES = frozenset({"_CHECKPOINT_METADATA", "state"})
 """The contents of a checkpoint beside its manifest."""
 _LEFTOVER = re.compile(r"(.+)\.hookline-(saving|replaced|removed|writing|broken)(-\w+)?")
 _NO_CHECKPOINT = re.compile(r".*\.hookline-((replaced|removed)(-\w+)?|writing-\w+|broken(-\d+)?)")
@@ -29,7 +29,7 @@ class Leftover(NamedTuple):
     """
 
     path: str
-    of: str
+    checkpoint: str
     kind: str
 
 
@@ -40,7 +40,7 @@ def in_file_system(who: str, name: str, path: Any) -> str:
         TypeError: It is no path.
         InvalidArgumentError: It is the address of an object store.
     """
-    path = arguments.path(who, name, path)
+    path = arguments.check_path(who, name, path)
     if "://" in path:
         raise errors.InvalidArgumentError.from_message(
             f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
@@ -48,7 +48,7 @@ def in_file_system(who: str, name: str, path: Any) -> str:
     return path
 
 
-def base_of(path: str) -> str:
+def base_path(path: str) -> str:
     """Returns the path of a checkpoint without the number of its step."""
     return re.sub(r"-\d+$", "", path)
 
@@ -56,16 +56,16 @@ def base_of(path: str) -> str:
 def locate(path: str) -> str | None:
     """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
     for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed in the meantime.
-        found = status(os.path.join(directory, FILE_NAME))
+        found = stat_or_none(os.path.join(directory, FILE_NAME))
         if found is not None and stat.S_ISREG(found.st_mode):
             return directory
     return None
 
 
-def flaw(path: str) -> str:
+def defect(path: str) -> str:
     """Describes the flaw of an incomplete checkpoint; empty if the checkpoint is complete or missing."""
     # Once more: it may have been renamed in the meantime.
-    if not is_there(path) or locate(path) is not None or not is_there(path):
+    if not path_exists(path) or locate(path) is not None or not path_exists(path):
         return ""
     if not os.path.isdir(path):
         return "it is a file, not a directory"
@@ -74,25 +74,25 @@ def flaw(path: str) -> str:
     return f"its {FILE_NAME} is no regular file" if FILE_NAME in left else f"it has no {FILE_NAME}"
 
 
-def require_whole(path: str) -> None:
+def require_complete(path: str) -> None:
     """Raises `DataLossError` if there is an incomplete checkpoint at a path at which one was saved."""
-    if found := flaw(path):
+    if found := defect(path):
         raise errors.DataLossError.from_message(
-            f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
+            f"Checkpoint '{path}' is broken and cannot be read: {found}. {alternatives_advice(path)}"
         )
 
 
-def has_the_look(path: str) -> bool:
+def looks_like_checkpoint(path: str) -> bool:
     """Returns whether an incomplete checkpoint seems to be hookline's, by its remaining contents."""
-    if base_of(path) == path or not os.path.isdir(path):
+    if base_path(path) == path or not os.path.isdir(path):
         return False
     left = entries(path)
-    return not left or not OF_ORBAX.isdisjoint(left)
+    return not left or not ORBAX_NAMES.isdisjoint(left)
 
 
-def names(directory: str) -> list[str]:
+def checkpoint_names(directory: str) -> list[str]:
     """Returns the names of all complete checkpoints in a directory, sorted; none if there is no such directory."""
-    found = {entry.removesuffix(SAVING_SUFFIX) for entry in folders(directory)}
+    found = {entry.removesuffix(SAVING_SUFFIX) for entry in subdirectories(directory)}
     return sorted(
         name
         for name in found
@@ -100,7 +100,7 @@ def names(directory: str) -> list[str]:
     )
 
 
-def folders(directory: str) -> list[str]:
+def subdirectories(directory: str) -> list[str]:
     """Returns the names of the folders in a directory; none if there is no such directory.
 
     It asks the system for nothing but the directory's list, however many other files there are.
@@ -111,14 +111,14 @@ def folders(directory: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise failures.not_read(error, directory, "") from error
+        raise failures.read_error(error, directory, "") from error
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:  # Of a link in a circle.
-        if failures.may_pass(error):
+        if failures.is_transient(error):
             raise
         return False
 
@@ -132,48 +132,48 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
         FailedPreconditionError: Another version of hookline wrote it, in another format.
         DataLossError: The manifest is broken; or it is missing, and checkpoints of other steps are beside it.
     """
-    directory, text = manifest_text(path)
-    return directory, parsed(path, text)
+    directory, text = read_manifest_text(path)
+    return directory, parse_manifest(path, text)
 
 
-def manifest_text(path: str) -> tuple[str, str]:
+def read_manifest_text(path: str) -> tuple[str, str]:
     """Returns the directory that a checkpoint is in now, and the text of its manifest; raises as `read_manifest`."""
     directory = locate(path)
     if directory is None:
-        if is_one_of_several(path):
-            require_whole(path)
-        raise _absent(path)
+        if has_siblings(path):
+            require_complete(path)
+        raise _not_found_error(path)
     try:
-        return directory, read_text(os.path.join(directory, FILE_NAME), MOST_BYTES)
-    except NotReadable as error:
+        return directory, read_text(os.path.join(directory, FILE_NAME), MAX_BYTES)
+    except UnreadableFileError as error:
         why = ValueError(f"its {FILE_NAME} is damaged: {error}")
-        raise failures.not_read(why, path, previous_advice(path)) from why
+        raise failures.read_error(why, path, alternatives_advice(path)) from why
     except OSError as error:
-        raise failures.not_read(error, path, previous_advice(path)) from error
+        raise failures.read_error(error, path, alternatives_advice(path)) from error
 
 
-def parsed(path: str, text: str) -> Manifest:
+def parse_manifest(path: str, text: str) -> Manifest:
     """Returns the manifest of a checkpoint from its text; raises as `read_manifest`."""
     try:
         return Manifest.from_json(text)
-    except OtherFormat as error:
+    except UnsupportedFormat as error:
         raise errors.FailedPreconditionError.from_message(f"Checkpoint '{path}' cannot be read: {error}.") from error
     except ValueError as error:
-        raise failures.not_read(error, path, previous_advice(path)) from error
+        raise failures.read_error(error, path, alternatives_advice(path)) from error
 
 
-def is_one_of_several(path: str) -> bool:
+def has_siblings(path: str) -> bool:
     """Returns whether there are complete checkpoints of the same name, with other step numbers, beside a path."""
     name = os.path.basename(path)
-    base, others = base_of(name), names(os.path.dirname(path) or ".")
-    return base != name and any(base_of(other) == base != other for other in others)
+    base, others = base_path(name), checkpoint_names(os.path.dirname(path) or ".")
+    return base != name and any(base_path(other) == base != other for other in others)
 
 
-def _absent(path: str) -> errors.OpError:
+def _not_found_error(path: str) -> errors.OpError:
     parent = os.path.dirname(path) or "."
-    there = f"Checkpoints in '{parent}': {', '.join(names(parent)) or 'none'}."
+    there = f"Checkpoints in '{parent}': {', '.join(checkpoint_names(parent)) or 'none'}."
     if os.path.isdir(path):
-        inside = names(path)
+        inside = checkpoint_names(path)
         if inside:
             return errors.InvalidArgumentError.from_message(
                 f"'{path}' is a directory of checkpoints ({', '.join(inside)}), not a checkpoint: use one of them, or "
@@ -195,10 +195,10 @@ def _absent(path: str) -> errors.OpError:
     )
 
 
-def previous_advice(path: str) -> str:
+def alternatives_advice(path: str) -> str:
     """Returns a sentence that names the checkpoints that could be restored instead of a broken one."""
     parent = os.path.dirname(path) or "."
-    others = [os.path.join(parent, name) for name in names(parent) if name != os.path.basename(path)]
+    others = [os.path.join(parent, name) for name in checkpoint_names(parent) if name != os.path.basename(path)]
     if not others:
         return "There is no other checkpoint in its directory."
     return f"Restore another one, such as the newest of: {', '.join(others)}."
@@ -217,21 +217,21 @@ def entries(directory: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise failures.not_read(error, directory, "") from error
+        raise failures.read_error(error, directory, "") from error
 
 
-def is_there(path: str) -> bool:
+def path_exists(path: str) -> bool:
     """Returns whether there is anything at a path, even a dangling link."""
-    return status(path, follow_symlinks=False) is not None
+    return stat_or_none(path, follow_symlinks=False) is not None
 
 
-def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+def stat_or_none(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
     """Returns the status of a file, or None if it is missing or not visible; raises temporary errors."""
     try:
         return os.stat(path, follow_symlinks=follow_symlinks)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     except OSError as error:
-        if failures.may_pass(error):
-            raise failures.not_read(error, path, "") from error
+        if failures.is_transient(error):
+            raise failures.read_error(error, path, "") from error
         return None

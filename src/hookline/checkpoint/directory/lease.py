@@ -37,7 +37,7 @@ from hookline.checkpoint.directory import owner_file as owner
 from hookline.checkpoint.directory.owner_file import Owner
 from hookline.checkpoint.saving import durable, failures
 from hookline.errors import FailedPreconditionError, OpError
-from hookline.regular_file import NotReadable, open_regular, read_text
+from hookline.regular_file import UnreadableFileError, open_regular, read_text
 from hookline.signals import preemption
 
 # Nothing else may open this file: closing any descriptor of it would give up the lock.
@@ -46,15 +46,15 @@ OWNER_NAME = ".hookline-owner"
 DEFAULT_WAIT_SECS = 120.0
 
 _HEARTBEAT_SECS = 10.0
-_BEATS_TO_MISS = 3
-_LOOK_EVERY_SECS = 0.2
+_MAX_MISSED_HEARTBEATS = 3
+_POLL_SECS = 0.2
 # A process that waits for a lease has the lock for a moment at each attempt.
-_LOOKS, _LOOK_AGAIN_SECS = 20, 0.05
+_MAX_RETRIES, _RETRY_LOCK_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
 _SOMEBODY, _UNKNOWN = "another process", "a writer that left no name"
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Lease:
@@ -63,18 +63,18 @@ class Lease:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
-        self._changing = threading.RLock()  # Taken before the other one.
-        self._acquiring = threading.RLock()
+        self._change_lock = threading.RLock()  # Taken before the other one.
+        self._acquire_lock = threading.RLock()
         # What this process wrote to the owner file, and its text; None unless it has the lease.
         self._owner: Owner | None = None
         self._text = ""
         self._descriptor: int | None = None
         self._locked = False
         self._loss: str | None = None
-        self._beaten = clock.monotonic()
+        self._last_heartbeat = clock.monotonic()
         # Another owner's last heartbeat, and the time at which it was first seen.
         self._seen: tuple[Owner, float] | None = None
-        self.holds, self.session = 0, object()  # The last session that was opened to save there.
+        self.holder_count, self.session = 0, object()  # The last session that was opened to save there.
 
     def acquire(self, wait_secs: float) -> None:
         """Waits until this process has the lease.
@@ -83,12 +83,12 @@ class Lease:
             FailedPreconditionError: Another process keeps the lease, or this process has lost it.
             OpError: The directory cannot be written to.
         """
-        with self._acquiring:
+        with self._acquire_lock:
             self._check_loss()
             if self._owner is not None:
                 return
             start, is_said = clock.monotonic(), False
-            while obstacle := self._take(self._who_has_it):
+            while obstacle := self._try_acquire(self._current_holder):
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
                     raise FailedPreconditionError.from_message(
@@ -103,7 +103,7 @@ class Lease:
                         wait_secs,
                     )
                     is_said = True
-                preemption.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
+                preemption.sleep(min(_POLL_SECS, wait_secs - waited))
 
     def check(self) -> None:
         """Checks that this process still has the lease; takes it again if nothing can have been saved there since.
@@ -112,29 +112,29 @@ class Lease:
             FailedPreconditionError: This process has lost it for good.
             OpError: The directory cannot be read at the moment.
         """
-        with self._changing, self._acquiring:
+        with self._change_lock, self._acquire_lock:
             self._check_loss()
             try:
-                if not self._renew() and (whose := self._take_again()):
-                    self._loss = self._lost_to(whose)
+                if not self._renew() and (whose := self._reacquire()):
+                    self._loss = self._loss_message(whose)
             except OSError as error:
-                raise failures.not_written(error, self._directory) from error
+                raise failures.write_error(error, self._directory) from error
             self._check_loss()
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
+    def ensure_held(self) -> Iterator[None]:
         """Checks that this process still has the lease, before changes of the directory inside the block.
 
         Raises:
             OpError: As in `check`.
         """
-        with self._changing:
+        with self._change_lock:
             self.check()
             yield
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Writes a heartbeat, unless another process has taken over."""
-        if not self._acquiring.acquire(blocking=False):
+        if not self._acquire_lock.acquire(blocking=False):
             return  # The thread inside checks too.
         try:
             if self._owner is not None and self._loss is None and self._renew():
@@ -143,11 +143,11 @@ class Lease:
         except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will raise.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
-            self._acquiring.release()
+            self._acquire_lock.release()
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Gives up the lease, so that others may take it."""
-        with self._acquiring:
+        with self._acquire_lock:
             if self._owner is None:
                 return
             with contextlib.suppress(OSError):
@@ -157,9 +157,9 @@ class Lease:
             self._close()
             self._owner = None
 
-    def forget(self) -> None:
+    def disown(self) -> None:
         """Leaves the lease to the process that this one was forked from."""
-        self._acquiring, self._changing = threading.RLock(), threading.RLock()
+        self._acquire_lock, self._change_lock = threading.RLock(), threading.RLock()
         self._close()
         self._loss = f"The parent of this process saves its checkpoints in '{self._directory}'."
 
@@ -167,20 +167,20 @@ class Lease:
         if self._loss is not None:
             raise FailedPreconditionError.from_message(self._loss)
 
-    def _take(self, whose: Callable[[Owner | None, bool], str]) -> str:
+    def _try_acquire(self, whose: Callable[[Owner | None, bool], str]) -> str:
         """Takes the lease, if no other process has it; otherwise returns the owner, in words.
 
         If the lock is free, `whose` decides from the owner on file, and whether locks work; it returns the owner or "".
         """
         durable.make_directories(self._directory)
         try:  # What is behind a link would be another directory's lock, or be made there.
-            descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follows=False)
-        except NotReadable as error:
+            descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follow_symlinks=False)
+        except UnreadableFileError as error:
             raise FailedPreconditionError.from_message(
                 f"'{self._lock_path}' cannot be locked: {error}. Remove it if no process saves there."
             ) from error
         try:
-            locked = lock(descriptor)
+            locked = try_lock(descriptor)
             found = owner.read(self._owner_path)
             if locked is None or not _same_file(descriptor, self._lock_path):
                 return _SOMEBODY if found is None or self._is_mine(found) else str(found)
@@ -193,27 +193,27 @@ class Lease:
                         os.remove(left)
             text = owner.write(self._owner_path, mine)
             if not locked:
-                clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.
+                clock.sleep(_POLL_SECS)  # If two processes take over at the same moment, the last one has it.
                 found = owner.read(self._owner_path)
                 if found is None or found.token != mine.token:
                     return str(found or _SOMEBODY)
-            self._owner, self._text, self._locked, self._beaten = mine, text, locked, clock.monotonic()
+            self._owner, self._text, self._locked, self._last_heartbeat = mine, text, locked, clock.monotonic()
             self._descriptor, descriptor = descriptor, None
             return ""
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _who_has_it(self, found: Owner | None, locked: bool) -> str:
+    def _current_holder(self, found: Owner | None, locked: bool) -> str:
         return "" if found is None or self._is_gone(found, locked) else str(found)
 
-    def _take_again(self) -> str:
+    def _reacquire(self) -> str:
         """Takes the lease again where nothing can have been saved since it was lost; otherwise returns who has it."""
         self._close()  # Closing it later would give up the new lock, if it is the same file.
-        whose, looks = self._take(self._who_had_it), 0
-        while whose == _SOMEBODY and looks < _LOOKS:
-            clock.sleep(_LOOK_AGAIN_SECS)
-            whose, looks = self._take(self._who_had_it), looks + 1
+        whose, looks = self._try_acquire(self._previous_holder), 0
+        while whose == _SOMEBODY and looks < _MAX_RETRIES:
+            clock.sleep(_RETRY_LOCK_SECS)
+            whose, looks = self._try_acquire(self._previous_holder), looks + 1
         if not whose:
             durable.sync_directory(os.path.dirname(self._directory))  # Who writes a file there may have made it.
             _logger.warning(
@@ -223,14 +223,14 @@ class Lease:
             )
         return whose
 
-    def _who_had_it(self, found: Owner | None, locked: bool) -> str:
+    def _previous_holder(self, found: Owner | None, locked: bool) -> str:
         if found is not None and not self._is_mine(found):
             return f"{found}, which has ended" if self._is_gone(found, locked) else str(found)
-        return _UNKNOWN if layout.names(self._directory) else ""
+        return _UNKNOWN if layout.checkpoint_names(self._directory) else ""
 
-    def _lost_to(self, whose: str) -> str:
-        silent_secs = clock.monotonic() - self._beaten
-        is_silent = silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS
+    def _loss_message(self, whose: str) -> str:
+        silent_secs = clock.monotonic() - self._last_heartbeat
+        is_silent = silent_secs > _MAX_MISSED_HEARTBEATS * _HEARTBEAT_SECS
         silent = f"this process gave no sign of life for {silent_secs:.0f} s"
         advice = " Was it stopped?" if is_silent else ""
         if whose == _UNKNOWN:
@@ -253,17 +253,17 @@ class Lease:
             return False
         if self._locked:
             # If anything in this process has read the lock file, the lock is gone, and somebody may try it right now.
-            has_it, looks = lock(self._descriptor), 0
-            while has_it is None and looks < _LOOKS:
-                clock.sleep(_LOOK_AGAIN_SECS)
-                has_it, looks = lock(self._descriptor), looks + 1
+            has_it, looks = try_lock(self._descriptor), 0
+            while has_it is None and looks < _MAX_RETRIES:
+                clock.sleep(_RETRY_LOCK_SECS)
+                has_it, looks = try_lock(self._descriptor), looks + 1
             if not has_it or not _same_file(self._descriptor, self._lock_path):
                 return False
         try:  # Without locks the owner file alone decides.
-            text = read_text(self._owner_path, owner.MOST_BYTES)
-        except (FileNotFoundError, NotADirectoryError, NotReadable):
+            text = read_text(self._owner_path, owner.MAX_BYTES)
+        except (FileNotFoundError, NotADirectoryError, UnreadableFileError):
             text = ""
-        if text != self._text and not self._is_mine(found := owner.parsed(text)):
+        if text != self._text and not self._is_mine(found := owner.parse(text)):
             if found is not None or not self._locked:
                 return False
             self._write_owner()
@@ -272,14 +272,14 @@ class Lease:
     def _is_gone(self, found: Owner, locked: bool) -> bool:
         # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
         # the lock decides only if the owner's process number is of no use here.
-        ended = found.has_ended if found.is_numbered_alike else found.shares_locks and locked
+        ended = found.has_ended if found.has_comparable_pid else found.shares_locks and locked
         return ended or self._is_silent(found)
 
     def _is_silent(self, found: Owner) -> bool:
         now = clock.monotonic()
         if self._seen is None or self._seen[0] != found:
             self._seen = found, now
-        return now - self._seen[1] > _BEATS_TO_MISS * found.beat_secs
+        return now - self._seen[1] > _MAX_MISSED_HEARTBEATS * found.beat_secs
 
     def _is_mine(self, found: Owner | None) -> bool:
         return found is not None and self._owner is not None and found.token == self._owner.token
@@ -287,7 +287,7 @@ class Lease:
     def _write_owner(self) -> None:
         assert self._owner is not None
         self._text = owner.write(self._owner_path, self._owner)
-        self._beaten = clock.monotonic()
+        self._last_heartbeat = clock.monotonic()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
@@ -295,7 +295,7 @@ class Lease:
             os.close(descriptor)
 
 
-def lock(descriptor: int) -> bool | None:
+def try_lock(descriptor: int) -> bool | None:
     """Locks a file for this process; returns True, None if another process has the lock, or False without locks."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -314,7 +314,7 @@ _Inbox = queue.SimpleQueue[Callable[[], None] | None]
 _inbox = _Inbox()  # What the thread is to call; None ends it.
 
 
-class Share:
+class LeaseHandle:
     """A holder's share in a lease, which keeps it whatever other holders do; called, it is given back, once.
 
     Args:
@@ -324,19 +324,19 @@ class Share:
     def __init__(self, lease: Lease) -> None:
         self.lease, self._is_held = lease, True
         with _guard:
-            lease.holds += 1
+            lease.holder_count += 1
 
     def __call__(self) -> None:
         """Gives the share back; with the last one, the lease."""
         with _guard:
             if self._is_held:
                 self._is_held = False
-                self.lease.holds -= 1
-                if not self.lease.holds:
-                    _let_go(self.lease)
+                self.lease.holder_count -= 1
+                if not self.lease.holder_count:
+                    _release_lease(self.lease)
 
 
-def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Share:
+def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> LeaseHandle:
     """Takes the lease of a directory, or a share in it if this process already has it.
 
     Args:
@@ -357,37 +357,37 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
             lease = _leases[name] = Lease(os.path.abspath(directory))
             if len(_leases) == 1:
                 _inbox = _Inbox()
-                threading.Thread(target=_beat, args=(_inbox,), name="hookline-leases", daemon=True).start()
-        share = Share(lease)
+                threading.Thread(target=_heartbeat_loop, args=(_inbox,), name="hookline-leases", daemon=True).start()
+        share = LeaseHandle(lease)
     try:
         lease.acquire(wait_secs)
     except BaseException as error:  # The lease must be given back.
         share()
         if isinstance(error, OSError):
-            raise failures.not_written(error, path or directory) from error
+            raise failures.write_error(error, path or directory) from error
         raise
     return share
 
 
-def give_back_with(holder: object, give_back: Callable[[], None]) -> None:
+def release_when_collected(holder: object, give_back: Callable[[], None]) -> None:
     """Has a thread give a lease back soon after its holder is garbage, such as the hook of a session never closed."""
     weakref.finalize(holder, lambda: _inbox.put(give_back)).atexit = False
 
 
-def of(directory: str) -> Lease | None:
+def get_lease(directory: str) -> Lease | None:
     """Returns the lease of this process on a directory, if it has one."""
     return _leases.get(os.path.realpath(directory))
 
 
-def _let_go(lease: Lease) -> None:
-    lease.give_up()
+def _release_lease(lease: Lease) -> None:
+    lease.release()
     for name in [name for name, other in _leases.items() if other is lease]:
         del _leases[name]
     if not _leases:
         _inbox.put(None)
 
 
-def _beat(inbox: _Inbox) -> None:
+def _heartbeat_loop(inbox: _Inbox) -> None:
     while True:
         calls = []
         with contextlib.suppress(queue.Empty):
@@ -395,7 +395,7 @@ def _beat(inbox: _Inbox) -> None:
                 return
             calls.append(give_back)
         with _guard:
-            calls += [lease.beat for lease in _leases.values()]
+            calls += [lease.heartbeat for lease in _leases.values()]
         for call in calls:
             try:
                 call()
@@ -404,20 +404,20 @@ def _beat(inbox: _Inbox) -> None:
 
 
 @atexit.register
-def _give_up_all() -> None:
+def _release_all() -> None:
     for lease in list(_leases.values()):
-        lease.give_up()
+        lease.release()
 
 
-def _forget_all() -> None:
+def _disown_all() -> None:
     global _guard
     _guard = threading.RLock()
     for lease in _leases.values():
-        lease.forget()
+        lease.disown()
     _leases.clear()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _same_file(descriptor: int, path: str) -> bool:

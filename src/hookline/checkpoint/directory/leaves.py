@@ -16,8 +16,8 @@ from hookline import errors
 from hookline.checkpoint.directory.manifest import Entry, Leaf
 from hookline.errors import InvalidArgumentError
 from hookline.graph.nodes.spec import UNKNOWN
-from hookline.log import in_a_line
-from hookline.paths import with_paths
+from hookline.log import escape_line
+from hookline.paths import flatten_with_paths
 
 _IN_MANIFEST = {bool: "bool", int: "int", float: "float", str: "str"}
 _SUPPORTED = "arrays (JAX or NumPy), typed PRNG keys, NumPy numbers, bool, int, float, str and bytes"
@@ -25,7 +25,7 @@ ADVICE = (
     "Restore with the graph that saved it, or choose with Saver(var_list=...): a list of the variables to restore, or "
     "a dict from the names in the checkpoint to variables."
 )
-MISSING, SPARE = "  missing in the checkpoint: ", "  only in the checkpoint: "
+MISSING, UNEXPECTED = "  missing in the checkpoint: ", "  only in the checkpoint: "
 """How the lines of the error begin that name variables and leaves."""
 _TWICE = (
     "Was the graph built twice, as by a notebook's cell that is run again, so that '{0}' is a second one? Call "
@@ -51,12 +51,12 @@ def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
     stored: dict[str, Any] = {}
     taken: set[str] = set()
     for variable, value in values.items():
-        pairs, structure = with_paths(value)
+        pairs, structure = flatten_with_paths(value)
         described = []
         for path, leaf in pairs:
             name = _unique(f"{variable}/{path}" if path else variable, taken)
             described.append(_describe(path, name, leaf))
-            array = _stored(described[-1], leaf)
+            array = _array_to_store(described[-1], leaf)
             if array is not None:
                 stored[name] = array
         entries[variable] = Entry(tuple(described), _serialized(structure))
@@ -91,7 +91,7 @@ def _describe(path: str, name: str, leaf: Any) -> Leaf:
     )
 
 
-def _stored(leaf: Leaf, value: Any) -> Any:
+def _array_to_store(leaf: Leaf, value: Any) -> Any:
     if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
         return None  # Orbax refuses arrays without elements; the manifest describes them completely.
     if leaf.kind == "key":
@@ -121,7 +121,7 @@ def abstract(leaf: Leaf, sharding: Any) -> Any | None:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
-def may_lie(leaf: Leaf, sharding: Any) -> bool:
+def fits_sharding(leaf: Leaf, sharding: Any) -> bool:
     """Returns whether an array of the leaf's shape can have that sharding; a value to be reshaped may not."""
     try:
         sharding.shard_shape(leaf.shape)
@@ -136,13 +136,13 @@ def _key_data(leaf: Leaf) -> tuple[tuple[int, ...], Any]:
     return (*leaf.shape, *one.shape), one.dtype
 
 
-def on_device(leaf: Leaf, read: Any) -> Any:
+def to_device(leaf: Leaf, read: Any) -> Any:
     """Returns the value read for a leaf, on a device, unless it was saved from the host's memory."""
     return jnp.asarray(read) if leaf.kind in ("array", "key") else read
 
 
 def unpack(leaf: Leaf, stored: Any) -> Any:
-    """Returns the leaf as it was saved; `stored` is the value of `on_device` for it, None if nothing is stored."""
+    """Returns the leaf as it was saved; `stored` is the value of `to_device` for it, None if nothing is stored."""
     if leaf.kind in _IN_MANIFEST.values():
         return leaf.value
     if leaf.kind == "bytes":
@@ -167,7 +167,7 @@ def nbytes(leaf: Leaf) -> int:
 # A checkpoint and the variables of a graph.
 
 
-def fit(
+def match_variables(
     path: str,
     variables: Mapping[str, Entry],
     wanted: Mapping[str, Any],
@@ -204,7 +204,7 @@ def fit(
                     f"initializer before restoring"
                 )
         else:
-            pairs, structure = with_paths(spec)
+            pairs, structure = flatten_with_paths(spec)
             saved = {leaf.path: leaf for leaf in entry.leaves}
             matches[name] = Match(tuple(saved[path] for path, _ in pairs if path in saved), structure)
             for leaf_path, leaf_spec in pairs:
@@ -222,22 +222,22 @@ def fit(
         return matches
     spare = sorted(set(variables) - set(wanted))
     lines = [f"Checkpoint '{path}' does not fit {what}."]
-    lines += [in_a_line(f"{MISSING}{name}") for name in missing]
-    lines += [in_a_line(f"{SPARE}{name}") for name in unexpected + (spare if missing else [])]
-    lines += [in_a_line(f"  different: {line}") for line in different]
-    lines += [_TWICE.format(name) for name in missing if _is_second(name, wanted)][:1]
+    lines += [escape_line(f"{MISSING}{name}") for name in missing]
+    lines += [escape_line(f"{UNEXPECTED}{name}") for name in unexpected + (spare if missing else [])]
+    lines += [escape_line(f"  different: {line}") for line in different]
+    lines += [_TWICE.format(name) for name in missing if _is_duplicate(name, wanted)][:1]
     lines.append(advice)
     kind = errors.NotFoundError if missing else errors.InvalidArgumentError
     raise kind.from_message("\n".join(lines))
 
 
-def _is_second(name: str, wanted: Mapping[str, Any]) -> bool:
+def _is_duplicate(name: str, wanted: Mapping[str, Any]) -> bool:
     """Whether a graph has numbered the name of a variable, for another one has it."""
     first, _, number = name.rpartition("_")
     return number.isdigit() and first in wanted
 
 
-def shaped_as(spec: Any, value: Any) -> Any:
+def reshape_like(spec: Any, value: Any) -> Any:
     """Returns a value in the shapes of a spec, which it otherwise fits."""
     if spec is UNKNOWN:
         return value

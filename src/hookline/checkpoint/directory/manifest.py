@@ -14,17 +14,17 @@ import jax
 import jax.numpy as jnp
 
 from hookline.checkpoint.directory import schema
-from hookline.checkpoint.saving.host import Piece
+from hookline.checkpoint.saving.host_copy import Piece
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
 FORMAT = 3
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """The largest manifest that is read."""
 _CHECKSUM = ', "crc32c": '
 
 
-class OtherFormat(ValueError):
+class UnsupportedFormat(ValueError):
     """A manifest of a format that this version of hookline does not write."""
 
 
@@ -146,20 +146,22 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Reads the text of a manifest file; raises `ValueError`, or `OtherFormat`, if it cannot be used."""
+        """Reads the text of a manifest file; raises `ValueError`, or `UnsupportedFormat`, if it cannot be used."""
         try:
-            fields = schema.values(text)
+            fields = schema.load_json(text)
             head = _HEAD.read(fields)
             written, checksum = head["format"], head.get("crc32c")
             found = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode("utf-8", "surrogatepass"))
             # With another checksum an earlier format may be a flipped bit; how a later one is checked is not known.
             if written > FORMAT or (written < FORMAT and checksum in (None, found)):
                 advice = "upgrade hookline" if written > FORMAT else "use the version that wrote it"
-                raise OtherFormat(f"it has format {written}, and this version of hookline reads {FORMAT}: {advice}")
+                raise UnsupportedFormat(
+                    f"it has format {written}, and this version of hookline reads {FORMAT}: {advice}"
+                )
             if checksum != found:
                 raise ValueError(f"its {FILE_NAME} is damaged: it does not have its checksum")
             return _MANIFEST.read(fields)
-        except schema.Mismatch as error:
+        except schema.SchemaError as error:
             raise ValueError(f"its {FILE_NAME} is damaged: {error}") from error
 
 
@@ -167,15 +169,15 @@ def _leaf(**fields: Any) -> Leaf:
     leaf = Leaf(**fields)
     if leaf.kind in _IN_MANIFEST:
         if type(leaf.value) is not _IN_MANIFEST[leaf.kind]:
-            raise schema.Mismatch(f"is no {leaf.kind}", ".value")
+            raise schema.SchemaError(f"is no {leaf.kind}", ".value")
         return leaf
     if leaf.kind == "bytes" and len(leaf.shape) != 1:
-        raise schema.Mismatch("is not that of bytes", ".shape")
+        raise schema.SchemaError("is not that of bytes", ".shape")
     if leaf.kind == "key" and not isinstance(leaf.value, str):
-        raise schema.Mismatch("names no generator of keys", ".value")
+        raise schema.SchemaError("names no generator of keys", ".value")
     size = _itemsize(leaf.dtype) if leaf.kind in _OF_NUMBERS else 1
     if math.prod(length for length in leaf.shape if length) * size > schema.LARGEST:
-        raise schema.Mismatch("is larger than any memory", ".shape")
+        raise schema.SchemaError("is larger than any memory", ".shape")
     # A key is stored as several numbers: in one more dimension.
     rank = len(leaf.shape) + (leaf.kind == "key")
     for number, piece in enumerate(leaf.pieces):
@@ -183,7 +185,7 @@ def _leaf(**fields: Any) -> Leaf:
             start <= stop for start, stop in zip(piece.start, piece.stop, strict=True)
         )
         if not inside or any(stop > length for stop, length in zip(piece.stop, leaf.shape, strict=False)):
-            raise schema.Mismatch("is outside of the shape", f".pieces[{number}]")
+            raise schema.SchemaError("is outside of the shape", f".pieces[{number}]")
     return leaf
 
 
@@ -193,7 +195,7 @@ def _itemsize(dtype: str) -> int:
     except TypeError:
         found = None
     if found is None or found.name != dtype or found.kind in "OSUMm":
-        raise schema.Mismatch("is not the name of a dtype", ".dtype")
+        raise schema.SchemaError("is not the name of a dtype", ".dtype")
     return found.itemsize
 
 
@@ -203,9 +205,9 @@ def _entry(leaves: tuple[Leaf, ...], structure: str | None) -> Entry:
         if (found := entry.treedef) is not None and found.num_leaves == len(leaves):
             found.unflatten(leaves)
     except (ValueError, RuntimeError, MemoryError) as error:  # In most cases it is the last step that finds a flaw.
-        raise schema.Mismatch("is not the structure of a pytree", ".structure") from error
+        raise schema.SchemaError("is not the structure of a pytree", ".structure") from error
     if found is not None and found.num_leaves != len(leaves):
-        raise schema.Mismatch(f"has {found.num_leaves} leaves, and there are {len(leaves)}", ".structure")
+        raise schema.SchemaError(f"has {found.num_leaves} leaves, and there are {len(leaves)}", ".structure")
     return entry
 
 
@@ -215,7 +217,7 @@ def _manifest(**fields: Any) -> Manifest:
     for variable, entry in found.variables.items():
         for number, leaf in enumerate(entry.leaves):
             if leaf.name in seen:
-                raise schema.Mismatch(
+                raise schema.SchemaError(
                     "is the name of another leaf, too", f".variables[{variable!r}].leaves[{number}].name"
                 )
             seen.add(leaf.name)
@@ -224,37 +226,37 @@ def _manifest(**fields: Any) -> Manifest:
 
 _IN_MANIFEST = {"bool": bool, "int": int, "float": float, "str": str}
 _OF_NUMBERS = ("array", "numpy", "scalar")
-_INDICES = schema.items(schema.whole(at_least=0), at_most=64)
-_PIECE = schema.record(Piece, start=_INDICES, stop=_INDICES, crc32c=schema.whole(0, 2**32 - 1))
+_INDICES = schema.list_of(schema.integer(at_least=0), at_most=64)
+_PIECE = schema.record(Piece, start=_INDICES, stop=_INDICES, crc32c=schema.integer(0, 2**32 - 1))
 _LEAF = schema.record(
     _leaf,
-    path=schema.text(),
-    name=schema.text(),
+    path=schema.string(),
+    name=schema.string(),
     kind=schema.one_of(*_OF_NUMBERS, "key", "bytes", *_IN_MANIFEST),
     shape=_INDICES,
-    dtype=schema.text(),
+    dtype=schema.string(),
     value=schema.anything(),
-    pieces=schema.items(_PIECE),
+    pieces=schema.list_of(_PIECE),
 )
-_ENTRY = schema.record(_entry, leaves=schema.items(_LEAF), structure=schema.optional(schema.text()))
+_ENTRY = schema.record(_entry, leaves=schema.list_of(_LEAF), structure=schema.nullable(schema.string()))
 _LINEAGE = schema.record(
     Lineage,
-    run_id=schema.text(),
-    save_number=schema.whole(at_least=0),
-    sessions=schema.items(schema.pair(schema.text(), schema.whole(at_least=0)), at_least=1),
+    run_id=schema.string(),
+    save_number=schema.integer(at_least=0),
+    sessions=schema.list_of(schema.pair(schema.string(), schema.integer(at_least=0)), at_least=1),
 )
 _MANIFEST = schema.record(
     _manifest,
-    variables=schema.table(_ENTRY),
-    step=schema.optional(schema.whole(at_least=0)),
-    timestamp=schema.real(),
-    format=schema.whole(at_least=1),
+    variables=schema.dict_of(_ENTRY),
+    step=schema.nullable(schema.integer(at_least=0)),
+    timestamp=schema.number(),
+    format=schema.integer(at_least=1),
     extra=schema.boolean(),
-    devices=schema.items(schema.text()),
+    devices=schema.list_of(schema.string()),
     lineage=_LINEAGE,
 )
 _HEAD = schema.record(
     dict,
-    format=schema.whole(at_least=1),
-    crc32c=schema.lacking(schema.whole()),
+    format=schema.integer(at_least=1),
+    crc32c=schema.not_required(schema.integer()),
 )

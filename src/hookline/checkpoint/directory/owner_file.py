@@ -13,11 +13,11 @@ import socket
 
 from hookline.checkpoint.directory import schema
 from hookline.checkpoint.saving import durable, failures
-from hookline.regular_file import NotReadable, read_text
+from hookline.regular_file import UnreadableFileError, read_text
 
-MOST_BYTES = 2**16
+MAX_BYTES = 2**16
 """The largest owner file that is read."""
-_LONGEST_BEAT_SECS = 3600.0
+_MAX_HEARTBEAT_SECS = 3600.0
 
 
 _UNFINISHED = re.compile(r"\.hookline-owner\.[0-9a-f]{32}")
@@ -54,7 +54,7 @@ class Owner:
     def this_process(beat_secs: float) -> Owner:
         """Returns a new owner for this process."""
         pid, token = os.getpid(), secrets.token_hex(16)
-        return Owner(token, socket.gethostname(), _boot_id(), pid, _namespace(), _started(pid), beat_secs)
+        return Owner(token, socket.gethostname(), _boot_id(), pid, _pid_namespace(), _start_time(pid), beat_secs)
 
     @property
     def shares_locks(self) -> bool:
@@ -62,38 +62,38 @@ class Owner:
         return self.boot_id == _boot_id()
 
     @property
-    def is_numbered_alike(self) -> bool:
+    def has_comparable_pid(self) -> bool:
         """Whether its process number is valid here: it has the same host and namespace."""
-        return self.shares_locks and self.pid_namespace == _namespace()
+        return self.shares_locks and self.pid_namespace == _pid_namespace()
 
     @property
     def has_ended(self) -> bool:
         """Whether its process has ended, or is this one; only for an owner that is numbered alike."""
-        return self.pid == os.getpid() or _started(self.pid) != self.started
+        return self.pid == os.getpid() or _start_time(self.pid) != self.started
 
 
 _OWNER = schema.record(
     Owner,
-    token=schema.text(),
-    host=schema.text(),
-    boot_id=schema.text(),
-    pid=schema.whole(1, 2**31 - 1),
-    pid_namespace=schema.text(),
-    started=schema.text(),
-    beat_secs=schema.real(0, _LONGEST_BEAT_SECS),
-    beat=schema.lacking(schema.whole(at_least=0)),
+    token=schema.string(),
+    host=schema.string(),
+    boot_id=schema.string(),
+    pid=schema.integer(1, 2**31 - 1),
+    pid_namespace=schema.string(),
+    started=schema.string(),
+    beat_secs=schema.number(0, _MAX_HEARTBEAT_SECS),
+    beat=schema.not_required(schema.integer(at_least=0)),
 )
 
 
 def read(path: str) -> Owner | None:
     """Returns the contents of an owner file, or None if there is none; raises other system errors."""
     try:
-        return parsed(read_text(path, MOST_BYTES))
-    except (FileNotFoundError, NotADirectoryError, NotReadable):
+        return parse(read_text(path, MAX_BYTES))
+    except (FileNotFoundError, NotADirectoryError, UnreadableFileError):
         return None
 
 
-def parsed(text: str) -> Owner | None:
+def parse(text: str) -> Owner | None:
     """Returns the owner in a text; None if hookline did not write it."""
     try:
         return schema.parse(text, _OWNER)
@@ -122,20 +122,20 @@ def write(path: str, owner: Owner) -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    return _of_the_system("sys/kernel/random/boot_id").strip() or socket.gethostname()
+    return _read_proc("sys/kernel/random/boot_id").strip() or socket.gethostname()
 
 
-def _namespace() -> str:
-    return _of_the_system("self/ns/pid")
+def _pid_namespace() -> str:
+    return _read_proc("self/ns/pid")
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Returns the start time of a process, which tells it from a later one of the same number; "" if there is none."""
-    fields = _of_the_system(f"{pid}/stat").rpartition(")")[2].split()
+    fields = _read_proc(f"{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
 
-def _of_the_system(name: str) -> str:
+def _read_proc(name: str) -> str:
     """Returns what a link or a file of `/proc` says; "" if there is none."""
     try:
         if os.path.islink(path := f"/proc/{name}"):
@@ -144,6 +144,6 @@ def _of_the_system(name: str) -> str:
             return file.read()
     except OSError as error:
         # A temporary error, such as too many open files, does not mean that the other process has ended.
-        if failures.may_pass(error):
+        if failures.is_transient(error):
             raise
         return ""

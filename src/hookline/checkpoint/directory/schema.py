@@ -1,17 +1,17 @@
 """Schemas of the small JSON files in a run's folder, which anybody may have written.
 
 A schema is made of kinds. A kind takes a value as `json.loads` returns it, and gives the value that the field stands
-for, or raises `Mismatch`, whose text names the field. Fields that a record does not name are ignored; fields that may
-be missing get the default of the class.
+for, or raises `SchemaError`, whose text names the field. Fields that a record does not name are ignored; fields that
+may be missing get the default of the class.
 
 Example:
-    >>> point = record(dict, x=whole(at_least=0), y=lacking(optional(real())), tags=items(text()))
+    >>> point = record(dict, x=integer(at_least=0), y=not_required(nullable(number())), tags=list_of(string()))
     >>> parse('{"x": 3, "tags": ["a"], "later": 1}', point)
     {'x': 3, 'tags': ('a',)}
     >>> parse('{"x": 3, "tags": ["a", 1]}', point)
     Traceback (most recent call last):
     ...
-    hookline.checkpoint.directory.schema.Mismatch: tags[1] is 1, not a text
+    hookline.checkpoint.directory.schema.SchemaError: tags[1] is 1, not a text
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ U = TypeVar("U")
 
 LARGEST = 2**63 - 1
 """The largest whole number of a field, if its kind does not say another."""
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKET = re.compile(r"[^\[\]{}]+")
-_LONGEST_SHOWN = 60
+_MAX_SHOWN_CHARS = 60
 
 
-class Mismatch(ValueError):
+class SchemaError(ValueError):
     """A field is not as its schema says."""
 
     def __init__(self, why: str, place: str = "") -> None:
         super().__init__(why, place)
-        self.why, self.place = why, place
+        self.reason, self.field_path = why, place
 
-    def inside(self, place: str) -> Mismatch:
+    def within(self, place: str) -> SchemaError:
         """Returns the same of a field further out."""
-        return Mismatch(self.why, place + self.place)
+        return SchemaError(self.reason, place + self.field_path)
 
     def __str__(self) -> str:
-        return f"{self.place.removeprefix('.') or 'it'} {self.why}"
+        return f"{self.field_path.removeprefix('.') or 'it'} {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind(Generic[T]):
+class Schema(Generic[T]):
     """One kind of field.
 
     Attributes:
@@ -69,13 +69,13 @@ class Kind(Generic[T]):
     types: tuple[type, ...]
     among: tuple[Any, ...] | None = None
     bounds: tuple[float, float] | None = None
-    parts: Kind[Any] | Mapping[Any, Kind[Any]] | None = None
+    parts: Schema[Any] | Mapping[Any, Schema[Any]] | None = None
     make: Callable[..., T] | None = None
     may_be_missing: bool = False
     may_be_null: bool = False
 
     def read(self, value: Any) -> Any:
-        """Returns what a value stands for, a `T`; raises `Mismatch` if it is not of this kind."""
+        """Returns what a value stands for, a `T`; raises `SchemaError` if it is not of this kind."""
         if value is None and self.may_be_null:
             return None
         is_right = type(value) in self.types and (self.among is None or value in self.among)
@@ -84,120 +84,120 @@ class Kind(Generic[T]):
             size: Any = len(value) if type(value) is list else value
             is_right = least <= size <= most
         if not is_right:
-            raise _mismatch(value, self.what)
+            raise _type_error(value, self.what)
         if self.parts is not None:
             return self._of_parts(value, self.parts)
         return value if self.make is None else self.make(value)
 
-    def _of_parts(self, value: Any, parts: Kind[Any] | Mapping[Any, Kind[Any]]) -> Any:
+    def _of_parts(self, value: Any, parts: Schema[Any] | Mapping[Any, Schema[Any]]) -> Any:
         """Reads the parts of an object or a list."""
         names = range(len(value)) if type(value) is list else value
-        kinds = dict.fromkeys(names, parts) if isinstance(parts, Kind) else parts
+        kinds = dict.fromkeys(names, parts) if isinstance(parts, Schema) else parts
         found = {}
         for name, kind in kinds.items():
             try:
                 if name in names:
                     found[name] = kind.read(value[name])
                 elif not kind.may_be_missing:
-                    raise Mismatch("is missing")
-            except Mismatch as error:
-                raise error.inside(f".{name}" if self.make else f"[{_shown(name)}]") from error.__cause__
+                    raise SchemaError("is missing")
+            except SchemaError as error:
+                raise error.within(f".{name}" if self.make else f"[{_format_value(name)}]") from error.__cause__
         if self.make is not None:
             return self.make(**found)
         return tuple(found.values()) if type(value) is list else found
 
 
-def parse(text: str, kind: Kind[T]) -> T:
-    """Returns what a JSON text stands for; raises `Mismatch` if it is not of this kind."""
-    return kind.read(values(text))
+def parse(text: str, kind: Schema[T]) -> T:
+    """Returns what a JSON text stands for; raises `SchemaError` if it is not of this kind."""
+    return kind.read(load_json(text))
 
 
-def values(text: str) -> Any:
-    """Returns the values in a JSON text; raises `Mismatch` if it is none, or a deep one."""
+def load_json(text: str) -> Any:
+    """Returns the values in a JSON text; raises `SchemaError` if it is none, or a deep one."""
     brackets = _NO_BRACKET.sub("", _STRING.sub("", text))
-    for _ in range(_DEEPEST):  # Each round takes the innermost ones away.
+    for _ in range(_MAX_DEPTH):  # Each round takes the innermost ones away.
         before, brackets = brackets, brackets.replace("[]", "").replace("{}", "")
         if brackets == before:
             break
     # Python's parser would recurse into them, and the stack of a thread is not endless.
     else:
-        raise Mismatch(f"has more than {_DEEPEST} levels")
+        raise SchemaError(f"has more than {_MAX_DEPTH} levels")
     if brackets:
-        raise Mismatch("is not JSON")
+        raise SchemaError("is not JSON")
     try:
         return json.loads(text)
     except ValueError as error:  # Also for numbers of very many digits.
-        raise Mismatch("is not JSON") from error
+        raise SchemaError("is not JSON") from error
 
 
-def record(make: Callable[..., T], /, **fields: Kind[Any]) -> Kind[T]:
+def record(make: Callable[..., T], /, **fields: Schema[Any]) -> Schema[T]:
     """An object with these fields, which are the arguments of `make`."""
-    return Kind("an object", (dict,), parts=fields, make=make)
+    return Schema("an object", (dict,), parts=fields, make=make)
 
 
-def lacking(kind: Kind[T]) -> Kind[T]:
+def not_required(kind: Schema[T]) -> Schema[T]:
     """A field that may be missing."""
     return dataclasses.replace(kind, may_be_missing=True)
 
 
-def optional(kind: Kind[T]) -> Kind[T | None]:
+def nullable(kind: Schema[T]) -> Schema[T | None]:
     """A field that may be null."""
     found: Any = dataclasses.replace(kind, may_be_null=True)
     return found
 
 
-def items(kind: Kind[T], at_most: float = math.inf, at_least: int = 0) -> Kind[tuple[T, ...]]:
+def list_of(kind: Schema[T], at_most: float = math.inf, at_least: int = 0) -> Schema[tuple[T, ...]]:
     """A list, which becomes a tuple."""
     least = f" of {at_least} items or more" if at_least else ""
     most = f" of at most {at_most} items" if at_most < math.inf else ""
-    return Kind(f"a list{least or most}", (list,), bounds=(at_least, at_most), parts=kind)
+    return Schema(f"a list{least or most}", (list,), bounds=(at_least, at_most), parts=kind)
 
 
-def pair(first: Kind[T], second: Kind[U]) -> Kind[tuple[T, U]]:
+def pair(first: Schema[T], second: Schema[U]) -> Schema[tuple[T, U]]:
     """A list of two, which becomes a tuple."""
-    return Kind("a list of 2 items", (list,), bounds=(2, 2), parts={0: first, 1: second})
+    return Schema("a list of 2 items", (list,), bounds=(2, 2), parts={0: first, 1: second})
 
 
-def table(kind: Kind[T]) -> Kind[dict[str, T]]:
+def dict_of(kind: Schema[T]) -> Schema[dict[str, T]]:
     """An object with any names."""
-    return Kind("an object", (dict,), parts=kind)
+    return Schema("an object", (dict,), parts=kind)
 
 
-def text() -> Kind[str]:
+def string() -> Schema[str]:
     """A text."""
-    return Kind("a text", (str,))
+    return Schema("a text", (str,))
 
 
-def one_of(*texts: str) -> Kind[str]:
+def one_of(*texts: str) -> Schema[str]:
     """One of some texts."""
-    return Kind(f"one of {', '.join(texts)}", (str,), among=texts)
+    return Schema(f"one of {', '.join(texts)}", (str,), among=texts)
 
 
-def path() -> Kind[str]:
+def path() -> Schema[str]:
     """The path of a file, as the system's functions take it here."""
-    return Kind("a path", (str,), make=_path)
+    return Schema("a path", (str,), make=_path)
 
 
-def boolean() -> Kind[bool]:
+def boolean() -> Schema[bool]:
     """True or false."""
-    return Kind("true or false", (bool,))
+    return Schema("true or false", (bool,))
 
 
-def whole(at_least: int = -LARGEST, at_most: int = LARGEST) -> Kind[int]:
+def integer(at_least: int = -LARGEST, at_most: int = LARGEST) -> Schema[int]:
     """A whole number."""
-    return Kind(f"a whole number from {at_least} to {at_most}", (int,), bounds=(at_least, at_most))
+    return Schema(f"a whole number from {at_least} to {at_most}", (int,), bounds=(at_least, at_most))
 
 
-def real(at_least: float = -math.inf, at_most: float = math.inf) -> Kind[float]:
+def number(at_least: float = -math.inf, at_most: float = math.inf) -> Schema[float]:
     """A finite number."""
     what = "a number" + (f" from {at_least:g}" if at_least > -math.inf else "")
     bounds = max(at_least, LARGEST * -1.0), min(at_most, LARGEST * 1.0)
-    return Kind(what, (int, float), bounds=bounds, make=float)
+    return Schema(what, (int, float), bounds=bounds, make=float)
 
 
-def anything() -> Kind[Any]:
+def anything() -> Schema[Any]:
     """Any value."""
-    return Kind("any value", (str, bool, int, float, list, dict, type(None)))
+    return Schema("any value", (str, bool, int, float, list, dict, type(None)))
 
 
 def _path(value: str) -> str:
@@ -206,18 +206,18 @@ def _path(value: str) -> str:
     except UnicodeEncodeError:
         found = ""
     if not found or "\0" in found:
-        raise _mismatch(value, "a path")
+        raise _type_error(value, "a path")
     return found
 
 
-def _mismatch(value: Any, what: str) -> Mismatch:
-    return Mismatch(f"is {_shown(value)}, not {what}")
+def _type_error(value: Any, what: str) -> SchemaError:
+    return SchemaError(f"is {_format_value(value)}, not {what}")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Returns a value for a message: briefly."""
-    if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
-        return f"{value[:_LONGEST_SHOWN]!r}..."
+    if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARS:
+        return f"{value[:_MAX_SHOWN_CHARS]!r}..."
     if type(value) is int and abs(value) > LARGEST:
         return "a number of more than 18 digits"
     if isinstance(value, list | dict):

@@ -9,8 +9,8 @@ import re
 
 from hookline import arguments, log
 from hookline.checkpoint.directory import layout, schema
-from hookline.checkpoint.directory.layout import base_of
-from hookline.checkpoint.restoring.lineage import Described, choose
+from hookline.checkpoint.directory.layout import base_path
+from hookline.checkpoint.restoring.lineage import Candidate, choose_newest
 from hookline.checkpoint.saving import durable, failures
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
 from hookline.regular_file import read_text
@@ -18,7 +18,7 @@ from hookline.regular_file import read_text
 STATE_FILE_NAME = "checkpoint"
 _MOST_BYTES = 16 * 2**20
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CheckpointState:
         max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
         keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
         lost_best: The one that was said to be the best, if it is gone and no other has been named since.
-        leaving: Others that are still there, and that the saver was about to remove.
+        pending_removals: Others that are still there, and that the saver was about to remove.
 
     References:
         `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
@@ -52,7 +52,7 @@ class CheckpointState:
     max_to_keep: int | None = None
     keep_checkpoint_every_n_hours: float | None = None
     lost_best: str | None = None
-    leaving: tuple[str, ...] = ()
+    pending_removals: tuple[str, ...] = ()
 
 
 def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_NAME) -> None:
@@ -61,7 +61,7 @@ def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_N
     def name(path: str | None) -> str | None:
         """Returns the name of a checkpoint of this directory, in UTF-8; None for others, which are not recorded."""
         found = path and os.fsencode(os.path.relpath(path, directory)).decode("utf-8", "surrogateescape")
-        return found if found and _is_inside(found) else None
+        return found if found and _is_plain_name(found) else None
 
     times = zip(state.all_model_checkpoint_paths, state.timestamps, strict=True)
     kept = [(found, timestamp) for path, timestamp in times if (found := name(path))]
@@ -69,7 +69,7 @@ def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_N
         "model_checkpoint_path": name(state.model_checkpoint_path),
         "all_model_checkpoint_paths": [found for found, _ in kept],
         "timestamps": [timestamp for _, timestamp in kept],
-        "leaving": [found for path in state.leaving if (found := name(path))],
+        "pending_removals": [found for path in state.pending_removals if (found := name(path))],
         "last_good": name(state.last_good),
         "last_preserved_timestamp": state.last_preserved_timestamp,
         "best": name(state.best),
@@ -77,10 +77,10 @@ def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_N
         "max_to_keep": state.max_to_keep,
         "keep_checkpoint_every_n_hours": state.keep_checkpoint_every_n_hours,
     }
-    durable.write(os.path.join(directory, file), json.dumps(fields, indent=1) + "\n")
+    durable.write_text(os.path.join(directory, file), json.dumps(fields, indent=1) + "\n")
 
 
-def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | None:
+def read_state(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | None:
     """Returns the contents of a directory's state file, even if outdated; None if there is none.
 
     Raises:
@@ -93,60 +93,60 @@ def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | N
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise failures.not_read(error, path, "") from error
+        raise failures.read_error(error, path, "") from error
     except ValueError as error:
         if os.path.isdir(path):  # Of another program, or of a run: nothing that hookline would write over.
             return None
-        if not layout.names(directory):
-            raise FailedPreconditionError.from_message(_of_another(path, error)) from error
+        if not layout.checkpoint_names(directory):
+            raise FailedPreconditionError.from_message(_foreign_file_message(path, error)) from error
         if (path, str(error)) not in _warned:
             _warned.add((path, str(error)))
             text = "%s is not a state file of hookline: %s. The checkpoints are looked at instead."
             _logger.warning(text, path, error)
         return None
     newest = state.model_checkpoint_path
-    if not _is_inside(newest):
+    if not _is_plain_name(newest):
         raise DataLossError.from_message(
             f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies outside of "
             f"'{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
         )
     listed = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
-    kept = [(inside, timestamp) for name, timestamp in listed if (inside := _inside(path, name))]
+    kept = [(inside, timestamp) for name, timestamp in listed if (inside := _resolve_name(path, name))]
     return dataclasses.replace(
         state,
         model_checkpoint_path=os.path.join(directory, newest),
         all_model_checkpoint_paths=tuple(inside for inside, _ in kept),
         timestamps=tuple(timestamp for _, timestamp in kept),
-        last_good=state.last_good and _inside(path, state.last_good),
-        best=state.best and _inside(path, state.best),
-        lost_best=state.lost_best and _inside(path, state.lost_best),
-        leaving=tuple(inside for name in state.leaving if (inside := _inside(path, name))),
+        last_good=state.last_good and _resolve_name(path, state.last_good),
+        best=state.best and _resolve_name(path, state.best),
+        lost_best=state.lost_best and _resolve_name(path, state.lost_best),
+        pending_removals=tuple(inside for name in state.pending_removals if (inside := _resolve_name(path, name))),
     )
 
 
 _STATE = schema.record(
     CheckpointState,
     model_checkpoint_path=schema.path(),
-    all_model_checkpoint_paths=schema.items(schema.path()),
-    timestamps=schema.items(schema.real()),
-    last_good=schema.lacking(schema.optional(schema.path())),
-    last_preserved_timestamp=schema.lacking(schema.optional(schema.real())),
-    best=schema.lacking(schema.optional(schema.path())),
-    max_to_keep=schema.lacking(schema.optional(schema.whole(at_least=0))),
-    keep_checkpoint_every_n_hours=schema.lacking(schema.optional(schema.real(at_least=0))),
-    lost_best=schema.lacking(schema.optional(schema.path())),
-    leaving=schema.lacking(schema.items(schema.path())),
+    all_model_checkpoint_paths=schema.list_of(schema.path()),
+    timestamps=schema.list_of(schema.number()),
+    last_good=schema.not_required(schema.nullable(schema.path())),
+    last_preserved_timestamp=schema.not_required(schema.nullable(schema.number())),
+    best=schema.not_required(schema.nullable(schema.path())),
+    max_to_keep=schema.not_required(schema.nullable(schema.integer(at_least=0))),
+    keep_checkpoint_every_n_hours=schema.not_required(schema.nullable(schema.number(at_least=0))),
+    lost_best=schema.not_required(schema.nullable(schema.path())),
+    pending_removals=schema.not_required(schema.list_of(schema.path())),
 )
 
 
-def _is_inside(name: str) -> bool:
+def _is_plain_name(name: str) -> bool:
     """Returns whether a state file may name a checkpoint so: all of them are directly in its directory."""
     return os.path.basename(name) == name and name not in ("", os.curdir, os.pardir)
 
 
-def _inside(state_file: str, name: str) -> str | None:
+def _resolve_name(state_file: str, name: str) -> str | None:
     """Returns the path of a checkpoint that a state file names; None, after one warning, if it is not beside it."""
-    if _is_inside(name):
+    if _is_plain_name(name):
         return os.path.join(os.path.dirname(state_file), name)
     if (state_file, name) not in _warned:
         _warned.add((state_file, name))
@@ -159,7 +159,7 @@ def _inside(state_file: str, name: str) -> str | None:
 _warned: set[tuple[str, str]] = set()
 
 
-def _of_another(path: str, error: Exception) -> str:
+def _foreign_file_message(path: str, error: Exception) -> str:
     """Describes the owner of a state file that is not hookline's."""
     try:
         named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, _MOST_BYTES))
@@ -201,17 +201,17 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         `tf.train.get_checkpoint_state`. There the state file alone decides.
     """
     checkpoint_dir = layout.in_file_system("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
-    arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
-    state, doubt = examined(checkpoint_dir, latest_filename or STATE_FILE_NAME)
+    arguments.check_str("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
+    state, doubt = resolve_state(checkpoint_dir, latest_filename or STATE_FILE_NAME)
     if doubt and (checkpoint_dir, doubt) not in _warned:
         _warned.add((checkpoint_dir, doubt))
         _logger.error("In '%s' %s.", checkpoint_dir, doubt)
     return state
 
 
-def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointState | None, str]:
+def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointState | None, str]:
     """Returns what `get_checkpoint_state` does, and, as a clause, why another checkpoint may be the newest, if any."""
-    state = recorded(directory, file)
+    state = read_state(directory, file)
     before = state or CheckpointState("")
     everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
     listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
@@ -219,11 +219,11 @@ def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointSta
     if state is None or not layout.locate(newest):
         newest = listed[-1][0] if listed else ""
     since = max(before.timestamps) if listed else float("-inf")
-    if later := _later(directory, state, newest, since):
-        choice = choose(later)
-        doubt = choice.doubt
+    if later := _newer_candidates(directory, state, newest, since):
+        choice = choose_newest(later)
+        doubt = choice.ambiguity
         # Others may save beside it under other names.
-        line = [each for each in choice.line if base_of(each.path) == base_of(choice.line[-1].path)]
+        line = [each for each in choice.ancestry if base_path(each.path) == base_path(choice.ancestry[-1].path)]
         newest = line[-1].path
         if choice.others:  # What did not lead to it is left alone, also if the state file lists it.
             listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in line)]
@@ -241,27 +241,27 @@ def examined(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointSta
         last_good=good,
         best=best,
         lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
-        leaving=tuple(path for path in before.leaving if path not in paths and layout.locate(path)),
+        pending_removals=tuple(path for path in before.pending_removals if path not in paths and layout.locate(path)),
     )
     return found, doubt
 
 
-def _later(directory: str, state: CheckpointState | None, newest: str, since: float) -> list[Described]:
+def _newer_candidates(directory: str, state: CheckpointState | None, newest: str, since: float) -> list[Candidate]:
     """Returns the checkpoints that may be newer than the state file says, and the newest that it lists; [] if none may.
 
     Without a state file any may be.
     """
     known = () if state is None else state.all_model_checkpoint_paths
-    every = [os.path.join(directory, name) for name in layout.names(directory)]
-    found = [each for path in every if path not in known and (each := _described(path))]
+    every = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
+    found = [each for path in every if path not in known and (each := _read_candidate(path))]
     if state is None or not found:
         return found
-    base, due = base_of(state.model_checkpoint_path), _described(newest) if newest else None
-    found = [each for each in found if base_of(each.path) == base and _may_follow(each, due, since)]
+    base, due = base_path(state.model_checkpoint_path), _read_candidate(newest) if newest else None
+    found = [each for each in found if base_path(each.path) == base and _may_be_newer(each, due, since)]
     return [due, *found] if due and found else found
 
 
-def _may_follow(each: Described, due: Described | None, since: float) -> bool:
+def _may_be_newer(each: Candidate, due: Candidate | None, since: float) -> bool:
     """Returns whether a checkpoint may be newer than the newest of the state file: by its lineage, or by the clock."""
     if due is not None:
         own, other = each.manifest.lineage, due.manifest.lineage
@@ -270,10 +270,10 @@ def _may_follow(each: Described, due: Described | None, since: float) -> bool:
     return each.manifest.timestamp > since
 
 
-def _described(path: str) -> Described | None:
+def _read_candidate(path: str) -> Candidate | None:
     """Returns a checkpoint with its manifest; None if that is broken, or it was removed while we looked."""
     try:
-        return Described(path, layout.read_manifest(path)[1])
+        return Candidate(path, layout.read_manifest(path)[1])
     except DataLossError as error:
         _logger.warning("Not considered: %s", error)
     except NotFoundError:
@@ -315,4 +315,4 @@ def checkpoint_exists(checkpoint_prefix: str) -> bool:
     References:
         `tf.train.checkpoint_exists`.
     """
-    return layout.locate(arguments.path("checkpoint_exists", "checkpoint_prefix", checkpoint_prefix)) is not None
+    return layout.locate(arguments.check_path("checkpoint_exists", "checkpoint_prefix", checkpoint_prefix)) is not None

@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.checkpoint.directory import layout
-from hookline.checkpoint.directory.manifest import MOST_BYTES, Leaf
+from hookline.checkpoint.directory.manifest import MAX_BYTES, Leaf
 from hookline.checkpoint.saving import failures
 from hookline.errors import InvalidArgumentError, NotFoundError
-from hookline.paths import with_paths
-from hookline.regular_file import NotReadable, files_below, open_regular
+from hookline.paths import flatten_with_paths
+from hookline.regular_file import UnreadableFileError, open_regular, walk_files
 
 _AGAIN = "Get it once more from where it comes from."
 _FIRST_BYTES = 16
@@ -50,16 +50,16 @@ class Weights(NamedTuple):
 
 
 class _Array(NamedTuple):
-    """An array in an open file; `piece` takes an index as NumPy takes it."""
+    """An array in an open file; `read_slice` takes an index as NumPy takes it."""
 
     shape: tuple[int, ...]
     dtype: str
-    piece: Callable[[Any], np.ndarray]
+    read_slice: Callable[[Any], np.ndarray]
 
 
 class _Format(NamedTuple):
     name: str
-    begins: Callable[[bytes, int], bool]  # Given the first bytes of the file, and its size.
+    matches: Callable[[bytes, int], bool]  # Given the first bytes of the file, and its size.
     arrays: Callable[[str, BinaryIO], AbstractContextManager[dict[str, _Array]]]
 
 
@@ -81,13 +81,13 @@ def find(who: str, path: str, step: int | str = "latest") -> Weights | None:
         ValueError: A step was given for something without steps.
         ImportError: The library that reads the format is not installed.
     """
-    status = layout.status(path)
+    status = layout.stat_or_none(path)
     if status is None or layout.locate(path) is not None:
         return None
     if stat.S_ISDIR(status.st_mode):
         return _of_orbax(who, path, step)
     _refuse_step(who, path, step)
-    with _blaming(path):
+    with _map_errors(path):
         format = _format_of(path)
         with _opened(format, path) as arrays:
             leaves = {name: _leaf(name, array.shape, array.dtype) for name, array in arrays.items()}
@@ -98,7 +98,7 @@ def _format_of(path: str) -> _Format:
     with os.fdopen(open_regular(path), "rb") as file:
         first, size = file.read(_FIRST_BYTES), os.fstat(file.fileno()).st_size
     for format in _FORMATS:
-        if format.begins(first, size):
+        if format.matches(first, size):
             return format
     raise InvalidArgumentError.from_message(
         f"'{path}' has none of the formats that hookline reads: {', '.join(each.name for each in _FORMATS)}, and "
@@ -116,7 +116,7 @@ def _read(
     format: _Format, path: str, leaves: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    with _blaming(path), _opened(format, path) as arrays:
+    with _map_errors(path), _opened(format, path) as arrays:
         for name, spec in wanted.items():
             array, leaf = arrays.pop(name, None), leaves[name]
             if array is None or (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
@@ -130,7 +130,7 @@ def _read(
 
 
 def _cast_piece(array: _Array, dtype: Any, index: Any) -> np.ndarray:
-    return np.asarray(array.piece(index)).astype(dtype, copy=False)
+    return np.asarray(array.read_slice(index)).astype(dtype, copy=False)
 
 
 def _leaf(name: str, shape: tuple[int, ...], dtype: str) -> Leaf:
@@ -138,14 +138,14 @@ def _leaf(name: str, shape: tuple[int, ...], dtype: str) -> Leaf:
 
 
 @contextlib.contextmanager
-def _blaming(path: str) -> Iterator[None]:
+def _map_errors(path: str) -> Iterator[None]:
     """Maps all that a broken or hostile file makes its library raise to one sentence with the path."""
     try:
         yield
     except ImportError:
         raise
     except Exception as error:
-        mapped = failures.not_read(error, path, _AGAIN)
+        mapped = failures.read_error(error, path, _AGAIN)
         if mapped is error:
             raise
         raise mapped from failures.without_tracebacks(error)
@@ -261,7 +261,7 @@ def _msgpack(path: str, file: BinaryIO) -> Iterator[dict[str, _Array]]:
         tree = serialization.msgpack_restore(mapped)
     arrays = {
         name: np.asarray(leaf)
-        for name, leaf in with_paths(tree)[0]
+        for name, leaf in flatten_with_paths(tree)[0]
         if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
     }
     yield {name: _Array(array.shape, array.dtype.name, array.__getitem__) for name, array in arrays.items()}
@@ -294,20 +294,24 @@ _STEP = re.compile(r"(.*_)?(\d+)")
 
 def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
     # What is left of a checkpoint of hookline looks like one of Orbax.
-    if layout.names(path) or layout.is_one_of_several(path) or (directory := _tree_below(who, path, step)) is None:
+    if (
+        layout.checkpoint_names(path)
+        or layout.has_siblings(path)
+        or (directory := _tree_below(who, path, step)) is None
+    ):
         return None
-    with _blaming(directory):
-        _look_through(directory)
+    with _map_errors(directory):
+        _check_files(directory)
         from hookline.checkpoint import orbax_io
 
-        described = orbax_io.described(os.path.abspath(directory))
+        described = orbax_io.read_metadata(os.path.abspath(directory))
         # In a state of Flax NNX each array is called "value", below the name of its variable.
         ends = "/value" if all(name.endswith("/value") for name in described) else ""
         names = {name.removesuffix(ends): name for name in described}
         leaves = {name: _leaf(name, *described[there]) for name, there in names.items()}
 
     def read(wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
-        with _blaming(directory):
+        with _map_errors(directory):
             there = {names[name]: spec for name, spec in wanted.items()}
             found = orbax_io.read_tree(os.path.abspath(directory), there)
             return {name: found[names[name]] for name in wanted}
@@ -322,7 +326,7 @@ def _tree_below(who: str, path: str, step: int | str) -> str | None:
         return tree
     found = [
         (named[1], int(named[2]), tree)
-        for name in layout.folders(path)
+        for name in layout.subdirectories(path)
         if (named := _STEP.fullmatch(name)) and (tree := _tree_of_checkpoint(os.path.join(path, name))) is not None
     ]
     if not found:
@@ -350,7 +354,7 @@ def _tree_of_checkpoint(path: str) -> str | None:
         return path
     if not os.path.exists(os.path.join(path, _CHECKPOINT)):
         return None
-    items = [name for name in layout.folders(path) if os.path.exists(os.path.join(path, name, _TREE))]
+    items = [name for name in layout.subdirectories(path) if os.path.exists(os.path.join(path, name, _TREE))]
     chosen = [name for name in _USUAL_ITEMS if name in items][:1] or items
     if len(chosen) != 1:
         what = (
@@ -360,8 +364,8 @@ def _tree_of_checkpoint(path: str) -> str | None:
     return os.path.join(path, chosen[0])
 
 
-def _look_through(directory: str) -> None:
+def _check_files(directory: str) -> None:
     """Looks at the files, which Orbax and TensorStore open as they find them."""
-    for name, file in files_below(directory):
-        if name == _TREE and file.stat().st_size > MOST_BYTES:
-            raise NotReadable(f"its file {name} has more than {MOST_BYTES:,} bytes")
+    for name, file in walk_files(directory):
+        if name == _TREE and file.stat().st_size > MAX_BYTES:
+            raise UnreadableFileError(f"its file {name} has more than {MAX_BYTES:,} bytes")

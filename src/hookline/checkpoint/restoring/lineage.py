@@ -11,7 +11,7 @@ from hookline.checkpoint.directory.manifest import Manifest
 _MOST_NAMED = 3
 
 
-class Described(NamedTuple):
+class Candidate(NamedTuple):
     """A complete checkpoint and its manifest."""
 
     path: str
@@ -21,26 +21,26 @@ class Described(NamedTuple):
         manifest, lineage = self.manifest, self.manifest.lineage
         step = "" if manifest.step is None else f"step {manifest.step}, "
         which = f"save {lineage.save_number} of run {lineage.run_id}"
-        return f"'{self.path}' ({step}{which}, saved at {clock.in_utc(manifest.timestamp)})"
+        return f"'{self.path}' ({step}{which}, saved at {clock.format_utc(manifest.timestamp)})"
 
 
 class Choice(NamedTuple):
     """The newest checkpoint.
 
     Attributes:
-        line: The checkpoints that led to it, oldest first, and itself.
+        ancestry: The checkpoints that led to it, oldest first, and itself.
         others: The newest of each other line, if there are several: saves that neither led to it nor followed.
     """
 
-    line: Sequence[Described]
-    others: Sequence[Described]
+    ancestry: Sequence[Candidate]
+    others: Sequence[Candidate]
 
     @property
-    def doubt(self) -> str:
+    def ambiguity(self) -> str:
         """The other ones and what to do to go on from one of them, as a clause; empty if there is none."""
         if not self.others:
             return ""
-        chosen = self.line[-1]
+        chosen = self.ancestry[-1]
         named = " and ".join(map(str, self.others[:_MOST_NAMED]))
         more = len(self.others) - _MOST_NAMED
         named += f" and {more} more" if more > 0 else ""
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
         )
 
 
-def choose(found: Sequence[Described]) -> Choice:
+def choose_newest(found: Sequence[Candidate]) -> Choice:
     """Chooses the newest of some checkpoints: the last of the line of saves that has the latest one by the clock.
 
     Example: sessions a, b and c of one run have saved; b restored a's second save, and c its first. `sessions` are
@@ -74,16 +74,16 @@ def choose(found: Sequence[Described]) -> Choice:
     return Choice((*line, chosen), heads[:-1][::-1])
 
 
-def _by_clock(each: Described) -> tuple[float, int, bool, str]:
+def _by_clock(each: Candidate) -> tuple[float, int, bool, str]:
     # Of two copies the one whose name has its step comes last.
     step = each.manifest.step
     return each.manifest.timestamp, -1 if step is None else step, each.path.endswith(f"-{step}"), each.path
 
 
-def _heads(ordered: Sequence[Described]) -> Sequence[Described]:
+def _heads(ordered: Sequence[Candidate]) -> Sequence[Candidate]:
     """Returns those that led to no other one, in the same order. Takes linear time."""
     counts: dict[str, int] = {}  # By session, the number of the last save that led to a save of another session.
-    last: dict[str, tuple[int, Described]] = {}  # By session, its last save.
+    last: dict[str, tuple[int, Candidate]] = {}  # By session, its last save.
     for each in ordered:
         *before, (own, number) = each.manifest.lineage.sessions
         for session, counted in before:

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import jax
 
 from hookline import arguments
-from hookline.checkpoint.directory import layout, leaves, together
+from hookline.checkpoint.directory import collective, layout, leaves
+from hookline.checkpoint.directory.collective import Collective
 from hookline.checkpoint.directory.leaves import Match
-from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Leaf, Manifest
-from hookline.checkpoint.directory.state_file import latest_checkpoint, recorded
-from hookline.checkpoint.directory.together import Together
-from hookline.checkpoint.saving import failures, host
-from hookline.checkpoint.saving.host import Shares
+from hookline.checkpoint.directory.manifest import FILE_NAME, MAX_BYTES, Leaf, Manifest
+from hookline.checkpoint.directory.state_file import latest_checkpoint, read_state
+from hookline.checkpoint.saving import failures, host_copy
+from hookline.checkpoint.saving.host_copy import PartialChecksums
 from hookline.errors import NotFoundError
-from hookline.regular_file import NotReadable, files_below
+from hookline.regular_file import UnreadableFileError, walk_files
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ AT_ONCE_BYTES = 32 * 2**20
 
 # The folders of the files with data. The other files of Orbax describe those.
 _DATA = "d"
-_OF_ORBAX = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
+_ORBAX_FILES = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
 
 
 def read(
@@ -36,7 +36,7 @@ def read(
     choose: Callable[[Manifest], dict[str, Match]],
     verify: bool = True,
     shardings: Mapping[str, Sequence[Any]] | None = None,
-    others: Together | None = None,
+    group: Collective | None = None,
     on_host: bool = False,
 ) -> dict[str, Any]:
     """Reads values of a checkpoint.
@@ -47,23 +47,25 @@ def read(
         verify: Whether to compare what is read with its checksums.
         shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
             a sharding that the shape of the array does not allow.
-        others: The processes that read the same; by default those that it is put in, if it is put in several.
+        group: The processes that read the same; by default those that it is put in, if it is put in several.
         on_host: Whether arrays stay in the host's memory, as NumPy's: those of 64 bits, too, that JAX might not hold.
 
     Raises:
         OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved
             values.
     """
-    if others is None:
+    if group is None:
         places = [place for each in (shardings or {}).values() for place in each if place is not None]
-        others = Together(None) if all(place.is_fully_addressable for place in places) else together.current()
-    look = functools.partial(others.chief, functools.partial(layout.manifest_text, path))
+        group = Collective(None) if all(place.is_fully_addressable for place in places) else collective.current()
+    look = functools.partial(group.run_on_chief, functools.partial(layout.read_manifest_text, path))
     directory, text = look()
     while True:
-        reading = _Reading(path, directory, choose(layout.parsed(path, text)), verify, shardings or {}, on_host)
+        reading = _ReadAttempt(
+            path, directory, choose(layout.parse_manifest(path, text)), verify, shardings or {}, on_host
+        )
         values, failure = {}, None
         try:
-            values = reading.together(others)
+            values = reading.read_all(group)
         except Exception as error:
             failure = error
         before = directory, text
@@ -74,7 +76,7 @@ def read(
             return values
 
 
-class _Reading:
+class _ReadAttempt:
     """One attempt to read a checkpoint, which may be replaced meanwhile. Its arguments are those of `read`."""
 
     def __init__(
@@ -90,13 +92,15 @@ class _Reading:
         self._verify, self._shardings, self._on_host = verify, shardings, on_host
         self._wanted = [leaf for match in matches.values() for leaf in match.leaves]
         self._stored: dict[str, Any] = {}
-        self._uses = collections.Counter(leaf.name for leaf in self._wanted)  # How often each is still to be given.
+        self._use_counts = collections.Counter(
+            leaf.name for leaf in self._wanted
+        )  # How often each is still to be given.
 
-    def together(self, others: Together) -> dict[str, Any]:
+    def read_all(self, group: Collective) -> dict[str, Any]:
         """Returns the values that this process has read; raises an error of one process in all of them."""
         try:
-            shares = others.for_chief(functools.partial(self._blaming, self._read))
-            others.chief(functools.partial(self._blaming, functools.partial(self._check, shares)))
+            shares = group.gather_to_chief(functools.partial(self._map_errors, self._read))
+            group.run_on_chief(functools.partial(self._map_errors, functools.partial(self._check, shares)))
             return {
                 key: match.structure.unflatten([leaves.unpack(leaf, self._take(leaf.name)) for leaf in match.leaves])
                 for key, match in self._matches.items()
@@ -104,17 +108,17 @@ class _Reading:
         finally:
             self._stored.clear()  # An error's traceback would keep it.
 
-    def _blaming(self, part: Callable[[], T]) -> T:
+    def _map_errors(self, part: Callable[[], T]) -> T:
         """Does a part, and maps its errors to those of a checkpoint that could not be read."""
         try:
             return part()
         except Exception as error:
-            mapped = failures.not_read(error, self._path, layout.previous_advice(self._path))
+            mapped = failures.read_error(error, self._path, layout.alternatives_advice(self._path))
             if mapped is error:
                 raise
             raise mapped from failures.without_tracebacks(error)
 
-    def _read(self) -> dict[str, Shares]:
+    def _read(self) -> dict[str, PartialChecksums]:
         """Reads this process's parts, and returns its shares in the checksums of leaves that it has in part."""
         from hookline.checkpoint import orbax_io
 
@@ -122,39 +126,41 @@ class _Reading:
             leaf.name: place
             for key, match in self._matches.items()
             for leaf, place in zip(match.leaves, self._shardings.get(key, ()), strict=False)
-            if place is not None and leaves.may_lie(leaf, place)
+            if place is not None and leaves.fits_sharding(leaf, place)
         }
         # What may lie anywhere comes over the host: Orbax would pin it to a device, and a program takes no arrays that
         # are pinned to different ones.
         abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name)) for leaf in self._wanted}
         at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, self._wanted)])
-        _look_through(self._directory)
+        _check_files(self._directory)
         once = {leaf.name: leaf for leaf in self._wanted if abstract[leaf.name] is not None}
-        for part in in_parts(once.values(), at_once):
+        for part in batch_leaves(once.values(), at_once):
             read = orbax_io.read(os.path.abspath(self._directory), {name: abstract[name] for name in part}, at_once)
             if not self._on_host:
-                read = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+                read = {name: leaves.to_device(part[name], array) for name, array in read.items()}
             self._stored |= jax.block_until_ready(read)  # Until then they also take the host's memory.
             del read
         for leaf in once.values():
             if (shape := tuple(self._stored[leaf.name].shape))[: len(leaf.shape)] != leaf.shape:
                 raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
-        shares: dict[str, Shares] = {}
+        shares: dict[str, PartialChecksums] = {}
         for leaf in once.values() if self._verify else ():
-            if (found := host.compare(leaf.pieces, self._stored[leaf.name])) is None:
-                raise self._not_what_was_saved(leaf)
+            if (found := host_copy.compare_checksums(leaf.pieces, self._stored[leaf.name])) is None:
+                raise self._checksum_error(leaf)
             if found:
                 shares[leaf.name] = found
         return shares
 
-    def _check(self, shares: Sequence[Mapping[str, Shares]]) -> None:
+    def _check(self, shares: Sequence[Mapping[str, PartialChecksums]]) -> None:
         """Checks the pieces that no process has whole."""
         partly = set[str]().union(*shares)
         for leaf in self._wanted:
-            if leaf.name in partly and not host.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
-                raise self._not_what_was_saved(leaf)
+            if leaf.name in partly and not host_copy.partials_match(
+                leaf.pieces, [own.get(leaf.name, {}) for own in shares]
+            ):
+                raise self._checksum_error(leaf)
 
-    def _not_what_was_saved(self, leaf: Leaf) -> ValueError:
+    def _checksum_error(self, leaf: Leaf) -> ValueError:
         return ValueError(
             f"{leaf.name!r} is not the saved value: its checksum differs. Its data are in "
             f"{', '.join(_data_files(self._directory))}."
@@ -162,28 +168,32 @@ class _Reading:
 
     def _take(self, name: str) -> Any:
         """Returns a stored array that nothing else refers to, because a session may donate its memory."""
-        self._uses[name] -= 1
-        return self._stored[name].copy() if self._uses[name] and name in self._stored else self._stored.pop(name, None)
+        self._use_counts[name] -= 1
+        return (
+            self._stored[name].copy()
+            if self._use_counts[name] and name in self._stored
+            else self._stored.pop(name, None)
+        )
 
 
-def _look_through(directory: str) -> None:
+def _check_files(directory: str) -> None:
     """Looks at the files of a checkpoint, which Orbax and TensorStore open as they find them.
 
     Raises:
         NotReadable: One of them is no file, or its description of the data is larger than one can be.
         OSError: A directory is missing, or cannot be read. Orbax would say that there is nothing to load.
     """
-    found = dict(files_below(directory))
+    found = dict(walk_files(directory))
     for name, file in found.items():
-        if os.path.basename(os.path.dirname(name)) != _DATA and file.stat().st_size > MOST_BYTES:
-            raise NotReadable(f"its file {name} has more than {MOST_BYTES:,} bytes")
+        if os.path.basename(os.path.dirname(name)) != _DATA and file.stat().st_size > MAX_BYTES:
+            raise UnreadableFileError(f"its file {name} has more than {MAX_BYTES:,} bytes")
     os.stat(os.path.join(directory, "state"))
-    for name in _OF_ORBAX:
+    for name in _ORBAX_FILES:
         if name not in found and os.path.exists(os.path.join(directory, name)):
-            raise NotReadable(f"its file {name} is a directory, not a file")
+            raise UnreadableFileError(f"its file {name} is a directory, not a file")
 
 
-def in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
+def batch_leaves(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
     """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
     part: dict[str, Leaf] = {}
     left = at_once_bytes
@@ -227,15 +237,17 @@ def verify(ckpt_dir_or_file: str) -> None:
     References:
         None in `tf.train`.
     """
-    path = checkpoint_at(ckpt_dir_or_file, "verify")
+    path = resolve_checkpoint(ckpt_dir_or_file, "verify")
     # One at a time: the model may be large. If empty, only its files.
     for name in layout.read_manifest(path)[1].leaves or [None]:
         read(
-            path, lambda now, name=name: alone(leaf for leaf in now.leaves.values() if leaf.name == name), on_host=True
+            path,
+            lambda now, name=name: leaf_matches(leaf for leaf in now.leaves.values() if leaf.name == name),
+            on_host=True,
         )
 
 
-def alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
+def leaf_matches(chosen: Iterable[Leaf]) -> dict[str, Match]:
     """Returns what to read for leaves, each without the structure of its variable."""
     return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
 
@@ -265,7 +277,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     References:
         `tf.train.list_variables`.
     """
-    manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file, "list_variables"))[1]
+    manifest = layout.read_manifest(resolve_checkpoint(ckpt_dir_or_file, "list_variables"))[1]
     return sorted((leaf.name, leaf.shape) for leaf in manifest.leaves.values())
 
 
@@ -298,19 +310,19 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     References:
         `tf.train.load_variable`. This one also reads a whole structure or a part of one.
     """
-    path = checkpoint_at(ckpt_dir_or_file, "load_variable")
-    name = arguments.text("load_variable", "name", name).removesuffix(":0")
-    return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
+    path = resolve_checkpoint(ckpt_dir_or_file, "load_variable")
+    name = arguments.check_str("load_variable", "name", name).removesuffix(":0")
+    return _nested(name, read(path, lambda manifest: _matches_for_name(name, path, manifest)))
 
 
-def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
+def _matches_for_name(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
     """Returns the matches for a name: a whole leaf or variable, or else the leaves below the name."""
     by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
-        return alone([by_name[name]])
+        return leaf_matches([by_name[name]])
     if entry is not None and (structure := entry.treedef) is not None:
         return {name: Match(entry.leaves, structure)}
-    below = alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
+    below = leaf_matches(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
     if not below:
         raise NotFoundError.from_message(
             f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
@@ -338,7 +350,7 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
     return tree
 
 
-def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
+def resolve_checkpoint(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
     """Returns the newest checkpoint of a directory of checkpoints; any other path of a user unchanged.
 
     Raises:
@@ -348,7 +360,7 @@ def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
     path = layout.in_file_system(who, name, path)
     if layout.locate(path) is None and os.path.isdir(path):
         newest = latest_checkpoint(path)
-        if (state := recorded(path)) is not None:
-            layout.require_whole(state.model_checkpoint_path)
+        if (state := read_state(path)) is not None:
+            layout.require_complete(state.model_checkpoint_path)
         return newest or path
     return path

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from hookline import log
 from hookline.checkpoint.directory import layout
-from hookline.checkpoint.directory.layout import base_of
-from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, CheckpointState, examined, recorded
+from hookline.checkpoint.directory.layout import base_path
+from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, CheckpointState, read_state, resolve_state
 from hookline.errors import DataLossError, NotFoundError
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Restart:
 
     Attributes:
         candidates: The complete checkpoints, and the remains of others; the first is the one to continue from.
-        surprise: The difference from the state that the last training left, or why it is not certain which checkpoint
+        anomaly: The difference from the state that the last training left, or why it is not certain which checkpoint
             is the newest, in words; empty if there is nothing to say.
     """
 
     candidates: tuple[str, ...]
-    surprise: str
+    anomaly: str
 
 
 def find(directory: str) -> Restart:
@@ -37,19 +37,21 @@ def find(directory: str) -> Restart:
         FailedPreconditionError: The directory belongs to another program.
     """
     state_file = os.path.join(directory, STATE_FILE_NAME)
-    expected = recorded(directory)
-    found, doubt = examined(directory)
+    expected = read_state(directory)
+    found, doubt = resolve_state(directory)
     known = []
     if found is not None:
         newest = found.model_checkpoint_path
         known = [newest, *(path for path in reversed(found.all_model_checkpoint_paths) if path != newest)]
-    others = [path for name in layout.names(directory) if (path := os.path.join(directory, name)) not in known]
+    others = [
+        path for name in layout.checkpoint_names(directory) if (path := os.path.join(directory, name)) not in known
+    ]
     if known:  # Others may save beside it under other names.
-        others = [path for path in others if base_of(path) == base_of(known[0])]
+        others = [path for path in others if base_path(path) == base_path(known[0])]
     # A checkpoint without a readable date may be the newest, if its number says so.
     reached = _step(known[0]) if known else -1
     others.sort(key=_step, reverse=True)
-    first = [path for path in others if _step(path) >= reached and not _is_dated(path)]
+    first = [path for path in others if _step(path) >= reached and not _has_manifest(path)]
     rest = [path for path in others if path not in first]
     candidates, surprise = [*first, *known, *rest], ""
     broken = _broken(directory, expected, known)
@@ -69,13 +71,17 @@ def _broken(directory: str, expected: CheckpointState | None, known: Sequence[st
     named: set[str] = set()
     if expected is not None:
         named = {expected.model_checkpoint_path, *expected.all_model_checkpoint_paths}
-    bases = {base_of(path) for path in (*known, *named)}
+    bases = {base_path(path) for path in (*known, *named)}
     beside = (os.path.join(directory, name) for name in (os.listdir(directory) if bases else ()))
-    numbered = {path for path in beside if base_of(path) in bases}
-    return {path for path in named | numbered if layout.flaw(path) and (path in named or layout.has_the_look(path))}
+    numbered = {path for path in beside if base_path(path) in bases}
+    return {
+        path
+        for path in named | numbered
+        if layout.defect(path) and (path in named or layout.looks_like_checkpoint(path))
+    }
 
 
-def _is_dated(path: str) -> bool:
+def _has_manifest(path: str) -> bool:
     """Returns whether a checkpoint's manifest can be read; also True if the checkpoint has just been removed."""
     try:
         layout.read_manifest(path)

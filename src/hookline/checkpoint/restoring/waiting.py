@@ -43,9 +43,9 @@ def checkpoints_iterator(
         `tf.train.checkpoints_iterator`. `poll_secs` is new.
     """
     who = "checkpoints_iterator"
-    arguments.path(who, "checkpoint_dir", checkpoint_dir)
-    arguments.number(who, "min_interval_secs", min_interval_secs)
-    arguments.function(who, "timeout_fn", timeout_fn, optional=True)
+    arguments.check_path(who, "checkpoint_dir", checkpoint_dir)
+    arguments.check_number(who, "min_interval_secs", min_interval_secs)
+    arguments.check_callable(who, "timeout_fn", timeout_fn, optional=True)
     _check_waits(who, timeout, poll_secs=poll_secs)
     return _each_new(checkpoint_dir, min_interval_secs, timeout, timeout_fn, poll_secs)
 
@@ -109,7 +109,7 @@ def wait_for_new_checkpoint(
 
 def _check_waits(who: str, timeout: float | None, **poll: float) -> None:
     for name, secs in {"timeout": 0 if timeout is None else timeout, **poll}.items():
-        arguments.number(who, name, secs)
+        arguments.check_number(who, name, secs)
 
 
 def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:

@@ -28,7 +28,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.spec import UNKNOWN
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 Assignment = dict[Variable, str]
 """The name in the checkpoint of each variable."""
@@ -109,7 +109,7 @@ def warm_start(
             "warm_start: hookline knows no vocabularies (var_name_to_vocab_info). Make the rows that you want the "
             "initial value of the variable: Variable(load_variable(path, name)[rows])."
         )
-    arguments.mapping("warm_start", "var_name_to_prev_var_name", var_name_to_prev_var_name, optional=True)
+    arguments.check_mapping("warm_start", "var_name_to_prev_var_name", var_name_to_prev_var_name, optional=True)
     assignment = _by_pattern("warm_start", vars_to_warm_start, var_name_to_prev_var_name or {})
     if assignment:
         _initialize("warm_start", ckpt_to_initialize_from, assignment)
@@ -141,11 +141,11 @@ def assign_from_checkpoint(
         `tf.contrib.framework.assign_from_checkpoint`, which reads the values at once and feeds them.
     """
     who = "assign_from_checkpoint"
-    path = reading.checkpoint_at(model_path, who, "model_path")
-    assignment = _there(path, _by_name(who, var_list or ()), ignore_missing_vars)
+    path = reading.resolve_checkpoint(model_path, who, "model_path")
+    assignment = _skip_missing(path, _by_name(who, var_list or ()), ignore_missing_vars)
     if not assignment:
         return no_op(name=who), {}
-    values = _read_later(who, path, assignment)
+    values = _deferred_read(who, path, assignment)
     return group(*(variable.assign(values[variable.op.name]) for variable in assignment), name=who), {}
 
 
@@ -197,8 +197,8 @@ def assign_from_checkpoint_fn(
     assignment = _by_name(who, var_list or ())
     if not assignment:
         raise ValueError(f"{who} requires a variable or more in var_list, got none.")
-    path = reading.checkpoint_at(model_path, who, "model_path")
-    assignment = _there(path, assignment, ignore_missing_vars)
+    path = reading.resolve_checkpoint(model_path, who, "model_path")
+    assignment = _skip_missing(path, assignment, ignore_missing_vars)
     if not assignment:
         _logger.warning("%s: '%s' has none of the variables; there is nothing to assign.", who, path)
         return None
@@ -207,14 +207,14 @@ def assign_from_checkpoint_fn(
     def assign(session: Session | Any) -> None:
         raw_session = getattr(session, "raw_session", None)
         values = _read(who, path, assignment, reshape_variables)
-        (session if raw_session is None else raw_session()).lowlevel.load(values, owned=True)
+        (session if raw_session is None else raw_session()).backend.load(values, owned=True)
 
     return assign
 
 
 def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None:
-    path = reading.checkpoint_at(ckpt_dir_or_file, who)
-    values = _read_later(who, path, assignment)
+    path = reading.resolve_checkpoint(ckpt_dir_or_file, who)
+    values = _deferred_read(who, path, assignment)
     old = {variable.initializer for variable in assignment}
     for variable in assignment:
         variable.initialize_from(values[variable.op.name])
@@ -228,7 +228,7 @@ def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None
         )
 
 
-def _read_later(who: str, path: str, assignment: Assignment) -> Tensor:
+def _deferred_read(who: str, path: str, assignment: Assignment) -> Tensor:
     """Returns a tensor of the values by variable name; each run that needs one of them reads them."""
     _fit(who, path, layout.read_manifest(path)[1], assignment)
     promised = {variable.op.name: variable.spec for variable in assignment}
@@ -239,11 +239,11 @@ def _read_later(who: str, path: str, assignment: Assignment) -> Tensor:
 
 
 def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) -> dict[str, Any]:
-    shardings = {_label(name, variable): variable.shardings for variable, name in assignment.items()}
+    shardings = {_label(name, variable): variable.given_shardings for variable, name in assignment.items()}
     read = reading.read(path, lambda manifest: _fit(who, path, manifest, assignment, reshape), shardings=shardings)
     values = {variable.op.name: read[_label(name, variable)] for variable, name in assignment.items()}
     if reshape:
-        values = {v.op.name: leaves.shaped_as(v.spec, values[v.op.name]) for v in assignment}
+        values = {v.op.name: leaves.reshape_like(v.spec, values[v.op.name]) for v in assignment}
     return values
 
 
@@ -256,7 +256,7 @@ def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshap
             entries[_label(name, variable)] = entry
     wanted = {_label(name, variable): variable.spec for variable, name in assignment.items()}
     try:
-        return leaves.fit(path, entries, wanted, reshape=reshape, advice=_ADVICE)
+        return leaves.match_variables(path, entries, wanted, reshape=reshape, advice=_ADVICE)
     except (errors.NotFoundError, errors.InvalidArgumentError) as error:
         raise ValueError(f"{who}: {error.message}") from None
 
@@ -277,7 +277,7 @@ def _entry(manifest: Manifest, name: str) -> Entry | None:
     return Entry(tuple(below)) if below else None
 
 
-def _there(path: str, assignment: Assignment, ignore_missing: bool) -> Assignment:
+def _skip_missing(path: str, assignment: Assignment, ignore_missing: bool) -> Assignment:
     """Returns an assignment, without the variables missing in the checkpoint if those may be skipped."""
     if not ignore_missing:
         return assignment
@@ -303,7 +303,7 @@ def _by_map(who: str, assignment_map: Any) -> Assignment:
             raise TypeError(f"{who} requires pairs of a name in the checkpoint and a variable, got {pair!r}.")
         name, target = pair
         if name.endswith("/") or (isinstance(target, str) and target.endswith("/")):
-            prefixes |= _below(who, name, target)
+            prefixes |= _by_prefix(who, name, target)
         else:
             names[_variable(who, target)] = name.removesuffix(":0")
     return prefixes | names
@@ -313,7 +313,7 @@ def _by_name(who: str, var_list: Any) -> Assignment:
     """Returns the assignment for a list of variables, or a dict from names to variables."""
     if isinstance(var_list, Mapping):
         return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
-    variables = arguments.several(who, "var_list", var_list)
+    variables = arguments.check_list(who, "var_list", var_list)
     return {_checked(who, variable): variable.op.name for variable in variables}
 
 
@@ -326,7 +326,7 @@ def _by_pattern(
         found = []
     elif isinstance(chosen, str):
         found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, chosen)
-    elif all(isinstance(item, str) for item in arguments.several(who, "vars_to_warm_start", chosen)):
+    elif all(isinstance(item, str) for item in arguments.check_list(who, "vars_to_warm_start", chosen)):
         patterns = cast("Sequence[str]", chosen)
         found = [v for pattern in patterns for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, pattern)]
     else:
@@ -341,7 +341,7 @@ def _by_pattern(
     return {variable: earlier.get(variable.op.name, variable.op.name) for variable in found}
 
 
-def _below(who: str, prefix: str, target: Any) -> Assignment:
+def _by_prefix(who: str, prefix: str, target: Any) -> Assignment:
     if not (prefix.endswith("/") and isinstance(target, str) and target.endswith("/")):
         raise ValueError(
             f"{who}: a prefix, which ends in a slash, goes with a prefix, and a name with a variable or its name; got "

@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 import jax
 
 from hookline import arguments, log
-from hookline.checkpoint.directory import leaves, schema, together
+from hookline.checkpoint.directory import collective, leaves, schema
 from hookline.checkpoint.directory.manifest import Lineage, Manifest
 from hookline.checkpoint.restoring import reading
-from hookline.checkpoint.saving import host
-from hookline.checkpoint.saving.host import HostCopy
-from hookline.coordination import peers
+from hookline.checkpoint.saving import host_copy
+from hookline.checkpoint.saving.host_copy import HostCopy
+from hookline.coordination import process_group
 from hookline.graph import GraphKeys, Tensor, Variable
 from hookline.graph.nodes.spec import UNKNOWN
 from hookline.session import Session
 from hookline.session.plan.source_positions import Position
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 HOOK_STATES = "hooks/"
 """The prefix of hooks' states in a checkpoint."""
 
 
-class Copied(NamedTuple):
+class ContentsCopy(NamedTuple):
     """The data of a save: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
 
     manifest: Manifest
@@ -37,19 +37,19 @@ class Copied(NamedTuple):
     positions: Mapping[str, Position]
 
 
-def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, is_chief: bool) -> Copied:
+def copy_contents(sess: Session, variables: Mapping[str, Variable], global_step: Any, is_chief: bool) -> ContentsCopy:
     """Copies everything that this process must write to the host.
 
     If the variables are the whole model, the positions of iterators and the states of hooks belong to it.
     """
-    is_whole = _is_whole(sess, variables)
-    iterators = [name for name in sess.lowlevel.sources.names() if is_whole and name not in variables]
-    states = sess.lowlevel.hook_states() if is_whole else {}
+    is_whole = _is_whole_model(sess, variables)
+    iterators = [name for name in sess.backend.sources.names() if is_whole and name not in variables]
+    states = sess.backend.hook_states() if is_whole else {}
     is_saved = isinstance(global_step, Variable) and global_step in variables.values()
     if not is_saved and isinstance(global_step, Tensor | Variable | str):
         global_step = sess.run(global_step)
-    with sess.lowlevel.lock:  # The next run may donate the values.
-        values, positions = sess.lowlevel.values_with_positions(list(variables.values()), iterators)
+    with sess.backend.lock:  # The next run may donate the values.
+        values, positions = sess.backend.values_with_positions(list(variables.values()), iterators)
         contents = {name: values[variable.op.name] for name, variable in variables.items()}
         contents |= {name: position.value for name, position in positions.items()}
         contents |= {f"{HOOK_STATES}{name}": state for name, state in states.items()}
@@ -57,12 +57,12 @@ def copied(sess: Session, variables: Mapping[str, Variable], global_step: Any, i
         if is_saved:
             global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
         if global_step is not None:
-            global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
+            global_step = arguments.check_int("Saver.save", "global_step", global_step, at_least=0)
             if global_step > schema.LARGEST:
                 raise ValueError(f"Saver.save requires a global_step of at most 2**63 - 1, got {global_step}.")
         on = devices_of(stored.values())
         manifest = Manifest(entries, _next_lineage(sess), global_step, devices=on if len(on) > 1 else ())
-        return Copied(manifest, host.copies(stored, is_chief), positions)
+        return ContentsCopy(manifest, host_copy.copy_to_host(stored, is_chief), positions)
 
 
 def load(
@@ -90,9 +90,9 @@ def load(
     Raises:
         OpError: As in `Saver.restore`.
     """
-    is_whole = not only_variables and _is_whole(sess, variables)
+    is_whole = not only_variables and _is_whole_model(sess, variables)
     specs = {name: variable.spec for name, variable in variables.items()}
-    iterators = [name for name in sess.lowlevel.sources.names() if is_whole and name not in variables]
+    iterators = [name for name in sess.backend.sources.names() if is_whole and name not in variables]
     was_read: list[Manifest] = []
 
     def choose(manifest: Manifest) -> dict[str, leaves.Match]:
@@ -100,21 +100,21 @@ def load(
         held = {name: UNKNOWN for name in iterators if name in manifest.variables}
         if is_whole:
             held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-        fits = leaves.fit(path, manifest.variables, specs | held, reshape=reshapes)
+        fits = leaves.match_variables(path, manifest.variables, specs | held, reshape=reshapes)
         if before_reading is not None:
             before_reading()
         return fits
 
-    places = {name: variable.places for name, variable in variables.items()}
-    read = reading.read(path, choose, verifies, places, together.current())
-    is_placed = any(variable.shardings for variable in variables.values())
+    places = {name: variable.shardings for name, variable in variables.items()}
+    read = reading.read(path, choose, verifies, places, collective.current())
+    is_placed = any(variable.given_shardings for variable in variables.values())
     restored = [read[name] for name in variables]
-    _warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
+    _warn_fewer_devices(path, was_read[0], restored, is_placed=is_placed)
     values = {variable.op.name: read[name] for name, variable in variables.items()}
     if reshapes:
-        values = {v.op.name: leaves.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+        values = {v.op.name: leaves.reshape_like(v.spec, values[v.op.name]) for v in variables.values()}
     for name in iterators:
-        if name not in read and peers.speaks():
+        if name not in read and process_group.is_primary():
             _logger.warning(
                 "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
                 "at the beginning of its data.",
@@ -122,12 +122,12 @@ def load(
                 name,
             )
     # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
-    sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
-    sess.lowlevel.restored = path, frozenset(values)
+    sess.backend.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
+    sess.backend.restored = path, frozenset(values)
     if not only_variables:
         begin_from(sess, was_read[0].lineage, is_whole=is_whole)
     if is_whole:
-        sess.lowlevel.restored_hook_states = {
+        sess.backend.restored_hook_states = {
             name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
         }
 
@@ -141,13 +141,13 @@ def hook_states(path: str) -> dict[str, Any]:
 
     def choose(manifest: Manifest) -> dict[str, leaves.Match]:
         wanted = {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-        return leaves.fit(path, manifest.variables, wanted)
+        return leaves.match_variables(path, manifest.variables, wanted)
 
     read = reading.read(path, choose, on_host=True)
     return {name.removeprefix(HOOK_STATES): state for name, state in read.items()}
 
 
-def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
+def _is_whole_model(sess: Session, variables: Mapping[str, Variable]) -> bool:
     """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     return all(variables.get(variable.op.name) is variable for variable in model)
@@ -157,19 +157,19 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
 
 
 @dataclasses.dataclass
-class _Line:
+class _SessionLineage:
     """The last save or restored checkpoint of a session, and whether the session has saved since its restore."""
 
     last: Lineage
     is_own: bool
 
 
-_lines: weakref.WeakKeyDictionary[Session, _Line] = weakref.WeakKeyDictionary()
+_session_lineages: weakref.WeakKeyDictionary[Session, _SessionLineage] = weakref.WeakKeyDictionary()
 
 
 def _next_lineage(session: Session) -> Lineage:
     """Returns the lineage of the next save of a session, which must be made."""
-    line = _lines.get(session)
+    line = _session_lineages.get(session)
     if line is None:
         found = Lineage(secrets.token_hex(8), 1, ((secrets.token_hex(6), 1),))
     else:
@@ -177,13 +177,13 @@ def _next_lineage(session: Session) -> Lineage:
         *before, (own, _) = last.sessions
         sessions = (*before, (own, number)) if line.is_own else (*last.sessions, (secrets.token_hex(6), number))
         found = Lineage(last.run_id, number, sessions)
-    _lines[session] = _Line(found, True)
+    _session_lineages[session] = _SessionLineage(found, True)
     return found
 
 
 def last_lineage(session: Session) -> Lineage | None:
     """Returns the lineage of the last save of a session, or of what it restored; None if it began anew."""
-    line = _lines.get(session)
+    line = _session_lineages.get(session)
     return None if line is None else line.last
 
 
@@ -192,18 +192,18 @@ def begin_from(session: Session, lineage: Lineage | None, *, is_whole: bool = Tr
 
     A part of the model does not make the session another run's; it begins one of its own where there is none.
     """
-    if not is_whole and session in _lines:
+    if not is_whole and session in _session_lineages:
         return
     if lineage is None:
-        _lines.pop(session, None)
+        _session_lineages.pop(session, None)
     else:
-        _lines[session] = _Line(lineage, False)
+        _session_lineages[session] = _SessionLineage(lineage, False)
 
 
 # The devices of arrays when they were saved, and when they are restored.
 
 
-def shown_devices(names: Sequence[str]) -> str:
+def format_devices(names: Sequence[str]) -> str:
     """Returns devices in words: "3 devices (cpu:0 to cpu:2)", "1 device (cuda:1)"."""
     kinds = {name.rpartition(":")[0] for name in names}
     numbers = [name.rpartition(":")[2] for name in names]
@@ -213,7 +213,7 @@ def shown_devices(names: Sequence[str]) -> str:
     return f"{len(names)} device{'s' * (len(names) != 1)} ({inside})"
 
 
-def _warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
+def _warn_fewer_devices(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
     """Warns if the restored arrays are on fewer devices than the saved ones.
 
     If the graph was built with values without a placement (not `is_placed`), the step moves whole arrays to the devices
@@ -223,14 +223,14 @@ def _warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: boo
     if not now or len(now) >= len(manifest.devices):
         return
     is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
-    if peers.speaks() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
+    if process_group.is_primary() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
         _logger.warning(
             "Checkpoint '%s' was saved from %s and is restored onto %s, the devices of the values that the graph was "
             "built with. To train on as many as before, build it with values on those: "
             "jax.device_put(state, sharding), or sharding= of the loop or the variable.",
             path,
-            shown_devices(manifest.devices),
-            shown_devices(now),
+            format_devices(manifest.devices),
+            format_devices(now),
         )
 
 

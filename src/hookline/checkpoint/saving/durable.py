@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from hookline import log
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 WRITING_SUFFIX = ".hookline-writing-"
 """The beginning of the suffix, which ends with random digits, of what is being written and not in its place yet."""
 being_written: set[str] = set()
@@ -61,14 +61,14 @@ def rename(old: str, new: str) -> None:
     sync_directory(os.path.dirname(new))
 
 
-def write(path: str, text: str) -> None:
+def write_text(path: str, text: str) -> None:
     """Writes a small file so that any reader, at any moment, sees either the old or the new text."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
+def atomic_write(path: str) -> Iterator[BinaryIO]:
     """Yields a new file that takes the place of another one at the end, when it is on the disk.
 
     Until then it has a random name beside it, by which a leftover of a killed process is known as hookline's.

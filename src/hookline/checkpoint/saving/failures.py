@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hookline import arguments, clock, errors, log
-from hookline.coordination import peers
+from hookline.coordination import process_group
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _IN_THE_WAY = "Something else of that name is in the way: remove it or use another directory."
 _ADVICE: dict[type[errors.OpError], str] = {
@@ -23,36 +23,40 @@ _ADVICE: dict[type[errors.OpError], str] = {
 }
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 # Errors that another program, a colleague or the network may have fixed when the save is tried again.
-_MAY_PASS = frozenset({
+_TRANSIENT_ERRNOS = frozenset({
     errno.EAGAIN, errno.EBUSY, errno.ECONNRESET, errno.EDQUOT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR,
     errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH, errno.ENFILE, errno.ENOSPC, errno.ESTALE,
     errno.ETIMEDOUT,
 })  # fmt: skip
 # The attribute with which an error carries whether another attempt may succeed.
-_PASSES = "_hookline_may_pass"
+_TRANSIENT_ATTRIBUTE = "_hookline_transient"
 _MISUSE = {kind.__name__: kind for kind in (ValueError, TypeError, RuntimeError)}
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 
 
-def not_written(failure: BaseException, path: str) -> BaseException:
+def write_error(failure: BaseException, path: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a checkpoint or another file could not be written."""
     message = f"Checkpoint '{path}' could not be written"
     kind = errors.DeadlineExceededError if _timed_out(failure) else errors.UnknownError
-    return _of_the_system(failure, message) or _mapped(failure) or kind.from_message(f"{message}: {_format(failure)}")
-
-
-def may_pass(failure: BaseException) -> bool:
-    """Returns whether another attempt may succeed."""
-    if _PASSES in vars(failure):
-        return vars(failure)[_PASSES]
     return (
-        _errno(failure) in _MAY_PASS
+        _from_errno(failure, message)
+        or _as_op_error(failure)
+        or kind.from_message(f"{message}: {_first_sentence(failure)}")
+    )
+
+
+def is_transient(failure: BaseException) -> bool:
+    """Returns whether another attempt may succeed."""
+    if _TRANSIENT_ATTRIBUTE in vars(failure):
+        return vars(failure)[_TRANSIENT_ATTRIBUTE]
+    return (
+        _errno(failure) in _TRANSIENT_ERRNOS
         or _timed_out(failure)
         or isinstance(errors.from_exception(failure), errors.UnavailableError)
     )
 
 
-def is_unclear(failure: BaseException) -> bool:
+def may_be_transient(failure: BaseException) -> bool:
     """Returns whether Orbax reports a missing file that another attempt may find.
 
     Orbax checks whether a file exists, takes every error for a no, and then reports the file as missing.
@@ -61,21 +65,21 @@ def is_unclear(failure: BaseException) -> bool:
     return number == errno.ENOENT or (number is None and isinstance(failure, FileNotFoundError | ValueError))
 
 
-def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
+def read_error(failure: BaseException, path: str, advice: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a complete checkpoint could not be read.
 
     The advice is the remedy if its data are broken.
     """
     message = f"Checkpoint '{path}' could not be read"
-    found = _of_the_system(failure, message)
+    found = _from_errno(failure, message)
     if isinstance(found, errors.PermissionDeniedError | errors.ResourceExhaustedError):
         return found
-    if may_pass(failure):
-        return errors.UnavailableError.from_message(str(found or f"{message}: {_format(failure)}"))
+    if is_transient(failure):
+        return errors.UnavailableError.from_message(str(found or f"{message}: {_first_sentence(failure)}"))
     if isinstance(failure, MemoryError) or "start new thread" in str(failure):
-        return errors.ResourceExhaustedError.from_message(f"{message}: {_format(failure)}")
-    broken = f"Checkpoint '{path}' is broken and cannot be read: {_format(failure)} {advice}"
-    return _mapped(failure) or errors.DataLossError.from_message(broken)
+        return errors.ResourceExhaustedError.from_message(f"{message}: {_first_sentence(failure)}")
+    broken = f"Checkpoint '{path}' is broken and cannot be read: {_first_sentence(failure)} {advice}"
+    return _as_op_error(failure) or errors.DataLossError.from_message(broken)
 
 
 def without_tracebacks(failure: BaseException) -> BaseException:
@@ -87,20 +91,20 @@ def without_tracebacks(failure: BaseException) -> BaseException:
     return failure
 
 
-def decide(failure: BaseException, may_pass: bool) -> None:
+def set_transient(failure: BaseException, transient: bool) -> None:
     """Records in an error whether another attempt may succeed."""
-    vars(failure)[_PASSES] = may_pass
+    vars(failure)[_TRANSIENT_ATTRIBUTE] = transient
 
 
-def serialise(failure: BaseException) -> list[Any]:
-    """Returns an error for other processes, as values of JSON; see `received`."""
-    return [type(failure).__name__, str(failure), may_pass(failure)]
+def serialize_error(failure: BaseException) -> list[Any]:
+    """Returns an error for other processes, as values of JSON; see `deserialize_error`."""
+    return [type(failure).__name__, str(failure), is_transient(failure)]
 
 
-def received(serialised: list[Any], process: int) -> BaseException:
+def deserialize_error(serialised: list[Any], process: int) -> BaseException:
     """Returns the error of another process as an exception: of the same class, if that is known here.
 
-    Its attribute `of_process` is the index of that process.
+    Its attribute `process_index` is the index of that process.
     """
     name, text, passes = serialised
     if name in _MISUSE:
@@ -110,17 +114,17 @@ def received(serialised: list[Any], process: int) -> BaseException:
         if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
             kind, text = errors.AbortedError, f"{name}: {text}"
         found = kind.from_message(f"Process {process}: {text}")
-        decide(found, passes)
-    found.of_process = process  # pyright: ignore[reportAttributeAccessIssue]
+        set_transient(found, passes)
+    found.process_index = process  # pyright: ignore[reportAttributeAccessIssue]
     return found
 
 
-def _mapped(failure: BaseException) -> BaseException | None:
+def _as_op_error(failure: BaseException) -> BaseException | None:
     mapped = errors.from_exception(failure)
     return mapped if isinstance(mapped, errors.OpError) else None
 
 
-def _of_the_system(failure: BaseException, message: str) -> errors.OpError | None:
+def _from_errno(failure: BaseException, message: str) -> errors.OpError | None:
     number = _errno(failure)
     if number is None:
         return None
@@ -151,7 +155,7 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
         failure = failure.__cause__ or failure.__context__
 
 
-def _format(failure: BaseException) -> str:
+def _first_sentence(failure: BaseException) -> str:
     first = (str(failure).strip() or repr(failure)).splitlines()[0][:300]
     return first if first.endswith(".") else f"{first}."
 
@@ -176,8 +180,8 @@ class RetryPolicy:
     initial_backoff_secs: float = 1.0
 
     def __post_init__(self) -> None:
-        arguments.whole("RetryPolicy", "max_attempts", self.max_attempts, at_least=1)
-        arguments.number("RetryPolicy", "initial_backoff_secs", self.initial_backoff_secs, at_least=0)
+        arguments.check_int("RetryPolicy", "max_attempts", self.max_attempts, at_least=1)
+        arguments.check_number("RetryPolicy", "initial_backoff_secs", self.initial_backoff_secs, at_least=0)
 
     def attempt(self, function: Callable[[], None], path: str) -> None:
         """Calls a function that writes a file, and calls it again while it fails for a temporary reason.
@@ -191,8 +195,8 @@ class RetryPolicy:
                 return function()
             except Exception as error:
                 failures_so_far += 1
-                mapped = not_written(error, path)
-                if failures_so_far >= self.max_attempts or not may_pass(error):
+                mapped = write_error(error, path)
+                if failures_so_far >= self.max_attempts or not is_transient(error):
                     if mapped is error:
                         raise
                     raise mapped from without_tracebacks(error)
@@ -201,7 +205,7 @@ class RetryPolicy:
     def wait(self, failure: BaseException, failures_so_far: int) -> None:
         """Logs the failure, and waits until the next attempt is due."""
         secs = self.backoff_secs(failures_so_far)
-        if peers.speaks():
+        if process_group.is_primary():
             text = "%s Attempt %d of %d follows in %g s."
             _logger.warning(text, failure, failures_so_far + 1, self.max_attempts, secs)
         clock.sleep(secs)

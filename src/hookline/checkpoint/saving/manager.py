@@ -12,18 +12,18 @@ from collections.abc import Iterable
 
 from hookline import log
 from hookline.checkpoint.directory import layout, lease
-from hookline.checkpoint.directory.layout import base_of
+from hookline.checkpoint.directory.layout import base_path
 from hookline.checkpoint.directory.lease import Lease
 from hookline.checkpoint.directory.manifest import Lineage
-from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, CheckpointState, recorded, write_state
+from hookline.checkpoint.directory.state_file import STATE_FILE_NAME, CheckpointState, read_state, write_state
 from hookline.checkpoint.saving import moves
 from hookline.checkpoint.saving.failures import RetryPolicy
-from hookline.checkpoint.saving.retention import Kept, Retention
-from hookline.coordination import peers
+from hookline.checkpoint.saving.retention import KeptCheckpoint, Retention
+from hookline.coordination import process_group
 from hookline.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _ONCE = RetryPolicy(max_attempts=1)
 
@@ -36,27 +36,27 @@ class CheckpointManager:
     Args:
         name: The name of the saver, for messages.
         retention: The rule, and the checkpoints that it has chosen so far.
-        lease_wait_secs: The longest wait for another process that saves its checkpoints in a directory.
+        lock_timeout_secs: The longest wait for another process that saves its checkpoints in a directory.
     """
 
-    def __init__(self, name: str, retention: Retention, lease_wait_secs: float) -> None:
-        self.name, self._retention, self._lease_wait_secs = name, retention, lease_wait_secs
-        self._holds: dict[str, weakref.WeakSet[Session]] = {}
-        self._proven_step: int | None = None
+    def __init__(self, name: str, retention: Retention, lock_timeout_secs: float) -> None:
+        self.name, self._retention, self._lease_wait_secs = name, retention, lock_timeout_secs
+        self._lease_sessions: dict[str, weakref.WeakSet[Session]] = {}
+        self._good_step: int | None = None
         self._best_step: int | None = None
         self._lock = threading.Lock()
         self._state_file = STATE_FILE_NAME
         self._cleaned: set[str] = set()
         # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
-        self._leaving: list[str] = []
+        self._pending_removals: list[str] = []
         # What this saver has written: it may remove that wherever it is.
         self._written: set[str] = set()
         # Recorded checkpoints that were broken when this saver began to save in their directory.
         self._broken: set[str] = set()
 
-    def anew(self) -> CheckpointManager:
+    def clone(self) -> CheckpointManager:
         """Returns a manager with the same rule, and no checkpoints."""
-        return CheckpointManager(self.name, self._retention.anew(), self._lease_wait_secs)
+        return CheckpointManager(self.name, self._retention.clone(), self._lease_wait_secs)
 
     # The checkpoints --------------------------------------------------------------------------------------------
 
@@ -68,8 +68,8 @@ class CheckpointManager:
     @property
     def last_good(self) -> str | None:
         """The newest checkpoint that has proved good; None if none has."""
-        self._take_proof(self._retention)
-        return self._retention.good
+        self._mark_good_step(self._retention)
+        return self._retention.last_good
 
     def recover(self, paths: Iterable[str], good: str | None, preserved: float | None, best: str | None) -> None:
         """Takes over the checkpoints of an earlier run; see `Saver.recover_last_checkpoints`."""
@@ -77,27 +77,27 @@ class CheckpointManager:
         for path in filter(layout.locate, paths):
             try:
                 manifest = layout.read_manifest(path)[1]
-                found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
+                found.append(KeptCheckpoint(path, manifest.timestamp, manifest.extra, manifest.step))
             except OpError as error:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
-        self._proven_step = self._best_step = None
+        self._good_step = self._best_step = None
         there = [kept.path for kept in found]
         lost = best if best not in there else None
         good, best = (path if path in there else None for path in (good, best))
         self._retention.recover(found, good, preserved, best)
         if lost is not None:
-            self._lose_best(lost)
+            self._record_lost_best(lost)
 
-    def prove(self, step: int) -> None:
-        """See `Saver.prove`."""
-        self._proven_step = step  # The only field that another thread may read in the meantime.
+    def mark_good(self, step: int) -> None:
+        """See `Saver.mark_good`."""
+        self._good_step = step  # The only field that another thread may read in the meantime.
 
-    def keep_best(self, step: int | None) -> None:
-        """See `Saver.keep_best`."""
+    def mark_best(self, step: int | None) -> None:
+        """See `Saver.mark_best`."""
         if step is None:
             with self._lock:
-                best = self._retention.spare_best()
-            if best is not None and peers.speaks():
+                best = self._retention.keep_best_forever()
+            if best is not None and process_group.is_primary():
                 _logger.warning("'%s', the best checkpoint so far, stays for good: its value is not known here.", best)
             return
         self._best_step = step
@@ -110,15 +110,15 @@ class CheckpointManager:
         except (NotFoundError, DataLossError, InvalidArgumentError):
             manifest = None
         if manifest is None or not (last is None or last.follows(manifest.lineage)):
-            self._lose_best(path)
+            self._record_lost_best(path)
             return False
         if not any(kept.step == step for kept in self._retention.kept):
-            self._retention.adopt(Kept(path, manifest.timestamp, manifest.extra, step))
-        self.keep_best(step)
+            self._retention.add_oldest(KeptCheckpoint(path, manifest.timestamp, manifest.extra, step))
+        self.mark_best(step)
         return True
 
-    def _lose_best(self, path: str) -> None:
-        if self._retention.lost_best != path and peers.speaks():
+    def _record_lost_best(self, path: str) -> None:
+        if self._retention.lost_best != path and process_group.is_primary():
             _logger.warning(
                 "The best checkpoint, '%s', is gone or broken. train.Evaluate(..., keep_best=...) keeps the best of "
                 "the next evaluations.",
@@ -126,20 +126,20 @@ class CheckpointManager:
             )
         self._retention.lost_best = path
 
-    def doubt(self, restored: str, step: int | None) -> None:
-        """Records that the weights of this step are again those in `restored`; see `Retention.doubt`."""
-        self._proven_step = None
-        self._retention.doubt(restored, step)
+    def mark_suspect(self, restored: str, step: int | None) -> None:
+        """Records that the weights of this step are again those in `restored`; see `Retention.mark_suspect`."""
+        self._good_step = None
+        self._retention.mark_suspect(restored, step)
 
     def knows(self, path: str, state_file: str) -> bool:
         """Returns whether the saver or the state file knows a checkpoint at this path."""
-        state = recorded(os.path.dirname(path) or ".", state_file)
+        state = read_state(os.path.dirname(path) or ".", state_file)
         known = self._broken | set(map(os.path.abspath, self._retention.paths))
         return os.path.abspath(path) in (known if state is None else known | _paths_of(state))
 
-    def _take_proof(self, retention: Retention) -> None:
-        if self._proven_step is not None:
-            retention.prove(self._proven_step)
+    def _mark_good_step(self, retention: Retention) -> None:
+        if self._good_step is not None:
+            retention.mark_good(self._good_step)
 
     # A save -----------------------------------------------------------------------------------------------------
 
@@ -149,28 +149,32 @@ class CheckpointManager:
         For the first checkpoint of a name it removes what killed processes have left of others.
         """
         directory = os.path.dirname(os.path.abspath(path))
-        is_first = directory not in self._holds
+        is_first = directory not in self._lease_sessions
         if is_first:
-            recorded(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
-        share = lease.hold(directory, self._lease_wait_secs, path)
+            read_state(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
+        share = lease.acquire_lease(directory, self._lease_wait_secs, path)
         until.callback(share)
         if is_first and sess is not None:
             self._warn_of_earlier(directory, path, sess)
-        sessions = self._holds.setdefault(directory, weakref.WeakSet())
+        sessions = self._lease_sessions.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.lowlevel.at_close.append(lease.Share(share.lease))
-        if (base := base_of(os.path.abspath(path))) not in self._cleaned:
+            sess.backend.close_callbacks.append(lease.LeaseHandle(share.lease))
+        if (base := base_path(os.path.abspath(path))) not in self._cleaned:
             self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
         return share.lease
 
     def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
         """Warns that a saver begins beside checkpoints that it does not know, and the session has not restored."""
-        known = [*self._retention.paths, *filter(None, [sess.lowlevel.restored[0]])]
+        known = [*self._retention.paths, *filter(None, [sess.backend.restored[0]])]
         if os.path.realpath(directory) in {os.path.realpath(os.path.dirname(found)) for found in known}:
             return
         name = os.path.basename(path)
-        others = [other for other in layout.names(directory) if other != name and base_of(other) == base_of(name)]
+        others = [
+            other
+            for other in layout.checkpoint_names(directory)
+            if other != name and base_path(other) == base_path(name)
+        ]
         if others:
             others.sort(key=lambda other: (len(other), other))
             _logger.warning(
@@ -186,25 +190,25 @@ class CheckpointManager:
 
     def _clean(self, base: str, directory: str, state_file: str, held: Lease) -> None:
         """Removes what killed processes have left of checkpoints of this name."""
-        with held.changing():
+        with held.ensure_held():
             moves.clean(base)
-        if (state := recorded(directory, state_file)) is not None:
-            self._broken |= {place for place in _paths_of(state) if layout.flaw(place)}
-            self._leaving += state.leaving
+        if (state := read_state(directory, state_file)) is not None:
+            self._broken |= {place for place in _paths_of(state) if layout.defect(place)}
+            self._pending_removals += state.pending_removals
         self._cleaned.add(base)
 
-    def commit(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
+    def commit(self, new: KeptCheckpoint, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
         """Writes the state file and removes replaced checkpoints, if this process has the lease."""
         with self._lock:
             retention = copy.deepcopy(self._retention)
-            self._take_proof(retention)
+            self._mark_good_step(retention)
             removed = retention.add(*new)
-            self._take_proof(retention)
-            retention.prefer(self._best_step)
-            removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
+            self._mark_good_step(retention)
+            retention.mark_best(self._best_step)
+            removed += [old for old in self._pending_removals if old not in (*removed, *retention.paths)]
             if lease is not None:
                 self._write_state(new.path, retention, state_file, lease, removed, retry)
-            self._retention, self._leaving = retention, []
+            self._retention, self._pending_removals = retention, []
             self._written.add(os.path.abspath(new.path))
             for old in removed if lease is not None else ():
                 self._remove(old, new.path)
@@ -215,23 +219,23 @@ class CheckpointManager:
         place, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
         directory, is_own = os.path.dirname(place), place in self._written
         is_elsewhere = not is_own and directory != beside
-        if stays := "it is in another directory" if is_elsewhere else moves.may_remove(old, is_own=is_own):
+        if stays := "it is in another directory" if is_elsewhere else moves.removal_obstacle(old, is_own=is_own):
             _logger.warning("%s does not remove '%s': %s.", self.name, old, stays)
             return
         with contextlib.ExitStack() as until_removed:
             try:
-                share = lease.hold(directory, 0)
+                share = lease.acquire_lease(directory, 0)
                 until_removed.callback(share)
             except OpError as error:
                 _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
                 return
             try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
-                with share.lease.changing():
+                with share.lease.ensure_held():
                     moves.remove(old)
                 self._written.discard(place)
             except (OSError, OpError) as error:
                 _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
-                self._leaving.append(old)
+                self._pending_removals.append(old)
 
     # The state file ---------------------------------------------------------------------------------------------
 
@@ -239,10 +243,10 @@ class CheckpointManager:
         self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
     ) -> None:
         directory, self._state_file = os.path.dirname(newest) or ".", state_file
-        state = dataclasses.replace(retention.state(newest), leaving=tuple(leaving))
+        state = dataclasses.replace(retention.state(newest), pending_removals=tuple(leaving))
 
         def write() -> None:
-            with lease.changing():
+            with lease.ensure_held():
                 write_state(directory, state, state_file)
 
         retry.attempt(write, os.path.join(directory, state_file))
@@ -253,12 +257,12 @@ class CheckpointManager:
             return  # A save that is being completed checks this afterwards.
         try:
             before = self._retention.best
-            if not self._retention.prefer(self._best_step) or self._retention.best == before:
+            if not self._retention.mark_best(self._best_step) or self._retention.best == before:
                 return
             newest = self._retention.paths[-1]
-            held = lease.of(os.path.dirname(os.path.abspath(newest)))
+            held = lease.get_lease(os.path.dirname(os.path.abspath(newest)))
             if held is not None:  # Else this process no longer saves there.
-                self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
+                self._write_state(newest, self._retention, self._state_file, held, self._pending_removals, _ONCE)
         except OpError as error:
             best = self._retention.best
             _logger.warning("'%s' is the best checkpoint; only the next save can record that: %s", best, error)

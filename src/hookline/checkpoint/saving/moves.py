@@ -19,28 +19,28 @@ from collections.abc import Callable
 
 from hookline import errors, log
 from hookline.checkpoint.directory.layout import (
-    OF_ORBAX,
+    ORBAX_NAMES,
     SAVING_SUFFIX,
     Leftover,
-    base_of,
+    base_path,
+    defect,
     entries,
-    flaw,
-    has_the_look,
-    is_there,
     leftovers,
     locate,
+    looks_like_checkpoint,
+    path_exists,
     read_manifest,
 )
-from hookline.checkpoint.directory.manifest import FILE_NAME, MOST_BYTES, Manifest
+from hookline.checkpoint.directory.manifest import FILE_NAME, MAX_BYTES, Manifest
 from hookline.checkpoint.saving import durable, failures
 from hookline.checkpoint.saving.durable import WRITING_SUFFIX, being_written
 
 _REPLACED_SUFFIX, _REMOVED_SUFFIX, _BROKEN_SUFFIX = ".hookline-replaced", ".hookline-removed", ".hookline-broken"
 _RANDOM = re.compile(r".*-[0-9a-f]{8}")
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 # Leftovers of failed attempts that could not be removed.
-_left: set[str] = set()
+_undeleted: set[str] = set()
 
 
 def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
@@ -52,16 +52,16 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
     Raises:
         AlreadyExistsError: A file or directory at `path` is not a checkpoint and will not be overwritten.
     """
-    _finish(path)
-    if is_there(path) and locate(path) is None:
-        if not (was_saved() or has_the_look(path)):
+    _finish_rename(path)
+    if path_exists(path) and locate(path) is None:
+        if not (was_saved() or looks_like_checkpoint(path)):
             raise errors.AlreadyExistsError.from_message(
                 f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save "
                 "elsewhere.",
             )
         text = "The remains of checkpoint '%s' are in the way of a new one (%s), and were moved to '%s'."
-        _logger.warning(text, path, flaw(path), move_aside(path))
-    for left in [left for left in _left if os.path.dirname(left) == os.path.dirname(path)]:
+        _logger.warning(text, path, defect(path), move_aside(path))
+    for left in [left for left in _undeleted if os.path.dirname(left) == os.path.dirname(path)]:
         _discard_if_possible(left)
     writing = f"{path}{WRITING_SUFFIX}{secrets.token_hex(4)}"
     being_written.add(writing)
@@ -71,24 +71,24 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
 def commit(
     writing: str,
     manifest: Manifest,
-    changing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ensure_held: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
     """Completes the checkpoint in the directory of `prepare`, and moves it into place.
 
-    `changing` is entered for the renames, when all files are on the disk; an error ends the attempt.
+    `ensure_held` is entered for the renames, when all files are on the disk; an error ends the attempt.
     """
     path = writing.rpartition(WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, f"{path}{_REPLACED_SUFFIX}-{secrets.token_hex(4)}"
-    if len(text := manifest.to_json()) > MOST_BYTES:
+    if len(text := manifest.to_json()) > MAX_BYTES:
         raise errors.InvalidArgumentError.from_message(
             f"Checkpoint '{path}' cannot be saved: its {FILE_NAME} would have {len(text):,} bytes, more than "
-            f"{MOST_BYTES:,}. Save large texts (a position in the data, a hook's state) as arrays.",
+            f"{MAX_BYTES:,}. Save large texts (a position in the data, a hook's state) as arrays.",
         )
     durable.sync_tree(writing)
-    durable.write(os.path.join(writing, FILE_NAME), text)
+    durable.write_text(os.path.join(writing, FILE_NAME), text)
     durable.sync_directory(os.path.dirname(path))
-    with changing():
-        if is_there(path):
+    with ensure_held():
+        if path_exists(path):
             being_written.update((saving, replaced))
             try:
                 durable.rename(writing, saving)
@@ -127,18 +127,18 @@ def remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         durable.rename(path, f"{path}{_REMOVED_SUFFIX}-{secrets.token_hex(4)}")
     for left in leftovers(os.path.dirname(path)):
-        if left.of == path and left.kind == "removed" and _is_own(left):
+        if left.checkpoint == path and left.kind == "removed" and _is_own(left):
             _discard(left.path)
 
 
-def may_remove(path: str, *, is_own: bool = False) -> str:
+def removal_obstacle(path: str, *, is_own: bool = False) -> str:
     """Returns why the checkpoint at a path must stay, as a clause; empty if hookline wrote it and may remove it.
 
     What a link leads to may lie anywhere, and be anybody's. With `is_own` this process has written it.
     """
     if os.path.islink(path):
         return "it is a link"
-    if is_own or not is_there(path):
+    if is_own or not path_exists(path):
         return ""
     try:
         read_manifest(path)
@@ -154,7 +154,7 @@ def _is_own(leftover: Leftover) -> bool:
     """
     if _RANDOM.fullmatch(leftover.path) or os.path.islink(leftover.path):
         return True
-    return os.path.isdir(leftover.path) and {FILE_NAME, *OF_ORBAX}.issuperset(entries(leftover.path))
+    return os.path.isdir(leftover.path) and {FILE_NAME, *ORBAX_NAMES}.issuperset(entries(leftover.path))
 
 
 def removable_leftovers(path: str) -> list[Leftover]:
@@ -162,10 +162,10 @@ def removable_leftovers(path: str) -> list[Leftover]:
     return [
         left
         for left in leftovers(os.path.dirname(path))
-        if (base_of(left.of) == base_of(path) or (left.kind == "writing" and os.path.isfile(left.path)))
+        if (base_path(left.checkpoint) == base_path(path) or (left.kind == "writing" and os.path.isfile(left.path)))
         and left.kind != "broken"
         and left.path not in being_written
-        and locate(left.of) != left.path
+        and locate(left.checkpoint) != left.path
         and _is_own(left)
     ]
 
@@ -178,13 +178,17 @@ def clean(path: str) -> None:
     for left in removable_leftovers(path):
         _discard(left.path)
     for left in leftovers(os.path.dirname(path)):
-        if left.kind == "saving" and base_of(left.of) == base_of(path) and locate(left.of) == left.path:
-            _finish(left.of)
+        if (
+            left.kind == "saving"
+            and base_path(left.checkpoint) == base_path(path)
+            and locate(left.checkpoint) == left.path
+        ):
+            _finish_rename(left.checkpoint)
 
 
-def _finish(path: str) -> None:
+def _finish_rename(path: str) -> None:
     saving = path + SAVING_SUFFIX
-    if saving in being_written or not is_there(saving):
+    if saving in being_written or not path_exists(saving):
         return
     if locate(path) != saving:
         if _is_own(Leftover(saving, path, "saving")):
@@ -193,7 +197,7 @@ def _finish(path: str) -> None:
             text = "'%s' is in the way of a new checkpoint, was not made by hookline, and was moved to '%s'."
             _logger.warning(text, saving, _rename_aside(saving, path))
         return
-    if is_there(path):
+    if path_exists(path):
         text = "The remains at '%s' are in the way of the complete checkpoint, and were moved to '%s'."
         _logger.warning(text, path, _rename_aside(path, path))
     durable.rename(saving, path)
@@ -212,9 +216,9 @@ def _discard(path: str) -> None:
     except OSError as error:
         failed = error
         shutil.rmtree(path, ignore_errors=True)  # As much as can be removed.
-    if not is_there(path):
+    if not path_exists(path):
         return
-    if failed is not None and failures.may_pass(failed):
+    if failed is not None and failures.is_transient(failed):
         raise failed
     _logger.warning("A left-over of an earlier checkpoint could not be removed: %s", path)
 
@@ -222,8 +226,8 @@ def _discard(path: str) -> None:
 def _discard_if_possible(path: str) -> None:
     """Removes a file or directory, or leaves that to the next save."""
     try:
-        _left.add(path)
+        _undeleted.add(path)
         _discard(path)
-        _left.discard(path)
+        _undeleted.discard(path)
     except (OSError, errors.OpError) as error:
         _logger.warning("'%s' could not be removed, and stays until the next save: %s", path, error)

@@ -13,18 +13,18 @@ from hookline.checkpoint.directory.schema import LARGEST
 from hookline.checkpoint.directory.state_file import (
     STATE_FILE_NAME,
     CheckpointState,
-    examined,
-    recorded,
+    read_state,
+    resolve_state,
     write_state,
 )
-from hookline.checkpoint.restoring import examine, reading, restart
+from hookline.checkpoint.restoring import inspection, reading, restart
 from hookline.checkpoint.saving import moves
 from hookline.errors import FailedPreconditionError, NotFoundError, OpError
 
 _SECS_PER_HOUR = 3600.0
 
 
-class Kept(NamedTuple):
+class KeptCheckpoint(NamedTuple):
     """A complete checkpoint: its path, the time of writing, and the number of completed steps, if known.
 
     An extra one is not counted; only the newest of them stays.
@@ -44,7 +44,7 @@ class Retention:
 
     Attributes:
         kept: The checkpoints that may still be removed later, oldest first.
-        good: The newest checkpoint that has proved good; None if none has.
+        last_good: The newest checkpoint that has proved good; None if none has.
         best: The checkpoint that was named the best; None if none was.
         lost_best: The one that was, if it is gone and no other has been named since.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
@@ -52,10 +52,10 @@ class Retention:
     """
 
     def __init__(self, max_to_keep: int | None, keep_every_n_hours: float | None = None) -> None:
-        if max_to_keep is not None and arguments.whole("Saver", "max_to_keep", max_to_keep) < 0:
+        if max_to_keep is not None and arguments.check_int("Saver", "max_to_keep", max_to_keep) < 0:
             raise ValueError(f"Saver requires max_to_keep >= 0 (0 or None keeps all), got {max_to_keep}.")
         name = "keep_checkpoint_every_n_hours"
-        if keep_every_n_hours is not None and arguments.number("Saver", name, keep_every_n_hours) <= 0:
+        if keep_every_n_hours is not None and arguments.check_number("Saver", name, keep_every_n_hours) <= 0:
             raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
         if keep_every_n_hours == math.inf:
             keep_every_n_hours = None
@@ -64,15 +64,15 @@ class Retention:
         self._max_to_keep = max_to_keep or None
         self._hours = keep_every_n_hours
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
-        self.kept: list[Kept] = []
+        self.kept: list[KeptCheckpoint] = []
         self.preserved: float | None = None
-        self.good: str | None = None
+        self.last_good: str | None = None
         self.best: str | None = None
-        self._spares_best = False
+        self._keeps_best_forever = False
         self.lost_best: str | None = None
-        self._unproven: list[Kept] = []
+        self._not_yet_good: list[KeptCheckpoint] = []
 
-    def anew(self) -> Retention:
+    def clone(self) -> Retention:
         """Returns the same rule, with no checkpoints."""
         return Retention(self._max_to_keep, self._hours)
 
@@ -86,19 +86,23 @@ class Retention:
         timestamps = tuple(kept.timestamp for kept in self.kept)
         rule = self._max_to_keep or 0, self._hours
         best = self.best, *rule, self.lost_best
-        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, *best)
+        return CheckpointState(newest, tuple(self.paths), timestamps, self.last_good, self.preserved, *best)
 
     def recover(
-        self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
+        self,
+        checkpoints: list[KeptCheckpoint],
+        good: str | None = None,
+        preserved: float | None = None,
+        best: str | None = None,
     ) -> None:
         """Starts from the checkpoints of an earlier run, oldest first, and from its knowledge of them."""
         self.kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
         # Older checkpoints must not prove good afterwards, because the last one proved would count as the newest.
-        self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
+        self._not_yet_good = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
-        self.good = good
-        self.best, self._spares_best = best, False
+        self.last_good = good
+        self.best, self._keeps_best_forever = best, False
 
     def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
         """Adds a new complete checkpoint; a known path was rewritten and is now the newest.
@@ -106,14 +110,14 @@ class Retention:
         Returns:
             The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.
         """
-        new = Kept(path, timestamp, extra, step)
+        new = KeptCheckpoint(path, timestamp, extra, step)
         self.kept = [old for old in self.kept if old.path != path] + [new]
-        self._unproven = [old for old in self._unproven if old.path != path] + [new]
+        self._not_yet_good = [old for old in self._not_yet_good if old.path != path] + [new]
         return self.trim()
 
     def trim(self) -> list[str]:
         """Lets those go that are too many, and returns them as `add` does."""
-        stays = (self.kept[-1].path, self.good, self.best) if self.kept else ()
+        stays = (self.kept[-1].path, self.last_good, self.best) if self.kept else ()
         extra = [kept.path for kept in self.kept if kept.extra]
         removed = [path for path in extra[:-1] if path not in stays]
         self.kept = [kept for kept in self.kept if kept.path not in removed]
@@ -124,12 +128,12 @@ class Retention:
             if old.path in stays:
                 continue
             self.kept.remove(old)
-            if not self._is_for_good(old):
+            if not self._is_permanent(old):
                 removed.append(old.path)
-        self._unproven = [kept for kept in self._unproven if kept.path not in removed]
+        self._not_yet_good = [kept for kept in self._not_yet_good if kept.path not in removed]
         return removed
 
-    def _is_for_good(self, old: Kept) -> bool:
+    def _is_permanent(self, old: KeptCheckpoint) -> bool:
         """Returns whether a checkpoint is the first of its period; if so, it stays for good."""
         if self._period_secs is None or self.preserved is None:
             return False
@@ -138,41 +142,41 @@ class Retention:
         self.preserved += max(periods, 0) * self._period_secs
         return periods >= 1
 
-    def prove(self, step: int) -> None:
+    def mark_good(self, step: int) -> None:
         """Records that a value computed from the weights of this step was good.
 
         Bad weights do not become good again, so all earlier ones were good too.
         """
-        proven = [kept for kept in self._unproven if kept.step is not None and kept.step <= step]
+        proven = [kept for kept in self._not_yet_good if kept.step is not None and kept.step <= step]
         if proven:
-            self.good = proven[-1].path
-            self._unproven = [kept for kept in self._unproven if kept not in proven]
+            self.last_good = proven[-1].path
+            self._not_yet_good = [kept for kept in self._not_yet_good if kept not in proven]
 
-    def prefer(self, step: int | None) -> bool:
+    def mark_best(self, step: int | None) -> bool:
         """Keeps the checkpoint of this step as the best; returns whether there is one."""
         found = [kept.path for kept in self.kept if step is not None and kept.step == step]
         if found:
-            if self._spares_best and self.best != found[-1]:
+            if self._keeps_best_forever and self.best != found[-1]:
                 self.kept = [kept for kept in self.kept if kept.path != self.best]
-            self.best, self.lost_best, self._spares_best = found[-1], None, False
+            self.best, self.lost_best, self._keeps_best_forever = found[-1], None, False
         return bool(found)
 
-    def spare_best(self) -> str | None:
+    def keep_best_forever(self) -> str | None:
         """Keeps the best checkpoint for good, also when another is named, and returns it."""
-        self._spares_best = self.best is not None
+        self._keeps_best_forever = self.best is not None
         return self.best
 
-    def adopt(self, older: Kept) -> None:
+    def add_oldest(self, older: KeptCheckpoint) -> None:
         """Adds a checkpoint that is older than all others."""
         self.kept.insert(0, older)
 
-    def doubt(self, restored: str, step: int | None) -> None:
+    def mark_suspect(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are again those in `restored`: the steps since then are undone.
 
         Checkpoints that have not proved good by now never will, except `restored`, which the next steps may still
         prove.
         """
-        self._unproven = [kept._replace(step=step) for kept in self._unproven if kept.path == restored]
+        self._not_yet_good = [kept._replace(step=step) for kept in self._not_yet_good if kept.path == restored]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,13 +185,13 @@ class Plan:
 
     Attributes:
         keep: How many of the newest stay.
-        going: The checkpoints that go, oldest first.
+        to_remove: The checkpoints that go, oldest first.
         leftovers: What killed processes left of others, and goes too.
         state: Those that stay, as the state file is to say it.
     """
 
     keep: int
-    going: tuple[str, ...]
+    to_remove: tuple[str, ...]
     leftovers: tuple[str, ...]
     state: CheckpointState
 
@@ -201,13 +205,13 @@ def plan(directory: str, keep: int | None = None) -> Plan:
         ValueError: The state file does not record how many.
         OpError: The directory cannot be read, or belongs to another program.
     """
-    state, doubt = examined(directory)
+    state, doubt = resolve_state(directory)
     if doubt:
         raise FailedPreconditionError.from_message(f"Nothing was removed from '{directory}': {doubt}.")
     if state is None:
         raise NotFoundError.from_message(f"'{directory}' has no complete checkpoint.")
-    keep = _recorded(state, directory) if keep is None else keep
-    kept = [found for path in state.all_model_checkpoint_paths if (found := _kept(path)) is not None]
+    keep = _recorded_max_to_keep(state, directory) if keep is None else keep
+    kept = [found for path in state.all_model_checkpoint_paths if (found := _read_kept(path)) is not None]
     if not kept:
         raise NotFoundError.from_message(f"'{directory}' has no checkpoint whose description can be read.")
     paths = [found.path for found in kept]
@@ -215,8 +219,8 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     good, best = (path if path in paths else None for path in (state.last_good, state.best))
     retention.recover(kept, good, state.last_preserved_timestamp, best)
     going = retention.trim()
-    going += [path for path in state.leaving if path not in going]
-    going = [path for path in going if not moves.may_remove(path)]
+    going += [path for path in state.pending_removals if path not in going]
+    going = [path for path in going if not moves.removal_obstacle(path)]
     stays = retention.state(paths[-1])
     stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
     left = [each.path for each in moves.removable_leftovers(paths[-1])]
@@ -237,32 +241,32 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
         OpError, ValueError: As in `plan`; or a file cannot be removed.
     """
     plan(directory, keep)  # Before anything is written there.
-    share = lease.hold(directory, wait_secs)
+    share = lease.acquire_lease(directory, wait_secs)
     held = share.lease
     try:
         found = plan(directory, keep)
-        if found.going:
+        if found.to_remove:
             newest = restart.find(directory).candidates[0]  # It may have no description that can be read.
             try:
-                layout.require_whole(newest)
+                layout.require_complete(newest)
                 reading.verify(newest)
             except OpError as error:
-                why = f"the newest checkpoint, '{newest}', is broken: {examine.reason(error)}"
+                why = f"the newest checkpoint, '{newest}', is broken: {inspection.describe_error(error)}"
                 raise type(error).from_message(f"Nothing was removed, because {why}. Move it away first.") from error
-            with held.changing():
-                write_state(directory, dataclasses.replace(found.state, leaving=found.going))
-            for path in found.going:
-                with held.changing():
+            with held.ensure_held():
+                write_state(directory, dataclasses.replace(found.state, pending_removals=found.to_remove))
+            for path in found.to_remove:
+                with held.ensure_held():
                     moves.remove(path)
-        with held.changing():
+        with held.ensure_held():
             moves.clean(os.path.abspath(found.state.model_checkpoint_path))
         return found
     finally:
         share()
 
 
-def _recorded(state: CheckpointState, directory: str) -> int:
-    if recorded(directory) is None:
+def _recorded_max_to_keep(state: CheckpointState, directory: str) -> int:
+    if read_state(directory) is None:
         there = os.path.exists(os.path.join(directory, STATE_FILE_NAME))
         why = "its state file cannot be read" if there else "it has no state file"
         raise NotFoundError.from_message(
@@ -275,9 +279,9 @@ def _recorded(state: CheckpointState, directory: str) -> int:
     raise ValueError(f"'{directory}': {why}. Give it with --keep N.")
 
 
-def _kept(path: str) -> Kept | None:
+def _read_kept(path: str) -> KeptCheckpoint | None:
     try:
         manifest = layout.read_manifest(path)[1]
     except OpError:
         return None
-    return Kept(path, manifest.timestamp, manifest.extra, manifest.step)
+    return KeptCheckpoint(path, manifest.timestamp, manifest.extra, manifest.step)

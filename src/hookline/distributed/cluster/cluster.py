@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from hookline.arguments import instance, number, whole
-from hookline.distributed.cluster import connection
+from hookline.arguments import check_int, check_number, check_optional
+from hookline.distributed.cluster import ray_connection
 from hookline.distributed.cluster.ray_actors import RayTransport
 from hookline.session.store import TARGETS
 
@@ -60,20 +60,20 @@ class ClusterOptions:
     def __post_init__(self) -> None:
         who = type(self).__name__
         for name in ("connect_secs", "wait_secs", "call_secs"):
-            if number(who, name, getattr(self, name)) <= 0:
+            if check_number(who, name, getattr(self, name)) <= 0:
                 raise ValueError(f"{who} requires {name} > 0, got {getattr(self, name)}.")
         if math.isinf(self.call_secs):
             raise ValueError(
                 f"{who} requires a call_secs that ends, got inf: nobody would notice a server that is away."
             )
         if self.max_staleness is not None:
-            whole(who, "max_staleness", self.max_staleness, at_least=0)
-        for prefix, server in (instance(who, "placement", self.placement, Mapping) or {}).items():
+            check_int(who, "max_staleness", self.max_staleness, at_least=0)
+        for prefix, server in (check_optional(who, "placement", self.placement, Mapping) or {}).items():
             if not isinstance(prefix, str):
                 raise TypeError(
                     f"{who} requires names of variables, or their beginnings, in placement, got {prefix!r}."
                 )
-            whole(who, f"placement[{prefix!r}]", server, at_least=0)
+            check_int(who, f"placement[{prefix!r}]", server, at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Cluster:
                 f"starts a private Ray cluster and tells its address."
             )
         for name in ("num_workers", "num_servers"):
-            whole("Cluster", name, getattr(self, name), at_least=1)
-        whole("Cluster", "task_index", self.task_index)
+            check_int("Cluster", name, getattr(self, name), at_least=1)
+        check_int("Cluster", "task_index", self.task_index)
         if not self.job or not isinstance(self.job, str):
             raise ValueError(f"Cluster requires a job name, a text that is not empty, got {self.job!r}.")
         check_task(self.task_type, self.task_index, self.num_workers)
@@ -207,14 +207,16 @@ class Cluster:
         from hookline.distributed.worker.remote_store import RemoteStore
 
         options = self.options
-        head = connection.connect(self.address, self.job, options.token_path, options.connect_secs)
+        head = ray_connection.connect(self.address, self.job, options.token_path, options.connect_secs)
         if self.is_chief:
-            actors = connection.create_servers(self.job, self.num_servers, self.num_workers, over_ray=options.over_ray)
+            actors = ray_connection.create_servers(
+                self.job, self.num_servers, self.num_workers, over_ray=options.over_ray
+            )
         else:
-            actors = connection.find_servers(self.job, self.num_servers, options.wait_secs)
+            actors = ray_connection.find_servers(self.job, self.num_servers, options.wait_secs)
         return RemoteStore(
             graph,
-            RayTransport(actors, timeout_secs=options.call_secs, look=head.look),
+            RayTransport(actors, timeout_secs=options.call_secs, check_head=head.poll),
             worker_index=self.task_id,
             placement=options.placement,
             max_staleness=options.max_staleness,
@@ -245,8 +247,8 @@ class Cluster:
         Raises:
             UnavailableError: No Ray head listens at the address.
         """
-        connection.connect(self.address, self.job, self.options.token_path, self.options.connect_secs)
-        return connection.kill_servers(self.job)
+        ray_connection.connect(self.address, self.job, self.options.token_path, self.options.connect_secs)
+        return ray_connection.kill_servers(self.job)
 
 
 TARGETS[SCHEME] = Cluster.from_target

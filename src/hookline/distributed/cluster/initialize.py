@@ -13,27 +13,27 @@ from typing import Any
 import jax
 
 from hookline import arguments, clock, jax_internals, log
-from hookline.coordination import peers, service
-from hookline.coordination.board import TOKEN, TOKEN_PATH, find_token
+from hookline.coordination import process_group, service
+from hookline.coordination.key_value_store import TOKEN, TOKEN_PATH, find_token
 from hookline.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
-from hookline.session.running import launches
-from hookline.signals.signal_listener import start_if_possible
+from hookline.session.running import launch_log
+from hookline.signals.signal_listener import try_start
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 WHO = "hookline.distributed.initialize"
 HEARTBEAT_SECS = 10
 """Seconds of silence after which a process counts as lost: loaded machines and short outages take less."""
 
 _SAY_AFTER_SECS = 10.0
-_STUCK_SECS, _LOOK_EVERY_SECS = 5.0, 0.5
+_STUCK_SECS, _POLL_SECS = 5.0, 0.5
 # At its own limit, JAX aborts the process with a trace of C++ functions: our limit comes first.
 _LONGER_SECS = 60
 _ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
 _CHECK = "HOOKLINE_CHECK_EVERY_LAUNCH"
 _DIRECT = "no_grpc_proxy"
 _ADVICE = (
-    "Start the script with `hookline launch --in-step`, or under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
+    "Start the script with `hookline launch --spmd`, or under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
     "coordinator_address, num_processes and process_id."
 )
 
@@ -53,7 +53,7 @@ def initialize(
 ) -> None:
     """Makes this process one of several that run the same script in step, before it uses any device.
 
-    Arguments that are not given come from `hookline launch --in-step`, else from JAX's own detection (Slurm, Open MPI,
+    Arguments that are not given come from `hookline launch --spmd`, else from JAX's own detection (Slurm, Open MPI,
     Kubernetes, TPU pods). If the processes have been connected already, by the launcher or by
     `jax.distributed.initialize`, this does nothing. Ctrl-C ends the wait for the other processes.
 
@@ -76,7 +76,7 @@ def initialize(
             process asks for it, all do it.
         token_path: A file with a secret of 16 characters or more, the same for all processes, with which they
             authenticate what they agree on. By default it is named by `HOOKLINE_TOKEN_PATH`. `hookline launch
-            --in-step` makes a new secret for each start, and then this argument has no effect.
+            --spmd` makes a new secret for each start, and then this argument has no effect.
         require_token: Whether to refuse to start without such a secret.
 
     Raises:
@@ -98,13 +98,13 @@ def initialize(
         `jax.distributed.initialize`, which has the first four arguments, too. Differences: the defaults, and those
         named above.
     """
-    heartbeat_secs = arguments.whole(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
-    timeout_secs = arguments.whole(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
-    given = _given(coordinator_address, num_processes, process_id)
+    heartbeat_secs = arguments.check_int(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
+    timeout_secs = arguments.check_int(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
+    given = _check_arguments(coordinator_address, num_processes, process_id)
     if check_every_launch or os.environ.get(_CHECK):
-        launches.meet_always()
-    arguments.path(WHO, "token_path", token_path, optional=True)
-    is_sealed = peers.is_sealed()
+        launch_log.compare_every_launch()
+    arguments.check_path(WHO, "token_path", token_path, optional=True)
+    is_sealed = process_group.is_signed()
     secret = None if is_sealed else find_token(token_path, os.environ)
     if is_sealed is False and secret is not None:
         raise RuntimeError(
@@ -113,28 +113,28 @@ def initialize(
     if require_token and not is_sealed and secret is None:
         raise UnauthenticatedError.from_message(
             f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
-            f"token_path or {TOKEN_PATH}, or start them with `hookline launch --in-step`.",
+            f"token_path or {TOKEN_PATH}, or start them with `hookline launch --spmd`.",
         )
     if jax.distributed.is_initialized():
-        _keep_gloo_inside(service.place().address)
-        _logger.info("%s", service.described())
-        _greet(secret, timeout_secs)
+        _keep_gloo_on_loopback(service.process_info().address)
+        _logger.info("%s", service.describe())
+        _handshake(secret, timeout_secs)
         return
-    if jax_internals.devices_are_in_use():
+    if jax_internals.has_started_backend():
         raise RuntimeError(
             f"{WHO} must come before all that uses devices, such as jax.devices() or an array: this process has used "
             "them already, and can join no others. Call it right after the imports."
         )
-    given = given or _launched(os.environ)
+    given = given or _launcher_arguments(os.environ)
     if local_device_ids is not None:
         given["local_device_ids"] = local_device_ids
     bind_address = coordinator_bind_address
     if service.is_loopback(given.get("coordinator_address")):
         bind_address = bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or given["coordinator_address"]
-        _go_round_proxies()
+        _bypass_proxies()
     if given.get("process_id") == 0 and "coordinator_address" in given:
         port = given["coordinator_address"].rpartition(":")[2]
-        _check_free(bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}", given)
+        _check_port_free(bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}", given)
     # JAX's service takes SIGTERM over from Python, which does not notice.
     jax.config.update("jax_enable_preemption_service", False)
     _connect(
@@ -144,9 +144,9 @@ def initialize(
         initialization_timeout=timeout_secs + _LONGER_SECS,
         **given,
     )
-    service.note_start(heartbeat_secs, bind_address)
-    _keep_gloo_inside(service.place().address)
-    _greet(secret, timeout_secs)
+    service.record_start(heartbeat_secs, bind_address)
+    _keep_gloo_on_loopback(service.process_info().address)
+    _handshake(secret, timeout_secs)
 
 
 def environment(
@@ -158,24 +158,24 @@ def environment(
     return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks, **tokens}
 
 
-def _greet(secret: bytes | None, timeout_secs: float) -> None:
-    place = service.place()
+def _handshake(secret: bytes | None, timeout_secs: float) -> None:
+    place = service.process_info()
     if place.count > 1:
-        board = peers.greet(secret, place.index, place.count, timeout_secs)
-        launches.listen(peers.Peers(board, place.index, place.count), lambda gone: _note_end(place.index, gone))
+        board = process_group.open_store(secret, place.index, place.count, timeout_secs)
+        launch_log.answer_processes(
+            process_group.ProcessGroup(board, place.index, place.count), lambda gone: _note_end(place.index, gone)
+        )
 
 
 def _note_end(index: int, gone: int | None) -> None:
     if gone not in (None, index):
-        start_if_possible(
-            threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True)
-        )
+        try_start(threading.Thread(target=_await_devices, args=(index, gone), name="hookline-devices", daemon=True))
 
 
 def _await_devices(index: int, gone: int) -> None:
     """Ends this process if it starts a backend, for which JAX waits, while another has ended its script without one."""
     waited = 0.0
-    while jax_internals.is_starting_devices() or not jax_internals.devices_are_in_use():
+    while jax_internals.is_starting_backend() or not jax_internals.has_started_backend():
         if waited >= _STUCK_SECS:
             _logger.critical(
                 "Process %d has ended its script without a device, and process %d, which starts its own, ends at once: "
@@ -183,12 +183,12 @@ def _await_devices(index: int, gone: int) -> None:
                 gone,
                 index,
             )
-            service.end_now(os.EX_TEMPFAIL)
-        clock.sleep(_LOOK_EVERY_SECS)
-        waited = waited + _LOOK_EVERY_SECS if jax_internals.is_starting_devices() else 0.0
+            service.exit_now(os.EX_TEMPFAIL)
+        clock.sleep(_POLL_SECS)
+        waited = waited + _POLL_SECS if jax_internals.is_starting_backend() else 0.0
 
 
-def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
+def _check_arguments(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
     """Returns the arguments for JAX that a script has given.
 
     Raises:
@@ -196,20 +196,20 @@ def _given(address: str | None, count: int | None, index: int | None) -> dict[st
     """
     found: dict[str, Any] = {}
     if address is not None:
-        host, _, port = arguments.text(WHO, "coordinator_address", address).rpartition(":")
+        host, _, port = arguments.check_str(WHO, "coordinator_address", address).rpartition(":")
         if not host or not port.isdecimal():
             raise ValueError(f"{WHO} requires 'host:port' as coordinator_address, got {address!r}.")
         found["coordinator_address"] = address
     if count is not None:
-        found["num_processes"] = arguments.whole(WHO, "num_processes", count, at_least=1)
+        found["num_processes"] = arguments.check_int(WHO, "num_processes", count, at_least=1)
     if index is not None:
-        found["process_id"] = arguments.whole(WHO, "process_id", index, at_least=0)
+        found["process_id"] = arguments.check_int(WHO, "process_id", index, at_least=0)
     if count is not None and index is not None and index >= count:
         raise ValueError(f"{WHO} requires process_id < num_processes, got {index} of {count}.")
     return found
 
 
-def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
+def _launcher_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
     """Returns the arguments for JAX that the launcher has put into the environment, if any.
 
     Raises:
@@ -226,17 +226,17 @@ def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
         ) from None
     # One of the machine's GPUs each, as JAX does under Slurm. A scheduler around the launcher does not know these
     # processes.
-    found = _given(environ[_ADDRESS], count, index)
+    found = _check_arguments(environ[_ADDRESS], count, index)
     return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
 
 
-def _keep_gloo_inside(address: str | None) -> None:
+def _keep_gloo_on_loopback(address: str | None) -> None:
     """Keeps Gloo on the loopback interface if process 0 is there, and so all of them."""
-    if address is not None and service.is_loopback(address) and not jax_internals.devices_are_in_use():
-        jax_internals.keep_gloo_on(address.rpartition(":")[0].strip("[]"))
+    if address is not None and service.is_loopback(address) and not jax_internals.has_started_backend():
+        jax_internals.bind_gloo_to(address.rpartition(":")[0].strip("[]"))
 
 
-def _check_free(address: str, given: Mapping[str, Any]) -> None:
+def _check_port_free(address: str, given: Mapping[str, Any]) -> None:
     """Checks that process 0 can listen: if not, jaxlib's service may crash instead of raising an error.
 
     Raises:
@@ -257,7 +257,7 @@ def _check_free(address: str, given: Mapping[str, Any]) -> None:
             raise UnavailableError.from_message(text) from error
 
 
-def _go_round_proxies() -> None:
+def _bypass_proxies() -> None:
     """Bypasses the proxies in the environment, at which a local connection would wait for ever."""
     if any(name.lower().endswith("_proxy") for name in os.environ):
         others = os.environ.get(_DIRECT) or os.environ.get("no_proxy")
@@ -279,28 +279,28 @@ def _connect(timeout_secs: int, **given: Any) -> None:
     threading.Thread(target=connect, name="hookline-start", daemon=True).start()
     first_secs = min(_SAY_AFTER_SECS, timeout_secs)
     if not clock.wait(done, first_secs):
-        _logger.warning("%s. It waits up to %d s.", _waiting(first_secs), timeout_secs)
+        _logger.warning("%s. It waits up to %d s.", _waiting_message(first_secs), timeout_secs)
         if not clock.wait(done, timeout_secs - first_secs):
             raise DeadlineExceededError.from_message(
-                f"{_waiting(timeout_secs)}. Look at what the others printed, and at the address."
+                f"{_waiting_message(timeout_secs)}. Look at what the others printed, and at the address."
             )
     if failures:
-        raise _translated(failures[0])
+        raise _map_error(failures[0])
 
 
-def _waiting(secs: float) -> str:
-    place = service.place()
+def _waiting_message(secs: float) -> str:
+    place = service.process_info()
     return (
         f"{WHO}: process {place.index} of {place.count} has waited {secs:g} s for the others, with process 0 at "
         f"{place.address}"
     )
 
 
-def _translated(error: BaseException) -> BaseException:
+def _map_error(error: BaseException) -> BaseException:
     if isinstance(error, ValueError):
         return ValueError(f"{WHO} found nothing that says which processes there are. {_ADVICE} JAX says: {error}")
     if isinstance(error, jax.errors.JaxRuntimeError):
-        place = service.place()
+        place = service.process_info()
         text = f"{WHO}: process {place.index} of {place.count} cannot start at {place.address}: {error}"
         return UnavailableError.from_message(text)
     return error

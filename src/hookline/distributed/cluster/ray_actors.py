@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.calls import Caller, Links
-from hookline.distributed.lines import Address, Listener
-from hookline.distributed.plain import NotPlainError
-from hookline.distributed.protocol import DECIDED, QUICK, WAITING, Peers, Reply
+from hookline.distributed.codec import CodecError
+from hookline.distributed.connections import Address, Listener
+from hookline.distributed.protocol import BLOCKING_METHODS, DEFERRED_METHODS, SOCKET_METHODS, PeerClient, Reply
+from hookline.distributed.rpc import ServerClient, SocketPeerClient
 from hookline.distributed.server.server import ParameterServer
 
 # As in what Ray says of an argument that an actor cannot read.
@@ -22,15 +22,15 @@ _MISSING_MODULE = re.compile(r"No module named '([^']+)'")
 class RayTransport:
     """Servers that are Ray actors. The calls of steps and snapshots go over connections, unless the servers have none.
 
-    Before each call, `look` checks that the head answers.
+    Before each call, `check_head` checks that the head answers.
     """
 
     def __init__(
-        self, actors: Sequence[Any], *, timeout_secs: float = 60.0, look: Callable[[], None] = lambda: None
+        self, actors: Sequence[Any], *, timeout_secs: float = 60.0, check_head: Callable[[], None] = lambda: None
     ) -> None:
-        self._actors, self._look = list(actors), look
+        self._actors, self._check_head = list(actors), check_head
         self.timeout_secs = timeout_secs
-        self._callers: dict[int, Caller | None] = {}
+        self._callers: dict[int, ServerClient | None] = {}
 
     @property
     def count(self) -> int:
@@ -39,32 +39,32 @@ class RayTransport:
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Starts a call."""
-        self._look()
-        caller = self._caller(server) if method in QUICK else None
+        self._check_head()
+        caller = self._caller(server) if method in SOCKET_METHODS else None
         if caller is not None:
             try:
                 return caller.call((method, *args))
-            except NotPlainError:
+            except CodecError:
                 pass  # nothing was sent; Ray sends anything that can be pickled
         return _RayReply(_start(self._actors[server], method, args), server, self.timeout_secs)
 
-    def _caller(self, server: int) -> Caller | None:
+    def _caller(self, server: int) -> ServerClient | None:
         if server not in self._callers:
             address = self._address(server)
             who, timeout_secs = _name(server), self.timeout_secs
-            self._callers[server] = address and Caller(who, address, lambda: self._address(server), timeout_secs)
+            self._callers[server] = address and ServerClient(who, address, lambda: self._address(server), timeout_secs)
         return self._callers[server]
 
     def _address(self, server: int) -> Any:
         """Asks Ray for the address at which a server listens; None if it does not listen."""
         return _RayReply(self._actors[server].address.remote(), server, self.timeout_secs).get()
 
-    def peers(self) -> Peers | None:
+    def peer_client(self) -> PeerClient | None:
         """Returns the object with which servers call each other; a single server needs none."""
         if self.count == 1:
             return None
         addresses = [self._address(server) for server in range(self.count)]
-        return Links(addresses) if all(addresses) else RayPeers(self._actors)
+        return SocketPeerClient(addresses) if all(addresses) else RayPeerClient(self._actors)
 
     def close(self) -> None:
         """Ends the connections."""
@@ -73,13 +73,13 @@ class RayTransport:
                 caller.close()
 
 
-class RayPeers:
+class RayPeerClient:
     """One server's calls of the others if they have no connections."""
 
     def __init__(self, actors: Sequence[Any]) -> None:
         self._actors = list(actors)
 
-    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
+    def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
         """Calls a method of a server without waiting."""
 
         def look(future: Any) -> None:
@@ -117,7 +117,7 @@ def _name(server: int) -> str:
 
 
 def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
-    waits = method in WAITING or method in DECIDED
+    waits = method in BLOCKING_METHODS or method in DEFERRED_METHODS
     answer = actor.answer.options(concurrency_group="wait") if waits else actor.answer
     # A single argument, because Ray processes each argument like a whole message.
     return answer.remote((method, *args))

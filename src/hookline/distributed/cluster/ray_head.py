@@ -15,7 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
-_LOOK_EVERY_SECS = 1.0
+_POLL_SECS = 1.0
 
 
 def _main(folder: Path, object_store_bytes: int) -> None:
@@ -43,7 +43,7 @@ def _main(folder: Path, object_store_bytes: int) -> None:
     partial = folder / "address.partial"
     partial.write_text(address, encoding="utf-8")
     partial.rename(folder / "address")
-    while not select.select([sys.stdin], [], [], _LOOK_EVERY_SECS)[0]:
+    while not select.select([sys.stdin], [], [], _POLL_SECS)[0]:
         dead = [name for name, port in ports.items() if not _listens(port)]
         if dead:
             print(f"The {' and the '.join(dead)} of the cluster died.", flush=True)
@@ -56,7 +56,7 @@ def _main(folder: Path, object_store_bytes: int) -> None:
 
 def _listens(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=_LOOK_EVERY_SECS).close()
+        socket.create_connection(("127.0.0.1", port), timeout=_POLL_SECS).close()
     except ConnectionRefusedError:
         return False
     except OSError:

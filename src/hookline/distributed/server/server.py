@@ -10,11 +10,21 @@ from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.gate import Gate
-from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Leaves, Peers, Status, Ticket, Transaction
-from hookline.distributed.server.ballots import UNDECIDED_SECS, Ballots, Request, Senders
-from hookline.distributed.server.owner import ANEW, Owner, Waiting, lost
-from hookline.distributed.server.server_state import Entry
+from hookline.distributed.protocol import (
+    BLOCKING_METHODS,
+    METHODS,
+    Committed,
+    Epoch,
+    Leaves,
+    PeerClient,
+    Status,
+    Ticket,
+    Transaction,
+)
+from hookline.distributed.server.pending_commits import UNDECIDED_SECS, PendingCommits, Request, Senders
+from hookline.distributed.server.server_state import WriteOp
+from hookline.distributed.server.variable_owner import ANEW, CountedCondition, VariableOwner, lost
+from hookline.distributed.staleness_bound import StalenessBound
 
 
 class ParameterServer:
@@ -36,10 +46,10 @@ class ParameterServer:
         self._incarnation = uuid.uuid4().hex
         # Held by every call that changes something, and by no call that waits.
         self._turn = threading.RLock()
-        self._waiting = Waiting()
+        self._waiting = CountedCondition()
         self._decisions: Decisions | None = None  # Of the present epoch.
 
-    def receive(self, message: tuple[Any, ...]) -> Any:
+    def dispatch(self, message: tuple[Any, ...]) -> Any:
         """Calls the method whose name comes first in a message, with the rest as arguments; from any thread.
 
         Except for three methods, the ticket comes next, and the method is one of the ticket's epoch.
@@ -51,14 +61,14 @@ class ParameterServer:
         method, *args = message
         if method not in METHODS:
             raise errors.UnimplementedError.from_message(f"A parameter server has no method {method!r} for others.")
-        with contextlib.nullcontext() if method in WAITING else self._turn:
+        with contextlib.nullcontext() if method in BLOCKING_METHODS else self._turn:
             if hasattr(ParameterServer, method):
                 return getattr(self, method)(*args)
             ticket, *args = args
             decisions = self._decisions_of(ticket)
             if method != "stage":  # That tells the step server, too.
                 decisions.owner.check()
-            return getattr(decisions.owner if hasattr(Owner, method) else decisions, method)(*args)
+            return getattr(decisions.owner if hasattr(VariableOwner, method) else decisions, method)(*args)
 
     def answer(self, message: tuple[Any, ...]) -> Any:
         """Carries out a call, and waits for its result.
@@ -66,7 +76,7 @@ class ParameterServer:
         Raises:
             UnavailableError: The transaction was not decided for long; its outcome is unknown.
         """
-        value = self.receive(message)
+        value = self.dispatch(message)
         if not isinstance(value, Future):
             return value
         try:
@@ -98,7 +108,7 @@ class ParameterServer:
         epoch = None if owner.broken else owner.epoch
         return Status(self._incarnation, epoch, owner.state.names(), owner.state.step, decisions.ready_at)
 
-    def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
+    def begin(self, epoch: Epoch, index: int, peers: PeerClient | None) -> None:
         """Forgets everything and starts an epoch, as its server number `index`.
 
         Raises:
@@ -107,7 +117,7 @@ class ParameterServer:
         if epoch.incarnations[index] != self._incarnation:
             raise lost(self._index, "was restarted while the variables were initialised")
         before = self._decisions
-        self._decisions = Decisions(Owner(epoch, index, peers, self._turn, self._waiting))
+        self._decisions = Decisions(VariableOwner(epoch, index, peers, self._turn, self._waiting))
         if before is not None:
             before.end()
         self._waiting.notify()
@@ -118,7 +128,7 @@ class ParameterServer:
         def is_ready() -> bool:
             return self._decisions is not None and self._decisions.ready_at is not None
 
-        self._waiting.until(is_ready, timeout_secs)
+        self._waiting.wait_until(is_ready, timeout_secs)
         return is_ready()
 
 
@@ -132,38 +142,40 @@ class Decisions:
         ready_at: The global step at which the chief first declared the model ready; None before.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: VariableOwner) -> None:
         self.owner = owner
         owner.on_break = self._note_break
         self.ready_at: int | None = None
-        self._ballots, self._senders = Ballots(), Senders()
+        self._pending_commits, self._senders = PendingCommits(), Senders()
         # The number of messages sent to each server.
-        self._marks = [0] * len(owner.counts)
-        self._gate = None if owner.epoch.max_staleness is None else Gate(owner.epoch.max_staleness)
-        self._sealed = False
+        self._sent_seqs = [0] * len(owner.counts)
+        self._staleness_bound = None if owner.epoch.max_staleness is None else StalenessBound(owner.epoch.max_staleness)
+        self._training_ended = False
 
     def end(self) -> None:
         """Ends the epoch here: another one begins."""
         self.owner.end()
-        self.owner.give_up(self._ballots.close_all(), lost(self.owner.index, "was initialised or restored anew"))
+        self.owner.give_up(
+            self._pending_commits.close_all(), lost(self.owner.index, "was initialised or restored anew")
+        )
 
     def _note_break(self, error: BaseException, is_first: bool) -> None:
-        self.owner.give_up(self._ballots.close_all(), error)
+        self.owner.give_up(self._pending_commits.close_all(), error)
         if self.owner.index == 0 and is_first:
             # Otherwise they would keep their parts, and the workers that wait for these.
-            for server in range(1, len(self._marks)):
-                self.owner.tell(server, "abandon", str(self.owner.could_not_apply(error)))
+            for server in range(1, len(self._sent_seqs)):
+                self.owner.notify(server, "abandon", str(self.owner.could_not_apply(error)))
 
     def publish(self) -> None:
         """Admits workers: the model can be trained from here on, even if an earlier training has ended."""
         if self.ready_at is None:
             self.ready_at = self.owner.state.step
-        self._sealed = False
+        self._training_ended = False
         self.owner.waiting.notify()
 
-    def seal(self) -> Committed:
+    def end_training(self) -> Committed:
         """Ends the training: further transactions are refused. Returns the current state for `wait_delivered`."""
-        self._sealed = True
+        self._training_ended = True
         self.owner.waiting.notify()
         return self._committed(True, {})
 
@@ -172,7 +184,7 @@ class Decisions:
     def commit(
         self,
         transaction: Transaction,
-        entries: Sequence[Entry],
+        entries: Sequence[WriteOp],
         last_step: int | None = None,
         pull: Sequence[str] = (),
         owners: Sequence[int] = (),
@@ -187,42 +199,42 @@ class Decisions:
             FailedPreconditionError: A variable has no value.
             Exception: An owner could not stage its part: the error of its `stage`.
         """
-        for silent in self._ballots.silent():
-            self._shut_out(silent)
+        for silent in self._pending_commits.timed_out():
+            self._exclude(silent)
         request = Request(entries, last_step, pull, owners)
-        self._ballots.ask(transaction, request)
+        self._pending_commits.add_request(transaction, request)
         self._decide_if_ready(transaction)
         return request.answer.result() if request.answer.done() else request.answer
 
-    def staged(self, transaction: Transaction, owner: int, failure: BaseException | None = None) -> None:
+    def vote(self, transaction: Transaction, owner: int, failure: BaseException | None = None) -> None:
         """Receives the vote of the owner of a part: that it is staged, or why it cannot be."""
-        if not self._senders.may_send(transaction) or not self._ballots.vote(transaction, owner, failure):
+        if not self._senders.may_commit(transaction) or not self._pending_commits.vote(transaction, owner, failure):
             # This arrives after the message that applies it, if it was accepted.
-            self._send([owner], "drop", transaction)
+            self._send_in_order([owner], "drop", transaction)
         else:
             self._decide_if_ready(transaction)
 
     def _decide_if_ready(self, transaction: Transaction) -> None:
         # A transaction that cannot be accepted needs no vote.
-        ballot = self._ballots.find(transaction)
-        if ballot and (ballot.is_complete or self._sealed or not self._senders.may_send(transaction)):
-            self._ballots.close(transaction)
+        ballot = self._pending_commits.find(transaction)
+        if ballot and (ballot.is_complete or self._training_ended or not self._senders.may_commit(transaction)):
+            self._pending_commits.close(transaction)
             if ballot.request is not None:
                 self._decide(transaction, ballot.request, ballot.failure)
 
     def _decide(self, transaction: Transaction, request: Request, failure: BaseException | None) -> None:
         accepted, raised = False, failure
         # A request that comes after its refusal does not end the next run of its sender.
-        gate = None if self._senders.is_decided(transaction) else self._gate
+        gate = None if self._senders.is_decided(transaction) else self._staleness_bound
         try:
             accepted = failure is None and self._accept(transaction, request)
         except Exception as error:
             raised = error
         self._senders.decide(transaction, accepted)
         # In this order, so that a worker admitted at the gate with a count has marks that cover it.
-        self._tell(request.owners, transaction, accepted)
+        self._notify_owners(request.owners, transaction, accepted)
         if gate is not None:
-            gate.decided(transaction[0], self.owner.counts[0] if accepted else None)
+            gate.record_decision(transaction[0], self.owner.counts[0] if accepted else None)
         self.owner.waiting.notify()
         if raised is not None:
             request.answer.set_exception(raised)
@@ -230,68 +242,70 @@ class Decisions:
             request.answer.set_result(self._committed(accepted, self.owner.held_values(request.pull)))
 
     def _accept(self, transaction: Transaction, request: Request) -> bool:
-        if self._sealed:
-            raise self._ended()
+        if self._training_ended:
+            raise self._training_ended_error()
         self._senders.check(transaction)
-        if self._gate is not None:
-            self._gate.check(transaction[0])
+        if self._staleness_bound is not None:
+            self._staleness_bound.check(transaction[0])
         try:
             return self.owner.state.apply(self.owner.state.prepare(request.entries), request.last_step)
         except BaseException as error:  # The epoch is given up if values are gone.
-            if self.owner.state.lost:
+            if self.owner.state.has_lost_values:
                 self.owner.break_off(error)
             raise
 
-    def _tell(self, owners: Sequence[int], transaction: Transaction, accepted: bool) -> None:
-        self._send(owners, *(("apply", transaction, self.owner.state.step) if accepted else ("drop", transaction)))
+    def _notify_owners(self, owners: Sequence[int], transaction: Transaction, accepted: bool) -> None:
+        self._send_in_order(
+            owners, *(("apply", transaction, self.owner.state.step) if accepted else ("drop", transaction))
+        )
         for server in (0, *owners) if accepted else ():
             self.owner.counts[server] += 1
 
-    def _send(self, servers: Sequence[int], *message: Any) -> None:
+    def _send_in_order(self, servers: Sequence[int], *message: Any) -> None:
         """Sends servers a message, which they carry out after all earlier ones."""
         for server in servers:
-            self._marks[server] += 1
-            self.owner.tell(server, "deliver", self._marks[server], message)
+            self._sent_seqs[server] += 1
+            self.owner.notify(server, "deliver", self._sent_seqs[server], message)
 
     def _committed(self, accepted: bool, values: dict[str, Leaves]) -> Committed:
-        return Committed(accepted, self.owner.state.step, tuple(self.owner.counts), tuple(self._marks), values)
+        return Committed(accepted, self.owner.state.step, tuple(self.owner.counts), tuple(self._sent_seqs), values)
 
     def outcome(self, transaction: Transaction, owners: Sequence[int]) -> Committed:
         """Returns the outcome of a transaction whose sender got no answer; if it is undecided, it is refused now.
 
         It must be the last one of its sender; `owners` are the other servers that may hold parts of it.
         """
-        gate = None if self._senders.is_decided(transaction) else self._gate
+        gate = None if self._senders.is_decided(transaction) else self._staleness_bound
         accepted = self._senders.outcome(transaction)
         if not accepted:
-            self._tell(owners, transaction, accepted)
+            self._notify_owners(owners, transaction, accepted)
         if gate is not None:
-            gate.decided(transaction[0])
+            gate.record_decision(transaction[0])
             self.owner.waiting.notify()
         committed = self._committed(accepted, {})
-        if (request := self._ballots.close(transaction)) is not None:
+        if (request := self._pending_commits.close(transaction)) is not None:
             request.answer.set_result(committed)
         return committed
 
-    def fence(self, transaction: Transaction, owner: int) -> None:
+    def report_stuck(self, transaction: Transaction, owner: int) -> None:
         """Receives a report that `owner` has kept a part for long; the owner must drop it unless it is still undecided.
 
         A sender whose request is missing as well is excluded, because it seems to be gone. A sender whose request has
         come has done its share: it waits for another owner, which may be busy.
         """
-        if self._senders.may_send(transaction):
-            if not self._ballots.misses(transaction, owner):
+        if self._senders.may_commit(transaction):
+            if not self._pending_commits.is_request_overdue(transaction, owner):
                 return  # the owner asks again
-            self._shut_out(transaction)
+            self._exclude(transaction)
         # This arrives after the message that applies it, if it was accepted.
-        self._send([owner], "drop", transaction)
+        self._send_in_order([owner], "drop", transaction)
 
-    def _shut_out(self, transaction: Transaction) -> None:
+    def _exclude(self, transaction: Transaction) -> None:
         """Excludes the sender of a transaction, unless the transaction is already decided."""
-        self._senders.shut_out(transaction)
+        self._senders.exclude(transaction)
         self._decide_if_ready(transaction)
 
-    def cut(self, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
+    def begin_snapshot(self, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
         """Makes every server keep its values of `names` after all transactions so far, for `collect`.
 
         Returns:
@@ -299,10 +313,10 @@ class Decisions:
         """
         for owner, wanted in names.items():
             if owner != 0:
-                self._send([owner], "cut", name, wanted)
+                self._send_in_order([owner], "begin_snapshot", name, wanted)
         return self._committed(True, self.owner.state.values(names.get(0, ())))
 
-    def _ended(self) -> errors.OutOfRangeError:
+    def _training_ended_error(self) -> errors.OutOfRangeError:
         return errors.OutOfRangeError.from_message(
             f"The training has ended at global step {self.owner.state.step}: the chief has sealed it."
         )
@@ -319,28 +333,32 @@ class Decisions:
         Raises:
             OutOfRangeError: The training has ended.
         """
-        gate = self._gate
+        gate = self._staleness_bound
         found: list[tuple[int, int]] = []
 
         def may_begin() -> bool:
-            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since, run)) is not None:
+            if (
+                gate is not None
+                and not self._training_ended
+                and (admitted := gate.admit(sender, since, run)) is not None
+            ):
                 found.append(admitted)
-            return bool(found) or self._sealed
+            return bool(found) or self._training_ended
 
         with self.owner.waited(may_begin, timeout_secs):
-            if self._sealed:
-                raise self._ended()
-            return (*found[0], tuple(self._marks)) if found else None
+            if self._training_ended:
+                raise self._training_ended_error()
+            return (*found[0], tuple(self._sent_seqs)) if found else None
 
     def renew(self, sender: str) -> None:
         """Records that an admitted worker is alive, also while an update is compiled."""
-        if self._gate is not None:
-            self._gate.renew(sender)
+        if self._staleness_bound is not None:
+            self._staleness_bound.renew(sender)
 
     def leave(self, sender: str, run: int) -> None:
         """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
-        if self._gate is not None:
-            self._gate.leave(sender, run)
+        if self._staleness_bound is not None:
+            self._staleness_bound.leave(sender, run)
             self.owner.waiting.notify()
 
     def wait_for_step(self, step: int, timeout_secs: float) -> tuple[int, bool]:
@@ -349,5 +367,5 @@ class Decisions:
         Returns:
             The global step, and whether the training has ended.
         """
-        with self.owner.waited(lambda: self.owner.state.step >= step or self._sealed, timeout_secs):
-            return self.owner.state.step, self._sealed
+        with self.owner.waited(lambda: self.owner.state.step >= step or self._training_ended, timeout_secs):
+            return self.owner.state.step, self._training_ended

@@ -13,15 +13,15 @@ import numpy as np
 from jax.core import Tracer
 
 from hookline import log
-from hookline.distributed.protocol import Leaves, Structure, pack_all, unpack_all
+from hookline.distributed.protocol import Leaves, Structure, decode_leaves, encode_leaves
 from hookline.distributed.worker.updates import Input, PortableUpdate
 from hookline.errors import FailedPreconditionError, InvalidArgumentError
-from hookline.graph.nodes.views import take_path
+from hookline.graph.nodes.views import get_at_path
 from hookline.graph.variable import check_value
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
-Given = tuple[Leaves, Structure | None] | None
+InputValue = tuple[Leaves, Structure | None] | None
 """The value of an input: its leaves, and its structure unless it is one array; `None` if the server reads it itself."""
 
 State = dict[str, tuple[Any, ...]]
@@ -37,8 +37,8 @@ class UpdateProgram:
         treedefs: The structures of the variables that have values.
 
     Attributes:
-        taken: The variables whose old values it reads and overwrites.
-        kept: The variables that it only reads.
+        donated: The variables whose old values it reads and overwrites.
+        read_only: The variables that it only reads.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class UpdateProgram:
         self._structures = [list(row) for row in structures]
         self.written = list(dict.fromkeys(name for update in updates for name in update.variables))
         needed = self._needed()
-        self.taken = [name for name in needed if name in self.written]
-        self.kept = [name for name in needed if name not in self.written]
+        self.donated = [name for name in needed if name in self.written]
+        self.read_only = [name for name in needed if name not in self.written]
         self._treedefs = {name: treedefs[name] for name in needed if name in treedefs}
         self.treedefs_out: list[Any] = []
         self.run = jax.jit(self._trace, donate_argnums=0)
@@ -58,7 +58,7 @@ class UpdateProgram:
         needed: dict[str, None] = {}
         written: set[str] = set()
         for update, row in zip(self._updates, self._structures, strict=True):
-            read = [i.name for i in update.inputs if row[i.place] is None and i.kind == "variable"]
+            read = [i.name for i in update.inputs if row[i.index] is None and i.kind == "variable"]
             read += () if update.overwrites else update.variables
             needed |= dict.fromkeys(name for name in read if name not in written)
             written.update(update.variables)
@@ -97,10 +97,10 @@ def _apply(
     def resolve(leaf: Any) -> Any:
         if not isinstance(leaf, Input):
             return leaf
-        if row[leaf.place] is not None:
-            value = jax.tree.unflatten(row[leaf.place], given[leaf.place])
+        if row[leaf.index] is not None:
+            value = jax.tree.unflatten(row[leaf.index], given[leaf.index])
         else:
-            value = take_path(_read(update, leaf, values, outputs), leaf.path)
+            value = get_at_path(_read(update, leaf, values, outputs), leaf.path)
         # Its own containers, because a function may change its arguments.
         return jax.tree.map(lambda part: part, value)
 
@@ -108,7 +108,7 @@ def _apply(
     olds = [None if update.overwrites else jax.tree.map(lambda part: part, values[v]) for v in update.variables]
     news = update.fn(jax.tree.unflatten(update.structure.treedef, olds), *args)
     kept = [
-        _as_held(name, spec, new)
+        _cast_to_spec(name, spec, new)
         for name, spec, new in zip(
             update.variables, update.specs, update.structure.treedef.flatten_up_to(news), strict=True
         )
@@ -127,7 +127,7 @@ def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outp
     return known[source.name]
 
 
-def _as_held(name: str, spec: Any, value: Any) -> Any:
+def _cast_to_spec(name: str, spec: Any, value: Any) -> Any:
     """Returns a new value with the variable's dtypes."""
 
     def cast(leaf: Any, dtype: Any) -> Any:
@@ -139,12 +139,12 @@ def _as_held(name: str, spec: Any, value: Any) -> Any:
     return jax.tree.map(lambda leaf, wanted: cast(leaf, wanted.dtype), value, spec)
 
 
-def unpack_inputs(given: Sequence[Given]) -> tuple[list[Any], tuple[Any, ...]]:
+def unpack_inputs(given: Sequence[InputValue]) -> tuple[list[Any], tuple[Any, ...]]:
     """Returns the leaves of an update's inputs, and their structures (`None`: the server reads it)."""
     leaves: list[Any] = []
     structures: list[Any] = []
     for item in given:
-        leaves.append(() if item is None else unpack_all(item[0]))
+        leaves.append(() if item is None else decode_leaves(item[0]))
         structures.append(None if item is None else _LEAF if item[1] is None else item[1].treedef)
     return leaves, tuple(structures)
 
@@ -166,17 +166,17 @@ class Apply:
     """Applies a registered update to the values of its inputs."""
 
     name: str
-    inputs: Sequence[Given]
+    inputs: Sequence[InputValue]
 
 
-Entry = Put | Apply
+WriteOp = Put | Apply
 
 
 class Prepared(NamedTuple):
     """A part of a transaction, ready to be applied."""
 
     puts: Sequence[Put]
-    gains: Mapping[str, int]
+    increments: Mapping[str, int]
     program: UpdateProgram | None
     inputs: Any
 
@@ -186,7 +186,7 @@ class ServerState:
 
     Attributes:
         step: The global step; 0 without one.
-        lost: Whether old values were donated to a program that failed, and are now gone.
+        has_lost_values: Whether old values were donated to a program that failed, and are now gone.
     """
 
     def __init__(self, step_name: str | None) -> None:
@@ -199,7 +199,7 @@ class ServerState:
         # Waiting pulls run in their own threads.
         self._lock = threading.RLock()
         self.step = 0
-        self.lost = False
+        self.has_lost_values = False
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -213,15 +213,15 @@ class ServerState:
         They may share memory with the state. JAX respects this and does not overwrite an array that is visible outside.
         """
         with self._lock:
-            return {name: pack_all(self._held(name)) for name in names}
+            return {name: encode_leaves(self._leaves_of(name)) for name in names}
 
     def structures(self, names: Sequence[str]) -> dict[str, Structure]:
         """Returns the tree structures of variables."""
         for name in names:
-            self._held(name)
+            self._leaves_of(name)
         return {name: Structure(self._treedefs[name]) for name in names}
 
-    def _held(self, name: str) -> tuple[Any, ...]:
+    def _leaves_of(self, name: str) -> tuple[Any, ...]:
         if name not in self._values:
             raise FailedPreconditionError.from_message(
                 f"Variable {name!r} has no value yet: the chief has to run its initializer or restore a checkpoint "
@@ -235,18 +235,18 @@ class ServerState:
         """Registers updates, by name."""
         self._updates.update((update.name, update) for update in updates)
 
-    def check(self, entries: Sequence[Entry]) -> None:
+    def check(self, entries: Sequence[WriteOp]) -> None:
         """Raises the errors that `apply` would raise for types and missing values, but changes nothing."""
         prepared = self.prepare(entries)
         if prepared.program is not None:
             # A variable of unknown structure may have got another shape since.
-            given = (*self._olds(prepared.program), prepared.inputs)
+            given = (*self._program_inputs(prepared.program), prepared.inputs)
             key = (id(prepared.program), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)))
             if key not in self._checked:
                 prepared.program.run.eval_shape(*given)
                 self._checked.add(key)
 
-    def prepare(self, entries: Sequence[Entry]) -> Prepared:
+    def prepare(self, entries: Sequence[WriteOp]) -> Prepared:
         """Returns entries ready for `apply`.
 
         Raises:
@@ -254,15 +254,15 @@ class ServerState:
         """
         puts = [entry for entry in entries if isinstance(entry, Put)]
         applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
-        gains = self._known_gains([update for update, _ in applied], {put.name for put in puts})
-        self._check_countable(gains)
+        gains = self._counter_increments([update for update, _ in applied], {put.name for put in puts})
+        self._check_step_fits(gains)
         rest = [(update, given) for update, given in applied if update.variables[0] not in gains]
         if not rest:
             return Prepared(puts, gains, None, [])
         unpacked = [unpack_inputs(given) for _, given in rest]
         program = self._program([update for update, _ in rest], [structures for _, structures in unpacked])
-        for name in (*program.taken, *program.kept):
-            self._held(name)
+        for name in (*program.donated, *program.read_only):
+            self._leaves_of(name)
         return Prepared(puts, gains, program, [leaves for leaves, _ in unpacked])
 
     def _update(self, name: str) -> PortableUpdate:
@@ -272,7 +272,7 @@ class ServerState:
             )
         return self._updates[name]
 
-    def _known_gains(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
+    def _counter_increments(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
         """Returns the gains of counters that nothing else in the transaction reads or writes."""
         gains: dict[str, int] = {}
         others = set(put)
@@ -283,11 +283,11 @@ class ServerState:
         for update in updates:
             name = update.variables[0]
             if update.increment is not None and name not in others and update.name not in others:
-                self._held(name)
+                self._leaves_of(name)
                 gains[name] = gains.get(name, 0) + update.increment
         return gains
 
-    def _check_countable(self, gains: Mapping[str, int]) -> None:
+    def _check_step_fits(self, gains: Mapping[str, int]) -> None:
         name = self._step_name
         if name is not None and name in gains:
             dtype, wanted = self._values[name][0].dtype, self.step + gains[name]
@@ -309,8 +309,8 @@ class ServerState:
             self._programs[key] = UpdateProgram(updates, structures, self._treedefs)
         return self._programs[key]
 
-    def _olds(self, program: UpdateProgram) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {n: self._values[n] for n in program.taken}, {n: self._values[n] for n in program.kept}
+    def _program_inputs(self, program: UpdateProgram) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {n: self._values[n] for n in program.donated}, {n: self._values[n] for n in program.read_only}
 
     def apply(self, prepared: Prepared, last_step: int | None) -> bool:
         """Changes either all values or none.
@@ -321,17 +321,17 @@ class ServerState:
         with self._lock:
             step_name, program = self._step_name, prepared.program
             new: dict[str, Any] = {}
-            gain = prepared.gains.get(step_name, 0) if step_name is not None else 0
+            gain = prepared.increments.get(step_name, 0) if step_name is not None else 0
             computes_step = program is not None and step_name in program.written
             if last_step is not None and (gain or computes_step) and self.step >= last_step:
                 return False
             step = self.step + gain
             if program is not None:
-                olds = self._olds(program)
+                olds = self._program_inputs(program)
                 try:
                     new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
                 except BaseException:  # The old values were given to the program, which may not have started.
-                    self.lost = any(
+                    self.has_lost_values = any(
                         leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array)
                     )
                     raise
@@ -339,14 +339,14 @@ class ServerState:
                 assert step_name is not None
                 step = int(np.asarray(new[step_name][0]))
             for put in prepared.puts:
-                self._values[put.name] = tuple(jnp.array(leaf) for leaf in unpack_all(put.leaves))
+                self._values[put.name] = tuple(jnp.array(leaf) for leaf in decode_leaves(put.leaves))
                 self._treedefs[put.name] = put.structure.treedef
                 if put.name == step_name:
                     step = int(np.asarray(self._values[put.name][0]))
             self._values.update(new)
             if program is not None:
                 self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
-            for name, gain in prepared.gains.items():
+            for name, gain in prepared.increments.items():
                 (old,) = self._values[name]
                 self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
             self.step = step

@@ -8,20 +8,20 @@ from typing import Any
 
 from hookline import errors, log
 from hookline.distributed.protocol import Epoch, Status, Ticket, Transport
-from hookline.distributed.worker.server_assignment import place, without_effect
-from hookline.distributed.worker.updates import PortableUpdate, check_same, portable, shared_variables
+from hookline.distributed.worker.server_assignment import assign_servers, unused_hints
+from hookline.distributed.worker.updates import PortableUpdate, check_fingerprints, portable, variable_fingerprints
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.registry import GraphKeys
 from hookline.graph.variable import Update, Variable
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 
 class Membership:
     """A worker's knowledge of the servers; the chief also begins epochs.
 
-    `step_before` is the global step of the servers when the chief began an epoch.
+    `previous_step` is the global step of the servers when the chief began an epoch.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Membership:
         self._epoch: Epoch | None = None
         self._owners: dict[str, int] = {}
         self._portable: dict[Update, PortableUpdate] = {}
-        self._agreed: set[str] = set()
-        self.step_before = 0
+        self._registered: set[str] = set()
+        self.previous_step = 0
 
     # The servers' state -----------------------------------------------------------------------------------------
 
@@ -48,21 +48,21 @@ class Membership:
         calls = [self._transport.call(server, "status") for server in range(self._transport.count)]
         return [call.get() for call in calls]
 
-    def held(self) -> frozenset[str]:
+    def initialized(self) -> frozenset[str]:
         """Returns the names of the variables that have values; none unless all servers are in one epoch."""
         statuses = self._statuses()
         epoch = _common_epoch(statuses)
         if epoch is None:
             return frozenset()
         if self._epoch is None:
-            if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
+            if self._is_chief and statuses[0].ready_at is None and not self._matches_graph(epoch):
                 # An earlier chief, of another script, did not finish its preparations, so these values are not in use.
                 return frozenset()
-            self._compare(epoch)
+            self._check_graph(epoch)
             self._epoch, self._owners = epoch, dict(epoch.owners)
             # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
-            self._agreed = set() if self._is_chief else set(epoch.updates)
-        return frozenset().union(*(status.held for status in statuses))
+            self._registered = set() if self._is_chief else set(epoch.updates)
+        return frozenset().union(*(status.initialized for status in statuses))
 
     def step(self) -> int:
         """Returns the servers' global step."""
@@ -70,25 +70,25 @@ class Membership:
 
     def ready_at(self) -> int | None:
         """Returns the global step at which training began in this epoch; `None` if the chief is still preparing it."""
-        self._require()
+        self._require_epoch()
         return self._statuses()[0].ready_at
 
     def ticket(self, server: int) -> Ticket:
         """Returns the ticket that identifies this worker's epoch in a call of a server."""
-        return self._require().ticket(server)
+        return self._require_epoch().ticket(server)
 
     def owner(self, name: str) -> int:
         """Returns the server of a variable."""
-        self._require()
+        self._require_epoch()
         if name not in self._owners:
             raise errors.FailedPreconditionError.from_message(
                 f"Variable {name!r} has no place on the servers: the chief has to initialise it first."
             )
         return self._owners[name]
 
-    def _require(self) -> Epoch:
+    def _require_epoch(self) -> Epoch:
         if self._epoch is None:
-            self.held()
+            self.initialized()
         if self._epoch is None:
             raise errors.FailedPreconditionError.from_message(
                 "The parameter servers hold no variables yet, or not all those of one initialisation: the chief has to "
@@ -96,19 +96,19 @@ class Membership:
             )
         return self._epoch
 
-    def _fits(self, epoch: Epoch) -> bool:
+    def _matches_graph(self, epoch: Epoch) -> bool:
         try:
-            self._compare(epoch)
+            self._check_graph(epoch)
         except errors.FailedPreconditionError:
             return False
         return True
 
-    def _compare(self, epoch: Epoch) -> None:
+    def _check_graph(self, epoch: Epoch) -> None:
         """Raises `FailedPreconditionError` if this worker's graph or bound differs from the chief's."""
-        check_same(epoch.variables, shared_variables(self._remote_variables()), "variable")
+        check_fingerprints(epoch.variables, variable_fingerprints(self._remote_variables()), "variable")
         # Only the chief needs the initial values; their functions need not even run elsewhere.
-        mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
-        check_same(epoch.updates, mine, "update")
+        mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.is_initializer}
+        check_fingerprints(epoch.updates, mine, "update")
         if epoch.max_staleness != self._max_staleness:
             raise errors.FailedPreconditionError.from_message(
                 f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
@@ -124,10 +124,10 @@ class Membership:
                 "Only the chief, worker 0, initialises, restores and ends a training on parameter servers.",
             )
 
-    def begin_unless_begun(self) -> None:
+    def ensure_epoch(self) -> None:
         """Begins an epoch if the servers are not all in the same one."""
         if self._is_chief and self._epoch is None:
-            self.held()
+            self.initialized()
             if self._epoch is None:
                 self.begin()
 
@@ -139,12 +139,12 @@ class Membership:
         """
         self.check_is_chief()
         statuses = self._statuses()
-        self.step_before = max(status.step for status in statuses)
+        self.previous_step = max(status.step for status in statuses)
         variables, updates = self._remote_variables(), self._remote_updates()
         global_step = get_global_step(self._graph)
         count = self._transport.count
-        owners = place(variables, updates, count, global_step=global_step, hints=self._placement)
-        for prefix in without_effect(self._placement, variables):
+        owners = assign_servers(variables, updates, count, global_step=global_step, hints=self._placement)
+        for prefix in unused_hints(self._placement, variables):
             logger.warning("The hint placement[%r] has no effect: there is no shared variable of such a name.", prefix)
         ready = {update.name: self.portable(update) for update in updates}
         epoch = Epoch(
@@ -152,18 +152,18 @@ class Membership:
             incarnations=tuple(status.incarnation for status in statuses),
             step_name=global_step.op.name if global_step is not None and self._is_remote(global_step) else None,
             updates={name: update.fingerprint for name, update in ready.items()},
-            variables=shared_variables(variables),
+            variables=variable_fingerprints(variables),
             owners=owners,
             max_staleness=self._max_staleness,
         )
         logger.info("Beginning an epoch of %d variables on %d parameter servers.", len(variables), count)
-        peers = self._transport.peers()
+        peers = self._transport.peer_client()
         # The step server comes first, so that it refuses everything still under way in the previous epoch.
         for server in range(count):
             self._transport.call(server, "begin", epoch, server, peers).get()
         self._epoch, self._owners = epoch, owners
         self._send(list(ready.values()), owners)
-        self._agreed = set(ready)
+        self._registered = set(ready)
 
     def _send(self, updates: Sequence[PortableUpdate], owners: Mapping[str, int], *grown: Mapping[str, Any]) -> None:
         parts: dict[int, list[PortableUpdate]] = {}
@@ -175,12 +175,12 @@ class Membership:
                 for server in range(self._transport.count)
             ]
         except (TypeError, AttributeError) as error:
-            self._blame(parts, error)
+            self._raise_unpicklable(parts, error)
             raise
         for call in calls:
             call.get()
 
-    def _blame(self, parts: Mapping[int, Sequence[PortableUpdate]], error: Exception) -> None:
+    def _raise_unpicklable(self, parts: Mapping[int, Sequence[PortableUpdate]], error: Exception) -> None:
         """Raises an error that names the update that cannot be pickled."""
         for server, updates in parts.items():
             for update in updates:
@@ -198,22 +198,22 @@ class Membership:
 
     def register(self, updates: Sequence[Update]) -> None:
         """Ensures that the servers know this graph's version of updates."""
-        epoch = self._require()
-        ready = [self.portable(update) for update in updates if update.name not in self._agreed]
+        epoch = self._require_epoch()
+        ready = [self.portable(update) for update in updates if update.name not in self._registered]
         if not ready:
             return
         if not self._is_chief:
-            check_same(epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
+            check_fingerprints(epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
         # The chief's graph has grown since the epoch began.
         variables = self._remote_variables()
         new = [variable for variable in variables if variable.op.name not in self._owners]
-        owners = place(
+        owners = assign_servers(
             variables, self._remote_updates(), self._transport.count, placed=self._owners, hints=self._placement
         )
-        self._send(ready, owners, shared_variables(new), {v.op.name: owners[v.op.name] for v in new})
+        self._send(ready, owners, variable_fingerprints(new), {v.op.name: owners[v.op.name] for v in new})
         # Now that all servers have answered; otherwise the variables are new again the next time.
         self._owners = owners
-        self._agreed.update(update.name for update in ready)
+        self._registered.update(update.name for update in ready)
 
     def portable(self, update: Update) -> PortableUpdate:
         """Returns an update in the form in which it is sent, made once."""

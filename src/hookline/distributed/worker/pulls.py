@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import clock, errors
-from hookline.distributed.protocol import Committed, Leaves, Pulled, Reply, Transport, unpack_all
+from hookline.distributed.protocol import Committed, Leaves, Pulled, Reply, Transport, decode_leaves
 from hookline.distributed.worker.membership import Membership
 
 FRESH_SECS = 1.0
@@ -17,12 +17,12 @@ FRESH_SECS = 1.0
 _POLL_SECS = 1.0
 
 
-class _Ahead:
+class _Prefetched:
     """Values for one run that arrived, or were requested, before it began."""
 
     def __init__(self) -> None:
         self.ready: dict[str, tuple[int, Leaves]] = {}
-        self.coming: dict[int, list[Callable[[], Pulled]]] = {}
+        self.pending: dict[int, list[Callable[[], Pulled]]] = {}
         self._since = clock.monotonic()
 
     @property
@@ -50,37 +50,37 @@ class Pulls:
         self._transport, self._members = transport, members
         self._overlap, self._deliver_secs = overlap, deliver_secs
         # The number of updates by their staleness.
-        self._missed: Counter[int] = Counter()
+        self._staleness_counts: Counter[int] = Counter()
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Forgets everything known about the values."""
         # The message that each server must have received before anything is pulled from it.
-        self._marks: Sequence[int] = [0] * self._transport.count
+        self._required_seqs: Sequence[int] = [0] * self._transport.count
         self._structures: dict[str, Any] = {}
-        self._next = _Ahead()
+        self._next = _Prefetched()
         self.since = 0
         self.begin_run()
 
     def begin_run(self) -> None:
         """Starts a run: the values prefetched for it become current."""
-        self._ahead = self._next if self._next.fresh else _Ahead()
-        self._next = _Ahead()
-        self._taken: dict[int, dict[str, None]] = {}
-        self._used: dict[int, int] = {}
+        self._prefetched = self._next if self._next.fresh else _Prefetched()
+        self._next = _Prefetched()
+        self._reads: dict[int, dict[str, None]] = {}
+        self._read_at: dict[int, int] = {}
 
     def enter(self, since: int, count: int, marks: Sequence[int]) -> None:
         """Records the result of `Entrance.enter` for the starting run."""
         if since > self.since:
             # The prefetched values are too old by now.
-            self._ahead = _Ahead()
+            self._prefetched = _Prefetched()
         # Values pulled from here on, for this run or the next, include all transactions so far.
         self.since = count
-        self.after(marks)
+        self.require_seqs(marks)
 
     def clear(self) -> None:
         """Forgets values that were prefetched or are under way."""
-        self._ahead, self._next = _Ahead(), _Ahead()
+        self._prefetched, self._next = _Prefetched(), _Prefetched()
 
     # Taking -----------------------------------------------------------------------------------------------------
 
@@ -88,25 +88,25 @@ class Pulls:
         """Returns the leaves of variables, by name."""
         parts = self._by_server(names)
         for server, part in parts.items():
-            self._taken.setdefault(server, {}).update(dict.fromkeys(part))
-            for pulled in self._ahead.coming.pop(server, ()):
-                self._ahead.store(pulled())
-        ready = self._ahead.ready
+            self._reads.setdefault(server, {}).update(dict.fromkeys(part))
+            for pulled in self._prefetched.pending.pop(server, ()):
+                self._prefetched.store(pulled())
+        ready = self._prefetched.ready
         missing = {server: [name for name in part if name not in ready] for server, part in parts.items()}
         for pulled in [self._call(server, part) for server, part in missing.items() if part]:
-            self._ahead.store(pulled())
+            self._prefetched.store(pulled())
         taken = {name: ready.pop(name) for name in names}
         for server, part in parts.items():
             oldest = min(taken[name][0] for name in part)
-            self._used[server] = min(oldest, self._used.get(server, oldest))
+            self._read_at[server] = min(oldest, self._read_at.get(server, oldest))
         if self._overlap:
-            self._start(parts)
-        return {name: unpack_all(leaves) for name, (_, leaves) in taken.items()}
+            self._prefetch(parts)
+        return {name: decode_leaves(leaves) for name, (_, leaves) in taken.items()}
 
-    def _start(self, parts: Mapping[int, Sequence[str]]) -> None:
+    def _prefetch(self, parts: Mapping[int, Sequence[str]]) -> None:
         """Starts pulls for the next run."""
         for server, names in parts.items():
-            self._next.coming.setdefault(server, []).append(self._call(server, list(names)))
+            self._next.pending.setdefault(server, []).append(self._call(server, list(names)))
 
     def _by_server(self, names: Iterable[str]) -> dict[int, list[str]]:
         parts: dict[int, list[str]] = {}
@@ -116,12 +116,12 @@ class Pulls:
 
     def _call(self, server: int, names: Sequence[str]) -> Callable[[], Pulled]:
         """Starts a pull; returns a function that waits for it."""
-        mark = self._marks[server]
+        mark = self._required_seqs[server]
         if not mark:
             return self._transport.call(server, "pull", self._members.ticket(server), names).get
-        return self._insist(server, "pull_behind", names, mark)
+        return self._call_until_delivered(server, "pull_after", names, mark)
 
-    def _insist(self, server: int, method: str, *args: Any) -> Callable[[], Any]:
+    def _call_until_delivered(self, server: int, method: str, *args: Any) -> Callable[[], Any]:
         """Starts a call that waits for the step server's messages; returns a function that repeats it until then."""
 
         def call() -> Reply:
@@ -144,35 +144,37 @@ class Pulls:
 
     # Around a submit --------------------------------------------------------------------------------------------
 
-    def wanted(self) -> dict[int, list[str]]:
+    def predicted_reads(self) -> dict[int, list[str]]:
         """Returns, for each server, the reads of the next run if it reads the same as this one."""
-        return {} if self._overlap else {server: list(names) for server, names in self._taken.items()}
+        return {} if self._overlap else {server: list(names) for server, names in self._reads.items()}
 
-    def arrived(self, pulled: Iterable[Pulled | None]) -> None:
+    def store_replies(self, pulled: Iterable[Pulled | None]) -> None:
         """Takes values for the next run that came with a transaction."""
         for part in filter(None, pulled):
             self._next.store(part)
 
-    def after(self, marks: Sequence[int]) -> None:
+    def require_seqs(self, marks: Sequence[int]) -> None:
         """Makes all values pulled from here on include the step server's messages up to these."""
-        self._marks = [max(pair) for pair in zip(marks, self._marks, strict=True)]
+        self._required_seqs = [max(pair) for pair in zip(marks, self._required_seqs, strict=True)]
 
-    def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
-        """Records a transaction: its staleness, and the values that came with it, which were `wanted`.
+    def record_commit(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
+        """Records a transaction: its staleness, and the values that came with it, which were `predicted_reads`.
 
         `servers` are those with a part of it, except the step server.
         """
-        if reply.accepted and self._used:
+        if reply.accepted and self._read_at:
             own = {0, *servers}
-            self._missed[max(reply.counts[server] - (server in own) - n for server, n in self._used.items())] += 1
-        self._used.clear()
+            self._staleness_counts[
+                max(reply.counts[server] - (server in own) - n for server, n in self._read_at.items())
+            ] += 1
+        self._read_at.clear()
         # Later reads in this run want the values after the update.
-        self._ahead = _Ahead()
+        self._prefetched = _Prefetched()
         self._next.store(Pulled(reply.counts[0], reply.values))
-        self.after(reply.marks)
+        self.require_seqs(reply.sent_seqs)
         if not self._overlap:
             self.since = reply.counts[0]
-            self._start({server: names for server, names in wanted.items() if server != 0 and server not in servers})
+            self._prefetch({server: names for server, names in wanted.items() if server != 0 and server not in servers})
 
     def wait_until_delivered(self, marks: Sequence[int]) -> None:
         """Waits until all servers have received the step server's messages.
@@ -181,11 +183,11 @@ class Pulls:
             UnavailableError: A server does not receive them in time.
         """
         for server in range(1, len(marks)):
-            self._insist(server, "wait_delivered", marks[server])()
+            self._call_until_delivered(server, "wait_delivered", marks[server])()
 
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number of updates, their mean and maximal staleness, since the last call."""
-        missed, self._missed = self._missed, Counter()
+        missed, self._staleness_counts = self._staleness_counts, Counter()
         count = missed.total()
         return count, sum(missed.elements()) / count if count else 0.0, max(missed, default=0)
 
@@ -195,11 +197,11 @@ class Pulls:
         """Returns the global step and the leaves of variables, all after the same transactions."""
         parts = self._by_server(names)
         name = uuid.uuid4().hex
-        cut: Committed = self._transport.call(0, "cut", self._members.ticket(0), name, parts).get()
+        cut: Committed = self._transport.call(0, "begin_snapshot", self._members.ticket(0), name, parts).get()
         values = dict(cut.values)
-        for collected in [self._insist(server, "collect", name) for server in parts if server != 0]:
+        for collected in [self._call_until_delivered(server, "collect", name) for server in parts if server != 0]:
             values.update(collected())
-        return cut.step, {name: unpack_all(leaves) for name, leaves in values.items()}
+        return cut.step, {name: decode_leaves(leaves) for name, leaves in values.items()}
 
     def structure(self, name: str) -> Any:
         """Returns the tree structure of a variable, as known to its server."""

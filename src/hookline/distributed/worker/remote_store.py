@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from hookline import clock, errors, log
-from hookline.distributed.gate import Entrance
-from hookline.distributed.protocol import Committed, Transport, flatten, pack_all
+from hookline.distributed.protocol import Committed, Transport, encode_leaves, flatten
 from hookline.distributed.server.server_state import Apply, Put
+from hookline.distributed.staleness_bound import AdmissionClient
 from hookline.distributed.worker.membership import Membership
 from hookline.distributed.worker.pulls import Pulls
 from hookline.distributed.worker.transactions import Transactions
@@ -26,7 +26,7 @@ from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import LocalStore
 from hookline.session.store import Leaves, VariableStore
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 _POLL_SECS = 1.0
 
@@ -68,7 +68,7 @@ class RemoteStore(VariableStore):
         self._seen = 0
         self.worker_index = worker_index
         self._global_step = get_global_step(graph)
-        self._here = LocalStore(graph)
+        self._local = LocalStore(graph)
         self._max_staleness, self._deliver_secs = max_staleness, deliver_secs
         self._members = Membership(
             graph, transport, self.is_remote, worker_index == 0, placement or {}, max_staleness=max_staleness
@@ -77,15 +77,15 @@ class RemoteStore(VariableStore):
         self._transactions = Transactions(transport, self._members, self._pulls, worker_index)
         self._step: int | None = None
         self._published = False
-        self._turn = threading.Lock()
-        self._entrance: Entrance | None = None
-        self._entered: tuple[Entrance | None, tuple[int, int, Sequence[int]]] = (None, (0, 0, ()))
+        self._run_lock = threading.Lock()
+        self._admission_client: AdmissionClient | None = None
+        self._admission: tuple[AdmissionClient | None, tuple[int, int, Sequence[int]]] = (None, (0, 0, ()))
         self._closed = threading.Event()
 
     @property
-    def here(self) -> LocalStore:
+    def local(self) -> LocalStore:
         """The store of the variables that each worker has for itself."""
-        return self._here
+        return self._local
 
     def is_remote(self, variable: Variable) -> bool:
         """Returns whether a variable lives on a server: global variables do, except those that each worker owns."""
@@ -97,15 +97,15 @@ class RemoteStore(VariableStore):
 
     # Values -----------------------------------------------------------------------------------------------------
 
-    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+    def read_leaves(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         """Returns current values, flattened: pulled from their servers, or received with the last submit."""
         variables = list(variables)
-        remote, local = self._apart(variables)
-        taken = dict(zip(local, self._here.take(local), strict=True))
+        remote, local = self._split(variables)
+        taken = dict(zip(local, self._local.read_leaves(local), strict=True))
         pulled = self._pulls.take([variable.op.name for variable in remote]) if remote else {}
         return tuple(taken[v] if v in taken else pulled[v.op.name] for v in variables)
 
-    def _apart(self, variables: Sequence[Variable]) -> tuple[list[Variable], list[Variable]]:
+    def _split(self, variables: Sequence[Variable]) -> tuple[list[Variable], list[Variable]]:
         """Returns those of the variables that live on servers, and the others."""
         remote = [variable for variable in variables if self.is_remote(variable)]
         return remote, [variable for variable in variables if variable not in self._remote]
@@ -113,25 +113,25 @@ class RemoteStore(VariableStore):
     def structure(self, variable: Variable) -> Any:
         """Returns the tree structure of a variable that has a value."""
         if not self.is_remote(variable):
-            return self._here.structure(variable)
+            return self._local.structure(variable)
         if variable.spec is not specs.UNKNOWN:
             return jax.tree.structure(variable.spec)
         return self._pulls.structure(variable.op.name)
 
-    def counter(self, variable: Variable) -> int:
+    def read_counter(self, variable: Variable) -> int:
         """Returns the value of an integer scalar; for the global step, the last known value."""
         if not self.is_remote(variable):
-            return self._here.counter(variable)
+            return self._local.read_counter(variable)
         if variable is self._global_step:
             return self.step()
-        return int(self.take([variable])[0][0])
+        return int(self.read_leaves([variable])[0][0])
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         """Returns the names of variables without a value."""
         variables = list(variables)
-        remote, local = self._apart(variables)
-        held = self._members.held() if remote else frozenset()
-        missing = {*self._here.uninitialized(local), *(v.op.name for v in remote if v.op.name not in held)}
+        remote, local = self._split(variables)
+        held = self._members.initialized() if remote else frozenset()
+        missing = {*self._local.uninitialized(local), *(v.op.name for v in remote if v.op.name not in held)}
         return [variable.op.name for variable in variables if variable.op.name in missing]
 
     # The global step --------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class RemoteStore(VariableStore):
     def step(self) -> int:
         """Returns the last known global step."""
         if not self._shares_step():
-            return self._here.step()
+            return self._local.step()
         if self._step is None:
             self._step = self._members.step()
         return self._step
@@ -150,7 +150,7 @@ class RemoteStore(VariableStore):
     def known_step(self) -> int | None:
         """Returns the last known global step, or `None` if this worker knows none."""
         if not self._shares_step():
-            return self._here.known_step()
+            return self._local.known_step()
         return self._step
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
@@ -160,9 +160,9 @@ class RemoteStore(VariableStore):
             OutOfRangeError: The training has ended below `step`.
         """
         if not self._shares_step():
-            return self._here.wait_for_step(step, timeout_secs)
+            return self._local.wait_for_step(step, timeout_secs)
         ticket, now = self._members.ticket(0), 0
-        for secs in self._waits(math.inf if timeout_secs is None else timeout_secs):
+        for secs in self._poll_timeouts(math.inf if timeout_secs is None else timeout_secs):
             now, sealed = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
             self._step = now
             if now >= step:
@@ -173,7 +173,7 @@ class RemoteStore(VariableStore):
                 )
         return now
 
-    def _waits(self, timeout_secs: float) -> Iterator[float]:
+    def _poll_timeouts(self, timeout_secs: float) -> Iterator[float]:
         """Yields the time that each of several calls may wait, until the time is over or the session is closed."""
         deadline = clock.monotonic() + timeout_secs
         while True:
@@ -185,7 +185,7 @@ class RemoteStore(VariableStore):
     # Changes ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def turn(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
+    def admit_run(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
         """Waits until a run with these updates may begin, if staleness is bounded; the context then encloses the run.
 
         Raises:
@@ -204,30 +204,32 @@ class RemoteStore(VariableStore):
                 "shared variables: everybody would wait for it. Run them in a run of their own.",
             )
         # For the gate, all threads are one worker, which makes one step at a time.
-        with self._turn:
-            if self._entrance is None:
-                self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
-            entrance = self._entrance
+        with self._run_lock:
+            if self._admission_client is None:
+                self._admission_client = AdmissionClient(
+                    self._transport, self._members.ticket(0), self._transactions.sender
+                )
+            entrance = self._admission_client
             if self._closed.is_set():
                 entrance.close()
             try:
                 # The gate treats the update of the previous run as decided.
-                self._transactions.settle()
-                self._entered = entrance, entrance.enter(self._pulls.since)
+                self._transactions.resolve_outcome()
+                self._admission = entrance, entrance.enter(self._pulls.since)
                 yield
             except BaseException:  # No worker needs to wait for an update that will not come.
-                entrance.leave(undecided=not self._transactions.settled)
+                entrance.leave(undecided=not self._transactions.is_outcome_known)
                 raise
 
     def _is_bounded(self, updates: Sequence[Update]) -> bool:
-        return self._max_staleness is not None and not all(update.initialises for update in updates)
+        return self._max_staleness is not None and not all(update.is_initializer for update in updates)
 
     def begin_run(self, updates: Sequence[Update]) -> None:
         """Starts a run: the values prefetched for it become current."""
         self._pulls.begin_run()
         if self._is_bounded(updates):
-            entrance, admission = self._entered
-            if entrance is not self._entrance:
+            entrance, admission = self._admission
+            if entrance is not self._admission_client:
                 raise errors.AbortedError.from_message("All variables were set anew while this run was to begin.")
             self._pulls.enter(*admission)
 
@@ -249,14 +251,14 @@ class RemoteStore(VariableStore):
                 under the same `RETRY` does not apply it twice.
             FailedPreconditionError: The servers have no values yet, or a different graph than this worker.
         """
-        initial = all(update.initialises for update, _ in updates)
+        initial = all(update.is_initializer for update, _ in updates)
         if initial:
             # A worker that ran an initializer would reset the variables that all others train.
             self._members.check_is_chief()
-            self._members.begin_unless_begun()
+            self._members.ensure_epoch()
         self._members.register([update for update, _ in updates])
         entries = [
-            (update.variables[0].op.name, Apply(update.name, [_given(value) for value in values]))
+            (update.variables[0].op.name, Apply(update.name, [_encode_input(value) for value in values]))
             for update, values in updates
         ]
         if initial:
@@ -264,10 +266,10 @@ class RemoteStore(VariableStore):
         else:
             counts = any(self._global_step in update.variables for update, _ in updates)
             outcome = self._transactions.update(entries, last_step, counts=counts)
-            if outcome.repeats and self._entrance is not None:
-                self._entrance.leave()
+            if outcome.is_repeat and self._admission_client is not None:
+                self._admission_client.leave()
         # The last known step may be later than an update that is not repeated.
-        self._step = max(outcome.step, self._step or 0) if outcome.repeats else outcome.step
+        self._step = max(outcome.step, self._step or 0) if outcome.is_repeat else outcome.step
         return outcome.accepted
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
@@ -279,19 +281,19 @@ class RemoteStore(VariableStore):
         for variable, value in values.items():
             if variable.spec is not specs.UNKNOWN:
                 check_value(variable.op.name, variable.spec, value)
-        remote, local = self._apart([*values])
-        self._here.load({variable: values[variable] for variable in local}, owned=owned)
+        remote, local = self._split([*values])
+        self._local.load({variable: values[variable] for variable in local}, owned=owned)
         if not remote:
             return
         whole = self._remote.issubset(remote)
         if whole:
             self._begin()
         else:
-            self._members.begin_unless_begun()
-        puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, values[v])))) for v in remote]
+            self._members.ensure_epoch()
+        puts = [(v.op.name, Put(v.op.name, *flatten(_cast_to_spec(v, values[v])))) for v in remote]
         self._step = self._transactions.set(puts).step
         if whole:
-            self._tell_lost_steps()
+            self._log_lost_steps()
         if whole and self._published:
             # The epoch that admitted workers is over, and only this session can admit them again.
             self.publish()
@@ -301,25 +303,25 @@ class RemoteStore(VariableStore):
         self._members.begin()
         self._step = None
         self._pulls.begin_epoch()
-        if self._entrance is not None:
-            self._entrance.close()
-            self._entrance = None
+        if self._admission_client is not None:
+            self._admission_client.close()
+            self._admission_client = None
 
     # Snapshots --------------------------------------------------------------------------------------------------
 
     def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns the values by name, all after the same transactions; the local ones are not copied."""
-        return self._whole(variables, self._here.values)
+        return self._consistent_values(variables, self._local.values)
 
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns a copy of the values by name, all after the same transactions."""
-        return self._whole(variables, self._here.snapshot)
+        return self._consistent_values(variables, self._local.snapshot)
 
-    def _whole(
+    def _consistent_values(
         self, variables: Iterable[Variable], take_local: Callable[[Iterable[Variable]], dict[str, Any]]
     ) -> dict[str, Any]:
         variables = list(variables)
-        remote, local = self._apart(variables)
+        remote, local = self._split(variables)
         result = take_local(local) if local else {}
         if remote:
             self._step, values = self._pulls.snapshot([variable.op.name for variable in remote])
@@ -330,19 +332,21 @@ class RemoteStore(VariableStore):
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Waits until the chief has published the model or the time is over; returns whether it has."""
-        return any(self._transport.call(0, "wait_until_ready", secs).get() for secs in self._waits(timeout_secs))
+        return any(
+            self._transport.call(0, "wait_until_ready", secs).get() for secs in self._poll_timeouts(timeout_secs)
+        )
 
     def publish(self) -> None:
         """Admits workers, even after the training has ended."""
         self._members.check_is_chief()
-        self._members.begin_unless_begun()
+        self._members.ensure_epoch()
         self._transport.call(0, "publish", self._members.ticket(0)).get()
         self._published = True
-        self._tell_lost_steps()
+        self._log_lost_steps()
 
-    def _tell_lost_steps(self) -> None:
+    def _log_lost_steps(self) -> None:
         """Logs once the number of steps that a new epoch has lost."""
-        before, self._members.step_before = self._members.step_before, 0
+        before, self._members.previous_step = self._members.previous_step, 0
         if before and self._shares_step():
             now = self._members.step()
             if now < before:
@@ -350,13 +354,13 @@ class RemoteStore(VariableStore):
                     "The variables go back from global step %d to %d: %d steps are lost.", before, now, before - now
                 )
 
-    def seal(self) -> None:
+    def end_training(self) -> None:
         """Ends the training: refuses further updates, and returns when all accepted ones are applied."""
         self._members.check_is_chief()
         try:
-            reply: Committed = self._insist("seal", self._members.ticket(0))
+            reply: Committed = self._call_with_retry("end_training", self._members.ticket(0))
             self._step = reply.step
-            self._pulls.wait_until_delivered(reply.marks)
+            self._pulls.wait_until_delivered(reply.sent_seqs)
         except (errors.AbortedError, errors.UnavailableError) as error:
             raise type(error)(
                 None,
@@ -365,7 +369,7 @@ class RemoteStore(VariableStore):
                 f"resumes from the newest checkpoint that there is.",
             ) from error
 
-    def _insist(self, method: str, *args: Any) -> Any:
+    def _call_with_retry(self, method: str, *args: Any) -> Any:
         """Calls a repeatable method of the step server, again and again for a while if there is no answer."""
         deadline = clock.monotonic() + self._deliver_secs
         while True:
@@ -385,22 +389,22 @@ class RemoteStore(VariableStore):
         """Ends waits and connections, and forgets prefetched values. The servers keep their values."""
         self._closed.set()
         self._pulls.clear()
-        if self._entrance is not None:
-            self._entrance.close()
+        if self._admission_client is not None:
+            self._admission_client.close()
             self._transactions.give_up()
         self._transport.close()
 
 
-def _given(value: Any) -> Any:
+def _encode_input(value: Any) -> Any:
     if value is None:
         return None
     leaves, treedef = jax.tree.flatten(value)
     if jax.tree_util.treedef_is_leaf(treedef) and len(leaves) == 1:
-        return pack_all(leaves), None
+        return encode_leaves(leaves), None
     return flatten(value)
 
 
-def _as_held(variable: Variable, value: Any) -> Any:
+def _cast_to_spec(variable: Variable, value: Any) -> Any:
     """Returns a value with the variable's dtypes."""
     if variable.spec is specs.UNKNOWN:
         return value

@@ -13,7 +13,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.graph.variable import Update, Variable
 
 
-def place(
+def assign_servers(
     variables: Sequence[Variable],
     updates: Iterable[Update],
     servers: int,
@@ -42,7 +42,7 @@ def place(
     Example:
         >>> import hookline as hl, jax.numpy as jnp
         >>> large, small, tiny = (hl.Variable(jnp.zeros(n), name=f"v{n}") for n in (9, 5, 3))
-        >>> place([tiny, small, large], [], servers=2)
+        >>> assign_servers([tiny, small, large], [], servers=2)
         {'v3': 1, 'v5': 1, 'v9': 0}
     """
     groups = {variable: [variable] for variable in variables}
@@ -60,7 +60,7 @@ def place(
         for tensor in update.inputs:
             if isinstance(tensor.op, Update):
                 join(update.variables[0], tensor.op.variables[0])
-            elif isinstance(tensor.op.output, Variable) and _comes_behind(update, tensor.op.output):
+            elif isinstance(tensor.op.output, Variable) and _reads_after_update(update, tensor.op.output):
                 join(update.variables[0], tensor.op.output)
     fixed = dict(placed or {})
     for variable in variables:
@@ -70,8 +70,8 @@ def place(
     homes: dict[str, int] = {}
     load = [0] * servers
     apart = {id(group): group for group in groups.values()}.values()
-    for group in sorted(apart, key=lambda group: (_home(group, fixed) is None, -sum(map(_nbytes, group)))):
-        home = _home(group, fixed)
+    for group in sorted(apart, key=lambda group: (_required_server(group, fixed) is None, -sum(map(_nbytes, group)))):
+        home = _required_server(group, fixed)
         if home is None:
             home = load.index(min(load))
         load[home] += sum(map(_nbytes, group))
@@ -79,7 +79,7 @@ def place(
     return {variable.op.name: homes[variable.op.name] for variable in variables}
 
 
-def _comes_behind(update: Update, variable: Variable) -> bool:
+def _reads_after_update(update: Update, variable: Variable) -> bool:
     """Returns whether `update` depends on another update of `variable`, and so sees its result."""
     seen: set[Operation] = set()
     pending = [*update.control_inputs, *(tensor.op for tensor in update.inputs)]
@@ -94,7 +94,7 @@ def _comes_behind(update: Update, variable: Variable) -> bool:
     return False
 
 
-def _home(group: Sequence[Variable], fixed: Mapping[str, int]) -> int | None:
+def _required_server(group: Sequence[Variable], fixed: Mapping[str, int]) -> int | None:
     """Returns the server that hints demand for a group."""
     wanted = [(variable, fixed[variable.op.name]) for variable in group if variable.op.name in fixed]
     for variable, server in wanted[1:]:
@@ -128,12 +128,12 @@ def _covers(prefix: str, name: str) -> bool:
     return name == prefix or name.startswith(prefix.rstrip("/") + "/")
 
 
-def without_effect(hints: Iterable[str], variables: Sequence[Variable]) -> list[str]:
+def unused_hints(hints: Iterable[str], variables: Sequence[Variable]) -> list[str]:
     """Returns the hints that concern no variable, for instance because of a misspelling.
 
     Example:
         >>> import hookline as hl
-        >>> without_effect(["net", "nett"], [hl.Variable(0.0, name="net/w")])
+        >>> unused_hints(["net", "nett"], [hl.Variable(0.0, name="net/w")])
         ['nett']
     """
     return [prefix for prefix in hints if not any(_covers(prefix, variable.op.name) for variable in variables)]

@@ -6,12 +6,12 @@ from hookline import log, summary
 from hookline.coordination import Coordinator
 from hookline.graph import get_global_step
 from hookline.hooks import Firing, SessionRunHook, Trigger
-from hookline.hooks.timers import DefaultSteps, chosen_trigger
+from hookline.hooks.timers import DefaultSteps, trigger_from_arguments
 from hookline.session import Session
 from hookline.summary import FileWriter
-from hookline.summary.writer_cache import writer_of
+from hookline.summary.writer_cache import get_writer
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _EVERY_N_STEPS = DefaultSteps(100)
 
@@ -55,7 +55,7 @@ class StalenessHook(SessionRunHook):
         *,
         trigger: Trigger | None = None,
     ) -> None:
-        self.trigger = self._given_trigger = chosen_trigger(
+        self.trigger = self._given_trigger = trigger_from_arguments(
             "StalenessHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
         )
         self._output_dir = output_dir
@@ -66,11 +66,11 @@ class StalenessHook(SessionRunHook):
         """Opens the writer."""
         self._has_step = get_global_step() is not None
         if self._given_writer is None:
-            self._writer = writer_of(self._output_dir)
+            self._writer = get_writer(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Enables firing if the session has a staleness to measure."""
-        self.trigger = self._given_trigger if self._has_step and session.lowlevel.shared else None
+        self.trigger = self._given_trigger if self._has_step and session.backend.shared else None
 
     def on_trigger(self, firing: Firing) -> None:
         """Writes the staleness."""
@@ -78,17 +78,17 @@ class StalenessHook(SessionRunHook):
 
     def end(self, session: Session) -> None:
         """Writes the staleness since the last firing, and flushes."""
-        if self._has_step and session.lowlevel.shared:
+        if self._has_step and session.backend.shared:
             self._report(session)
         if self._writer is not None:
             self._writer.flush()
 
     def _report(self, session: Session) -> None:
-        measure = getattr(session.lowlevel.store, "staleness", None)
+        measure = getattr(session.backend.store, "staleness", None)
         count, mean, largest = measure() if measure is not None else (0, 0.0, 0)
         if not count:
             return
-        index, step = session.lowlevel.store.worker_index, session.global_step
+        index, step = session.backend.store.worker_index, session.global_step
         tag = f"staleness/worker_{index - 1}" if index else "staleness/chief"
         _logger.info("%s: mean %.2f, max %d, over %d local steps; global step %d.", tag, mean, largest, count, step)
         if self._writer is not None:

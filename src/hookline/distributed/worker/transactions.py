@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hookline import errors, log
-from hookline.distributed.plain import NotPlainError
+from hookline.distributed.codec import CodecError
 from hookline.distributed.protocol import Committed, Reply, Ticket, Transaction, Transport
-from hookline.distributed.server.server_state import Entry
+from hookline.distributed.server.server_state import WriteOp
 from hookline.distributed.worker.membership import Membership
 from hookline.distributed.worker.pulls import Pulls
-from hookline.session.running.retry import RETRY, Sent
+from hookline.session.running.retry import RETRY, SentUpdates
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 
-class _Where(NamedTuple):
+class _Recipient(NamedTuple):
     ticket: Ticket
     transaction: Transaction
     owners: Sequence[int]
@@ -32,12 +32,12 @@ class Outcome(NamedTuple):
     Attributes:
         accepted: Whether it was applied.
         step: The global step after it; for a refused one, the present global step.
-        repeats: Whether it belongs to a retried run whose earlier attempt was applied.
+        is_repeat: Whether it belongs to a retried run whose earlier attempt was applied.
     """
 
     accepted: bool
     step: int
-    repeats: bool = False
+    is_repeat: bool = False
 
 
 class Transactions:
@@ -50,19 +50,19 @@ class Transactions:
         self._transport, self._members, self._pulls = transport, members, pulls
         self.sender = f"{worker_index}-{uuid.uuid4().hex}"
         self._number = 0
-        self._unsettled: Sent | None = None
+        self._unresolved: SentUpdates | None = None
         self._leaving = threading.Lock()
 
-    def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
+    def set(self, entries: Sequence[tuple[str, WriteOp]]) -> Outcome:
         """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
         # A sender of its own: this does not end the run of an update that sets values, or of another thread.
-        reply = self._transact(f"{self.sender} sets", Sent((), False), entries, None, {})
+        reply = self._transact(f"{self.sender} sets", SentUpdates((), False), entries, None, {})
         # Values prefetched before are no longer current.
         self._pulls.clear()
-        self._pulls.wait_until_delivered(reply.marks)
+        self._pulls.wait_until_delivered(reply.sent_seqs)
         return Outcome(reply.accepted, reply.step)
 
-    def update(self, entries: Sequence[tuple[str, Entry]], last_step: int | None, *, counts: bool) -> Outcome:
+    def update(self, entries: Sequence[tuple[str, WriteOp]], last_step: int | None, *, counts: bool) -> Outcome:
         """Carries out the updates of a run, unless this is a retry and they have already been carried out.
 
         Args:
@@ -70,88 +70,92 @@ class Transactions:
             last_step: Nothing is done if the global step is this or more.
             counts: Whether one of them writes the global step.
         """
-        retry, sent = RETRY.get(), Sent(tuple(entry.name for _, entry in entries), counts)
+        retry, sent = RETRY.get(), SentUpdates(tuple(entry.name for _, entry in entries), counts)
         if retry is not None:
-            before = retry.sent_before(sent.names)
-            if before is not None and self._is_in_the_values(before):
+            before = retry.find_sent(sent.names)
+            if before is not None and self._was_applied(before):
                 logger.info("The updates of the run that is tried again have been applied: they are not sent again.")
                 assert before.step is not None, "known of what was applied"
                 self._pulls.clear()
-                return Outcome(True, before.step, repeats=True)
+                return Outcome(True, before.step, is_repeat=True)
             retry.send(sent, instead_of=before)
-        wanted = self._pulls.wanted()
+        wanted = self._pulls.predicted_reads()
         reply = self._transact(self.sender, sent, entries, last_step, wanted)
-        self._pulls.committed(reply, sent.where.owners, wanted)
+        self._pulls.record_commit(reply, sent.tracking.owners, wanted)
         return Outcome(reply.accepted, reply.step)
 
-    def _is_in_the_values(self, sent: Sent) -> bool:
+    def _was_applied(self, sent: SentUpdates) -> bool:
         """Returns whether the current values include updates; if not, these will never be applied."""
-        where: _Where | None = sent.where
+        where: _Recipient | None = sent.tracking
         if where is None or sent.applied is False:
             return False
         if where.ticket == self._members.ticket(0):
-            self._settle(sent)
+            self._find_outcome(sent)
             if sent.applied:
-                self._pulls.after(sent.where.marks)
+                self._pulls.require_seqs(sent.tracking.marks)
             return bool(sent.applied)
         # The values of that epoch are gone, except those in the checkpoint from which this one was restored.
         ready_at = self._members.ready_at()
         if sent.step is None or ready_at is None:
             return False
-        return sent.step <= ready_at if sent.counts else sent.step < ready_at
+        return sent.step <= ready_at if sent.writes_step else sent.step < ready_at
 
     @property
-    def settled(self) -> bool:
+    def is_outcome_known(self) -> bool:
         """Whether the outcome of every transaction sent is known."""
-        return self._unsettled is None
+        return self._unresolved is None
 
-    def settle(self) -> None:
+    def resolve_outcome(self) -> None:
         """Finds out the outcome of the last transaction, if it got no answer; if it is undecided, it is refused."""
-        if (sent := self._unsettled) is not None:
-            self._settle(sent)
+        if (sent := self._unresolved) is not None:
+            self._find_outcome(sent)
             with self._leaving:
                 # At the gate, another thread may have left something else undecided in the meantime.
-                if self._unsettled is sent:
-                    self._unsettled = None
+                if self._unresolved is sent:
+                    self._unresolved = None
 
     def give_up(self) -> None:
         """Has the last transaction refused if it got no answer and is undecided; does not wait for that."""
         with self._leaving:
-            sent, self._unsettled = self._unsettled, None
+            sent, self._unresolved = self._unresolved, None
         if sent is None or sent.applied is not None:
             return
         try:
-            self._transport.call(0, "outcome", sent.where.ticket, sent.where.transaction, sent.where.owners)
+            self._transport.call(0, "outcome", sent.tracking.ticket, sent.tracking.transaction, sent.tracking.owners)
         except Exception as error:
             logger.info("The step server was not told that an update was given up: %s", error)
 
-    def _settle(self, sent: Sent) -> None:
+    def _find_outcome(self, sent: SentUpdates) -> None:
         """Finds out the outcome of updates that got no answer."""
-        where: _Where = sent.where
+        where: _Recipient = sent.tracking
         if sent.applied is None and where.ticket == self._members.ticket(0):
             call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
             self._record(sent, call.get())
 
-    def _record(self, sent: Sent, reply: Committed) -> None:
-        sent.applied, sent.step, sent.where = reply.accepted, reply.step, sent.where._replace(marks=reply.marks)
+    def _record(self, sent: SentUpdates, reply: Committed) -> None:
+        sent.applied, sent.step, sent.tracking = (
+            reply.accepted,
+            reply.step,
+            sent.tracking._replace(marks=reply.sent_seqs),
+        )
 
     def _transact(
         self,
         sender: str,
-        sent: Sent,
-        entries: Sequence[tuple[str, Entry]],
+        sent: SentUpdates,
+        entries: Sequence[tuple[str, WriteOp]],
         last_step: int | None,
         wanted: Mapping[int, list[str]],
     ) -> Committed:
         # The step server knows only the last transaction of a sender.
-        self.settle()
-        parts: dict[int, list[Entry]] = {0: []}
+        self.resolve_outcome()
+        parts: dict[int, list[WriteOp]] = {0: []}
         for name, entry in entries:
             parts.setdefault(self._members.owner(name), []).append(entry)
         self._number += 1
         transaction, ticket = (sender, self._number), self._members.ticket
         owners = [server for server in parts if server != 0]
-        sent.where = _Where(ticket(0), transaction, owners)
+        sent.tracking = _Recipient(ticket(0), transaction, owners)
         call, pull = self._transport.call, {server: wanted.get(server, []) for server in parts}
         try:
             # All at once: the owners tell the step server themselves that they have their parts.
@@ -162,29 +166,29 @@ class Transactions:
                 pulled = [reply.get() for reply in staged]
             except Exception:
                 # An owner has failed; the update may have been accepted before.
-                with contextlib.suppress(errors.OpError, NotPlainError):
-                    self._settle(sent)
+                with contextlib.suppress(errors.OpError, CodecError):
+                    self._find_outcome(sent)
                 raise
-            reply: Committed = self._decision(sent, asked)
+            reply: Committed = self._await_decision(sent, asked)
         except BaseException as error:  # The prefetched values are given up; the next call settles the outcome.
             self._pulls.clear()
             if sent.applied is None:
                 with self._leaving:
-                    self._unsettled = sent
+                    self._unresolved = sent
                 if isinstance(error, errors.UnavailableError):
                     message = f"{error} Whether the update was applied is not known."
                     raise errors.UnavailableError.from_message(message) from error
             raise
         self._record(sent, reply)
-        self._pulls.arrived(pulled)
+        self._pulls.store_replies(pulled)
         return reply
 
-    def _decision(self, sent: Sent, asked: Reply) -> Committed:
+    def _await_decision(self, sent: SentUpdates, asked: Reply) -> Committed:
         try:
             return asked.get()
         except errors.UnavailableError:
             raise
-        except NotPlainError as error:
+        except CodecError as error:
             # It has answered, but the answer cannot be read: this is no refusal.
             raise errors.UnavailableError.from_message(str(error)) from error
         except Exception:

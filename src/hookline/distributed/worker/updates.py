@@ -26,12 +26,12 @@ class Input:
     """Stands for a tensor among the arguments of an update.
 
     Attributes:
-        place: The index of the tensor among the update's inputs.
+        index: The index of the tensor among the update's inputs.
         kind: `"variable"`, `"update"` (the new values that another update of the run computes), or `"value"`.
         path: The path of the view.
     """
 
-    place: int
+    index: int
     kind: str
     name: str
     path: tuple[Any, ...]
@@ -91,10 +91,10 @@ def portable(update: Update) -> PortableUpdate:
         args=args,
         inputs=inputs,
         variables=tuple(variable.op.name for variable in update.variables),
-        specs=tuple(_closed(variable.spec) for variable in update.variables),
+        specs=tuple(_abstract_spec(variable.spec) for variable in update.variables),
         structure=Structure(update.structure),
         overwrites=update.overwrites,
-        initialises=update.initialises,
+        initialises=update.is_initializer,
         increment=update.increment,
         fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest()[:16],
     )
@@ -108,7 +108,7 @@ def _input(place: int, tensor: Tensor) -> Input:
     return Input(place, "value", tensor.name, ())
 
 
-def _closed(spec: Any) -> Any:
+def _abstract_spec(spec: Any) -> Any:
     if spec is specs.UNKNOWN or any(not isinstance(d, int) for leaf in jax.tree.leaves(spec) for d in leaf.shape):
         return None
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), spec)
@@ -119,7 +119,7 @@ def spec_text(spec: Any) -> str:
     return "unknown" if spec is specs.UNKNOWN else f"{jax.tree.structure(spec)}: {specs.describe(spec)}"
 
 
-def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -> None:
+def check_fingerprints(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -> None:
     """Compares a worker's fingerprints (of `what`, by name) with the chief's; names of the chief alone are ignored.
 
     Raises:
@@ -220,6 +220,6 @@ def _array_text(value: Any) -> str:
     return f"{array.dtype}{array.shape} {hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]}"
 
 
-def shared_variables(variables: Iterable[Variable]) -> dict[str, str]:
+def variable_fingerprints(variables: Iterable[Variable]) -> dict[str, str]:
     """Returns the fingerprints of variables: their specs."""
     return {variable.op.name: spec_text(variable.spec) for variable in variables}

@@ -13,7 +13,8 @@ class Check(NamedTuple):
     """A condition of an operation's arguments under which a run is an error.
 
     The device checks it in each run that computes the operation, and keeps the first failure, as a latch does. The
-    session raises the error when it reads its latches, at the latest in `Session.settle`. Nothing waits for it.
+    session raises the error when it reads its latches, at the latest in `Session.deliver_pending`. Nothing waits for
+    it.
 
     Args:
         failed: A function of the arguments, in the form of `Operation.bind`. It returns a tuple: whether the check

@@ -13,7 +13,7 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph.graph import Operation, Tensor, get_default_graph
 from hookline.graph.nodes import spec as specs
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
 _LARGE_BYTES = 1024
 
@@ -32,7 +32,7 @@ class Placeholder(Operation):
         kind = "U" if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
         self.shape, self.is_text, on_host = shape, kind in ("S", "U"), kind in ("O", "S", "U")
         # For values that stay on the host, only the shape is checked.
-        declared = specs.declared("float32" if on_host else dtype, () if shape is None else shape)
+        declared = specs.array_spec("float32" if on_host else dtype, () if shape is None else shape)
         array = None if on_host else declared
         self.dtype = None if array is None else array.dtype
         self.host_only = array is None
@@ -43,7 +43,7 @@ class Constant(Operation):
     """A node with a fixed value: a pytree of arrays, copied, or any object for host operations."""
 
     type = "Constant"
-    places: Sequence[Any] = ()
+    shardings: Sequence[Any] = ()
     """The shardings of its arrays, leaf by leaf; empty leaves them to JAX."""
 
     def __init__(self, name: str, value: Any) -> None:
@@ -58,24 +58,26 @@ class Constant(Operation):
                 check_range(name, leaf, None)
         super().__init__(name, spec=spec)
         shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self.value)]
-        self.graph.settle(self.node_def, [place for place in shardings if isinstance(place, jax.NamedSharding)])
+        self.graph.record_shardings(
+            self.node_def, [place for place in shardings if isinstance(place, jax.NamedSharding)]
+        )
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         return Constant(name, self.value)
 
-    def on_device(self) -> Any:
+    def device_value(self) -> Any:
         """Returns the value for device operations: every number is an array."""
         leaves, structure = jax.tree.flatten(self.value)
-        if self.places:
-            return structure.unflatten(map(placement.put, leaves, self.places))
+        if self.shardings:
+            return structure.unflatten(map(placement.device_put, leaves, self.shardings))
         return structure.unflatten(jnp.asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
 
-    def leave_device(self) -> None:
+    def offload_to_host(self) -> None:
         """Moves its large arrays to the host: a session has its own copies on the device."""
-        self.value = jax.tree.map(_on_host, self.value)
+        self.value = jax.tree.map(_to_host, self.value)
 
 
-def _on_host(leaf: Any) -> Any:
+def _to_host(leaf: Any) -> Any:
     is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     # A copy: on the CPU, NumPy would share the device's memory, and so keep it.
     return np.array(leaf) if is_plain and leaf.nbytes > _LARGE_BYTES and leaf.is_fully_addressable else leaf
@@ -97,24 +99,24 @@ class HostCall(Operation):
     ) -> None:
         self.fn = fn
         super().__init__(name, (args, kwargs), spec)
-        self._takes_inputs_alone = not kwargs and all(isinstance(argument, Tensor) for argument in args)
+        self._has_only_tensor_arguments = not kwargs and all(isinstance(argument, Tensor) for argument in args)
 
-    @door
-    def call_on(self, values: Sequence[Any]) -> Any:
+    @calls_user_code
+    def call_with_values(self, values: Sequence[Any]) -> Any:
         """Returns the function's result for the values of its inputs."""
-        if self._takes_inputs_alone:
+        if self._has_only_tensor_arguments:
             value = self.fn(*values)
         else:
             left = iter(values)
             args, kwargs = self.bind(lambda _: next(left))
             value = self.fn(*args, **kwargs)
-        return value if self.output.spec is specs.UNKNOWN else self._as_promised(value)
+        return value if self.output.spec is specs.UNKNOWN else self._cast_to_spec(value)
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         args, kwargs = self.bind(resolve)
         return HostCall(self.fn, name, args, kwargs, self.output.spec)
 
-    def _as_promised(self, value: Any) -> Any:
+    def _cast_to_spec(self, value: Any) -> Any:
         """Returns the value with the dtypes of the spec.
 
         Raises:
@@ -124,21 +126,21 @@ class HostCall(Operation):
         if specs.is_array(self.output.spec) and isinstance(value, list | tuple):
             value = np.asarray(value)
         if jax.tree.structure(value) != structure:
-            raise self._broken_promise(f"the structure {jax.tree.structure(value)}", f"{structure}")
+            raise self._spec_error(f"the structure {jax.tree.structure(value)}", f"{structure}")
         leaves = []
         for (path, spec), leaf in zip(wanted, jax.tree.leaves(value), strict=True):
             dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-            if specs.mismatch(spec, np.shape(leaf), dtype):
+            if specs.describe_mismatch(spec, np.shape(leaf), dtype):
                 where = f" at {jax.tree_util.keystr(path)}" if path else ""
                 given = f"{dtype}[{','.join(map(str, np.shape(leaf)))}]{where}"
-                raise self._broken_promise(given, specs.describe(spec))
-            if not isinstance(leaf, jax.Array) and (problem := specs.overflow(np.asarray(leaf), spec.dtype)):
+                raise self._spec_error(given, specs.describe(spec))
+            if not isinstance(leaf, jax.Array) and (problem := specs.describe_overflow(np.asarray(leaf), spec.dtype)):
                 raise InvalidArgumentError(self.node_def, self, f"{self.node_def} returned a value that {problem}.")
             is_exact = not hasattr(leaf, "dtype") or specs.canonical_dtype(dtype) == spec.dtype
             leaves.append(leaf if is_exact else leaf.astype(spec.dtype))
         return jax.tree.unflatten(structure, leaves)
 
-    def _broken_promise(self, given: str, wanted: str) -> InvalidArgumentError:
+    def _spec_error(self, given: str, wanted: str) -> InvalidArgumentError:
         text = f"{self.node_def} returned {given}, but its spec promises {wanted}: mend the function or the spec."
         return InvalidArgumentError(self.node_def, self, text)
 
@@ -188,7 +190,7 @@ class Source(Operation):
             super().__init__(name, spec=spec)
 
     @property
-    def why_no_blocks(self) -> str | None:
+    def block_error(self) -> str | None:
         """The reason why several of its values cannot be stacked for one run; `None` if they can."""
         return "is not of hookline.data.iterator"
 
@@ -209,7 +211,7 @@ def check_range(name: str, value: Any, dtype: Any) -> None:
         raise ValueError(f"Constant {name!r}: {value} is larger than any integer of a device.")
     if array.dtype.kind not in "iufc":
         return
-    problem = specs.overflow(array, specs.canonical_dtype(array.dtype if dtype is None else dtype))
+    problem = specs.describe_overflow(array, specs.canonical_dtype(array.dtype if dtype is None else dtype))
     if problem:
         raise ValueError(f"Constant {name!r} {problem}. Set jax_enable_x64 before anything else for 64-bit numbers.")
 

@@ -19,13 +19,13 @@ from hookline.graph.graph import (
     Operation,
     Tensor,
     ancestors,
+    contains_tensor,
+    function_name,
     get_default_graph,
-    holds_tensor,
-    plain_name,
 )
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Constant, Group, HostCall, Placeholder, check_range
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
 
 def name_scope(name: str | None) -> AbstractContextManager[str]:
@@ -58,10 +58,10 @@ class Op:
         if not callable(fn):
             raise TypeError(f"A function is required, got {fn!r}.")
         functools.update_wrapper(self, fn, updated=())
-        self._fn, self._name = fn, name or plain_name(fn)
+        self._fn, self._name = fn, name or function_name(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-        return self.node(*args, **kwargs) if holds_tensor((args, kwargs)) else self._fn(*args, **kwargs)
+        return self.node(*args, **kwargs) if contains_tensor((args, kwargs)) else self._fn(*args, **kwargs)
 
     def node(self, *args: Any, **kwargs: Any) -> Tensor:
         """Adds a node even if no argument is a tensor, and returns its value."""
@@ -78,7 +78,7 @@ class HostOp(Op):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         if not (args or kwargs):
             return self.node()
-        if self._spec is not specs.UNKNOWN and not holds_tensor((args, kwargs)):
+        if self._spec is not specs.UNKNOWN and not contains_tensor((args, kwargs)):
             raise TypeError(
                 f"host_op: {self._name!r} has a spec, and none of its arguments is a tensor: it would run once, now, "
                 "and each run would get that value. Write its node(...) for a value of each run, or leave out the spec."
@@ -215,7 +215,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
     References:
         `tf.constant`. JAX chooses the dtype: 64 bits become 32 unless `jax_enable_x64` is set.
     """
-    if holds_tensor(value):
+    if contains_tensor(value):
         raise TypeError("constant takes plain values; a tensor is in it. Use the tensor itself, or hookline.op.")
     if dtype is None and shape is None:
         return Constant(name or "Const", as_array(value)).output
@@ -227,7 +227,9 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
         check_range(name or "Const", array, wanted)
         array = array.astype(wanted)
     if shape is not None:
-        shape = [arguments.whole("constant", "shape", dim, 0) for dim in arguments.several("constant", "shape", shape)]
+        shape = [
+            arguments.check_int("constant", "shape", dim, 0) for dim in arguments.check_list("constant", "shape", shape)
+        ]
         fits = array.size in (1, math.prod(shape))
         if not fits:
             raise ValueError(f"constant: {array.size} values do not fill the shape {tuple(shape)}.")
@@ -284,12 +286,12 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
     It is called outside of all control dependencies. `name` is that of the variable, for messages.
     """
     if isinstance(initial_value, Tensor):
-        return _outside(initial_value)
+        return _without_control_inputs(initial_value)
     is_function = callable(initial_value) and jax.tree_util.treedef_is_leaf(jax.tree.structure(initial_value))
     if not is_function:
-        if holds_tensor(initial_value):
-            return _outside(op(lambda value: value, name="initial_value")(initial_value))
-        _refuse_module(initial_value, name)
+        if contains_tensor(initial_value):
+            return _without_control_inputs(op(lambda value: value, name="initial_value")(initial_value))
+        _reject_nnx_module(initial_value, name)
         tensor = constant(initial_value, name="initial_value")
         if tensor.spec is specs.UNKNOWN:
             raise TypeError(f"Variable {name!r} requires a pytree of arrays and numbers, got {initial_value!r}.")
@@ -297,16 +299,16 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
     results: list[Any] = []
     concrete: list[bool] = []
 
-    @door
+    @calls_user_code
     def make() -> Any:
         return as_array(initial_value())
 
     def probe() -> Any:
         result = make()
         results.append(result)
-        _refuse_module(result, name)
+        _reject_nnx_module(result, name)
         concrete.extend(not isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result))
-        return None if holds_tensor(result) else result
+        return None if contains_tensor(result) else result
 
     try:
         spec = jax.eval_shape(probe)
@@ -323,7 +325,7 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
         raise
     if results[0] is None:
         raise ValueError(f"Variable {name!r} requires an initial value; its function returned None.")
-    if holds_tensor(results[0]):
+    if contains_tensor(results[0]):
         return initial_tensor(results[0], name)
     if any(concrete):
         # NumPy values would be baked into the compiled program as constants; they are computed in Python instead.
@@ -331,7 +333,7 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
     return op(make, name="initial_value").node()
 
 
-def _outside(tensor: Tensor) -> Tensor:
+def _without_control_inputs(tensor: Tensor) -> Tensor:
     """Copies a tensor and those of its operations that wait, as if made outside of every block.
 
     Each copy is made once, so operations that several initial values share stay shared.
@@ -349,29 +351,29 @@ def _outside(tensor: Tensor) -> Tensor:
         return source if copy is None else Tensor(copy, source.path, source.spec)
 
     for operation in sorted(ancestors([tensor]), key=lambda operation: operation.index):
-        kept = [control for control in operation.control_inputs if _only_initialises(control)]
+        kept = [control for control in operation.control_inputs if _is_only_initializers(control)]
         waits = len(kept) < len(operation.control_inputs)
         if waits or any(source.op in copies for source in operation.inputs):
-            if operation.outside is None:
+            if operation.without_control_inputs is None:
                 with operation.graph.control_dependencies(kept):
-                    operation.outside = operation.copied("initial_value", resolve)
-            if operation.outside is not None:
-                copies[operation] = operation.outside
+                    operation.without_control_inputs = operation.copy_with_inputs("initial_value", resolve)
+            if operation.without_control_inputs is not None:
+                copies[operation] = operation.without_control_inputs
     return resolve(tensor)
 
 
-def _only_initialises(operation: Operation) -> bool:
+def _is_only_initializers(operation: Operation) -> bool:
     pending = [operation]
     while pending:
         operation = pending.pop()
         if isinstance(operation, Group) and operation.control_inputs:
             pending.extend(operation.control_inputs)
-        elif not getattr(operation, "initialises", False):
+        elif not getattr(operation, "is_initializer", False):
             return False
     return True
 
 
-def _refuse_module(value: Any, name: str) -> None:
+def _reject_nnx_module(value: Any, name: str) -> None:
     for kind in type(value).__mro__:
         if kind.__name__ == "Module" and kind.__module__.startswith("flax.nnx"):
             raise TypeError(

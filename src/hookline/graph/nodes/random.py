@@ -17,7 +17,7 @@ WORKER_INDEX: ContextVar[int] = ContextVar("WORKER_INDEX", default=0)
 """The worker for which a program is being traced; 0 is the chief, or the only process."""
 
 
-def of_worker(key: jax.Array) -> jax.Array:
+def fold_in_worker(key: jax.Array) -> jax.Array:
     """Returns a key that differs between workers; only the function of an operation may call it.
 
     Args:
@@ -25,7 +25,7 @@ def of_worker(key: jax.Array) -> jax.Array:
 
     Example:
         >>> import hookline as hl, jax
-        >>> noise = hl.op(lambda seed: jax.random.normal(of_worker(jax.random.key(seed))))(hl.constant(7))
+        >>> noise = hl.op(lambda seed: jax.random.normal(fold_in_worker(jax.random.key(seed))))(hl.constant(7))
         >>> with hl.Session() as sess:
         ...     bool(sess.run(noise) == jax.random.normal(jax.random.key(7)))
         True
@@ -58,14 +58,14 @@ def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
         Replaces the seeds of `tf.random` operations, which did not survive a restart.
     """
     graph = get_default_graph()
-    seed = graph.seed if seed is None else arguments.whole("random_key", "seed", seed)
+    seed = graph.seed if seed is None else arguments.check_int("random_key", "seed", seed)
     with graph.name_scope(name), graph.control_dependencies(None):
         draws = Variable(0, name="draws", trainable=False)
         draws.per_worker = True
         stream = zlib.crc32(draws.op.name.encode())
 
         def draw(count: Any) -> jax.Array:
-            return jax.random.fold_in(of_worker(jax.random.fold_in(jax.random.key(seed), stream)), count)
+            return jax.random.fold_in(fold_in_worker(jax.random.fold_in(jax.random.key(seed), stream)), count)
 
         # The key needs the update's result, so every run that needs the key counts it.
         return op(draw, name="key")(draws.assign_add(1))

@@ -36,7 +36,7 @@ def symbol(name: str) -> Any:
     return jax.export.symbolic_shape(name, scope=_SCOPE[0])[0]
 
 
-def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
+def array_spec(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
     """Returns the spec of an array with this dtype and shape; `None` stands for an open dimension.
 
     Raises:
@@ -69,7 +69,7 @@ def of_value(value: Any) -> Any:
     return jax.eval_shape(lambda x: x, value)
 
 
-def place_of(leaf: Any) -> Any | None:
+def placed_sharding(leaf: Any) -> Any | None:
     """Returns the sharding of an array on a mesh, or away from JAX's default device; else `None`."""
     if not getattr(leaf, "committed", False):
         return None
@@ -101,7 +101,7 @@ def describe(spec: Any) -> str:
     return leaf(spec) if is_array(spec) else f"{jax.tree.map(leaf, spec)}".replace("'", "")
 
 
-def is_open(spec: Any) -> bool:
+def has_open_dims(spec: Any) -> bool:
     """Returns whether a spec has open dimensions."""
     return any(not isinstance(dim, int) for leaf in jax.tree.leaves(spec) for dim in getattr(leaf, "shape", ()))
 
@@ -118,34 +118,34 @@ def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
     try:
         return jax.eval_shape(call, *specs)
     except Exception:
-        if any(is_open(spec) for spec in specs):
+        if any(has_open_dims(spec) for spec in specs):
             return UNKNOWN
         raise
 
 
-def is_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+def is_compatible_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     """Returns whether `wanted` allows `shape`."""
     return len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=True))
 
 
-def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
+def describe_mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
     """Describes how an array of `shape` and `dtype` contradicts the declared spec; `None` if it does not."""
     wanted = open_shape(declared_spec)
     assert wanted is not None
-    if not is_shape(shape, wanted):
+    if not is_compatible_shape(shape, wanted):
         return f"has shape {shape}, but {wanted} is required (None: any length)"
     if not same_kind(dtype, declared_spec.dtype):
         return f"has dtype {dtype}, which cannot be cast to {declared_spec.dtype} without changing its kind"
     return None
 
 
-def overflow(value: np.ndarray, dtype: Any) -> str | None:
+def describe_overflow(value: np.ndarray, dtype: Any) -> str | None:
     """Describes the numbers of `value` that do not fit into `dtype`, which is of the same kind; `None` if all fit.
 
     Integers would wrap, and finite floating point numbers would become infinite. The values are read only if the dtypes
     do not decide it.
     """
-    given, wanted = _range(value.dtype), _range(dtype)
+    given, wanted = _dtype_range(value.dtype), _dtype_range(dtype)
     if not value.size or given is None or wanted is None or (wanted[0] <= given[0] and given[1] <= wanted[1]):
         return None
     low, high = value.min(), value.max()
@@ -162,7 +162,7 @@ def overflow(value: np.ndarray, dtype: Any) -> str | None:
 
 
 @functools.cache
-def _range(dtype: Any) -> tuple[float, float] | None:
+def _dtype_range(dtype: Any) -> tuple[float, float] | None:
     """Returns the smallest and the largest number of a dtype; `None` if it holds no numbers, or complex ones."""
     if jnp.issubdtype(dtype, jnp.integer):
         return int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)

@@ -18,24 +18,24 @@ from hookline.graph.nodes import spec as specs
 
 T = TypeVar("T")
 
-Step = tuple[str, Any]
+PathStep = tuple[str, Any]
 """One step of a view's path: `("item", index)` or `("attr", name)`; hashable."""
-Path = tuple[Step, ...]
+Path = tuple[PathStep, ...]
 
 
-def _left(fn: Callable[[Any, Any], Any]) -> Callable[[Views[T], Any], T]:
+def _binary_operator(fn: Callable[[Any, Any], Any]) -> Callable[[Views[T], Any], T]:
     """Returns the method that represents `fn(self, other)`."""
     fn = _binary(fn)
     return lambda self, other: self.operate(_name_of(fn), fn, self, other)
 
 
-def _right(fn: Callable[[Any, Any], Any]) -> Callable[[Views[T], Any], T]:
+def _reflected_operator(fn: Callable[[Any, Any], Any]) -> Callable[[Views[T], Any], T]:
     """Returns the method that represents `fn(other, self)`."""
     fn = _binary(fn)
     return lambda self, other: self.operate(_name_of(fn), fn, other, self)
 
 
-def _unary(fn: Callable[[Any], Any]) -> Callable[[Views[T]], T]:
+def _unary_operator(fn: Callable[[Any], Any]) -> Callable[[Views[T]], T]:
     return lambda self: self.operate(_name_of(fn), fn, self)
 
 
@@ -48,13 +48,13 @@ def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Returns `fn` for operands that may be lists: beside an array, a list becomes an array, too."""
 
     def apply(left: Any, right: Any) -> Any:
-        return fn(_beside(right, left), _beside(left, right))
+        return fn(_match_operand(right, left), _match_operand(left, right))
 
     apply.__name__ = fn.__name__
     return apply
 
 
-def _beside(other: Any, operand: Any) -> Any:
+def _match_operand(other: Any, operand: Any) -> Any:
     if isinstance(operand, list | tuple) and isinstance(other, jax.Array | np.ndarray | np.generic):
         return jnp.asarray(operand)
     return operand
@@ -82,19 +82,19 @@ def _thaw(item: Any) -> Any:
     return item
 
 
-def step_text(step: Step) -> str:
+def format_path_step(step: PathStep) -> str:
     """Returns a step as text: `.params`, `['loss']`."""
     kind, value = step
     return f".{value}" if kind == "attr" else f"[{_thaw(value)!r}]"
 
 
-def parsed(text: str) -> Path | None:
-    """Returns the path that `step_text` wrote; `None` if the text is not a path."""
+def parse_path(text: str) -> Path | None:
+    """Returns the path that `format_path_step` wrote; `None` if the text is not a path."""
     try:
         node = ast.parse(f"value{text}", mode="eval").body
     except SyntaxError:
         return None
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     while not isinstance(node, ast.Name):
         try:
             if isinstance(node, ast.Attribute):
@@ -117,7 +117,7 @@ def _literal(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def take(value: Any, step: Step) -> Any:
+def get_part(value: Any, step: PathStep) -> Any:
     """Returns the part of a value, or of a spec, at one step of a view's path."""
     kind, key = step
     if kind == "attr":
@@ -126,10 +126,10 @@ def take(value: Any, step: Step) -> Any:
     return jax.eval_shape(lambda x: x[item], value) if specs.is_array(value) else value[item]
 
 
-def take_path(value: Any, path: Sequence[Step]) -> Any:
+def get_at_path(value: Any, path: Sequence[PathStep]) -> Any:
     """Returns the part of `value` at the end of a view's path."""
     for step in path:
-        value = take(value, step)
+        value = get_part(value, step)
     return value
 
 
@@ -155,16 +155,18 @@ class Views(ABC, Generic[T]):
         """Returns the result that represents `fn(*operands)`."""
 
     @abstractmethod
-    def _part(self, step: Step, spec: Any) -> T:
+    def _part(self, step: PathStep, spec: Any) -> T:
         """Returns the view of the part at a step, which has this spec."""
 
-    def _view(self, step: Step) -> T:
+    def _view(self, step: PathStep) -> T:
         spec = specs.UNKNOWN
         if self.spec is not specs.UNKNOWN:
             try:
-                spec = take(self.spec, step)
+                spec = get_part(self.spec, step)
             except (KeyError, IndexError, TypeError, AttributeError) as error:
-                raise type(error)(f"{self.name}{step_text(step)}: the value has no such part: {self.spec}") from None
+                raise type(error)(
+                    f"{self.name}{format_path_step(step)}: the value has no such part: {self.spec}"
+                ) from None
         return self._part(step, spec)
 
     def __getitem__(self, item: Any) -> T:
@@ -206,23 +208,23 @@ class Views(ABC, Generic[T]):
 
     # Operators --------------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _left(operator.add), _right(operator.add)
-    __sub__, __rsub__ = _left(operator.sub), _right(operator.sub)
-    __mul__, __rmul__ = _left(operator.mul), _right(operator.mul)
-    __truediv__, __rtruediv__ = _left(operator.truediv), _right(operator.truediv)
-    __floordiv__, __rfloordiv__ = _left(operator.floordiv), _right(operator.floordiv)
-    __mod__, __rmod__ = _left(operator.mod), _right(operator.mod)
-    __pow__, __rpow__ = _left(operator.pow), _right(operator.pow)
-    __matmul__, __rmatmul__ = _left(operator.matmul), _right(operator.matmul)
-    __and__, __rand__ = _left(operator.and_), _right(operator.and_)
-    __or__, __ror__ = _left(operator.or_), _right(operator.or_)
-    __xor__, __rxor__ = _left(operator.xor), _right(operator.xor)
-    __lshift__, __rlshift__ = _left(operator.lshift), _right(operator.lshift)
-    __rshift__, __rrshift__ = _left(operator.rshift), _right(operator.rshift)
-    __lt__, __le__ = _left(operator.lt), _left(operator.le)
-    __gt__, __ge__ = _left(operator.gt), _left(operator.ge)
-    __neg__, __pos__ = _unary(operator.neg), _unary(operator.pos)
-    __abs__, __invert__ = _unary(operator.abs), _unary(operator.invert)
+    __add__, __radd__ = _binary_operator(operator.add), _reflected_operator(operator.add)
+    __sub__, __rsub__ = _binary_operator(operator.sub), _reflected_operator(operator.sub)
+    __mul__, __rmul__ = _binary_operator(operator.mul), _reflected_operator(operator.mul)
+    __truediv__, __rtruediv__ = _binary_operator(operator.truediv), _reflected_operator(operator.truediv)
+    __floordiv__, __rfloordiv__ = _binary_operator(operator.floordiv), _reflected_operator(operator.floordiv)
+    __mod__, __rmod__ = _binary_operator(operator.mod), _reflected_operator(operator.mod)
+    __pow__, __rpow__ = _binary_operator(operator.pow), _reflected_operator(operator.pow)
+    __matmul__, __rmatmul__ = _binary_operator(operator.matmul), _reflected_operator(operator.matmul)
+    __and__, __rand__ = _binary_operator(operator.and_), _reflected_operator(operator.and_)
+    __or__, __ror__ = _binary_operator(operator.or_), _reflected_operator(operator.or_)
+    __xor__, __rxor__ = _binary_operator(operator.xor), _reflected_operator(operator.xor)
+    __lshift__, __rlshift__ = _binary_operator(operator.lshift), _reflected_operator(operator.lshift)
+    __rshift__, __rrshift__ = _binary_operator(operator.rshift), _reflected_operator(operator.rshift)
+    __lt__, __le__ = _binary_operator(operator.lt), _binary_operator(operator.le)
+    __gt__, __ge__ = _binary_operator(operator.gt), _binary_operator(operator.ge)
+    __neg__, __pos__ = _unary_operator(operator.neg), _unary_operator(operator.pos)
+    __abs__, __invert__ = _unary_operator(operator.abs), _unary_operator(operator.invert)
 
     # Python, NumPy and JAX ask for the value --------------------------------------------------------------------
 

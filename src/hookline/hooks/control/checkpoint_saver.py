@@ -12,21 +12,21 @@ from typing import Any, Protocol
 
 from hookline import arguments, log, summary
 from hookline.checkpoint import CheckpointSaverListener, PendingSave, RetryPolicy, Saver, checkpoint_exists, listener
-from hookline.checkpoint.directory import layout, lease, together
+from hookline.checkpoint.directory import collective, layout, lease
 from hookline.checkpoint.saving import durable
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.errors import PREEMPTION_ERRORS, FailedPreconditionError, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
-from hookline.hooks.lookup import not_started, require_global_step, savers_of
-from hookline.hooks.timers import chosen_trigger
+from hookline.hooks.lookup import not_started_error, require_global_step, session_savers
+from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.session import Session
 from hookline.signals import preemption
 from hookline.summary import FileWriter, FileWriterCache
-from hookline.summary.writer_cache import SCOPE
+from hookline.summary.writer_cache import WRITER_SCOPE
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class _HasSaver(Protocol):
@@ -57,7 +57,7 @@ class CheckpointSaverHook(SessionRunHook):
         listeners: Called around every save, in order. Like hooks, they need not inherit or have every callback.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
         trigger: Says when to save, instead of `save_secs` and `save_steps`.
-        lease_wait_secs: How long `begin` waits while another process keeps its checkpoints in the directory.
+        lock_timeout_secs: How long `begin` waits while another process keeps its checkpoints in the directory.
 
     Attributes:
         trigger: Says when to save.
@@ -106,24 +106,26 @@ class CheckpointSaverHook(SessionRunHook):
         save_graph_def: bool = True,
         *,
         trigger: Trigger | None = None,
-        lease_wait_secs: float = lease.DEFAULT_WAIT_SECS,
+        lock_timeout_secs: float = lease.DEFAULT_WAIT_SECS,
     ) -> None:
-        self._lease_wait_secs = arguments.number("CheckpointSaverHook", "lease_wait_secs", lease_wait_secs, at_least=0)
-        self._give_back_lease: Callable[[], None] | None = None
+        self._lease_wait_secs = arguments.check_number(
+            "CheckpointSaverHook", "lock_timeout_secs", lock_timeout_secs, at_least=0
+        )
+        self._release_lease: Callable[[], None] | None = None
         if saver is not None and scaffold is not None:
             raise ValueError("CheckpointSaverHook takes a saver or a scaffold, got both.")
-        self.trigger = chosen_trigger(
+        self.trigger = trigger_from_arguments(
             "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
         )
         self.checkpoint_dir = layout.in_file_system("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
-        name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
+        name = arguments.check_path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
         self.state_key = name  # Not the directory, which may be moved.
         self.save_path = os.path.join(self.checkpoint_dir, name)
-        self.writes = f"checkpoints '{self.save_path}-<step>'"
-        arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
-        self.given_saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
+        self.output_description = f"checkpoints '{self.save_path}-<step>'"
+        arguments.check_has("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
+        self.given_saver = arguments.check_has("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
         self.scaffold = scaffold
-        self.listeners = listener.checked("CheckpointSaverHook", listeners)
+        self.listeners = listener.check_listeners("CheckpointSaverHook", listeners)
         self._save_graph_def = save_graph_def
         self.used_saver: Saver | None = None
         self.summary_writer: FileWriter | None = None
@@ -133,7 +135,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.saved_step: int | None = None
         self._graph_written = False
         self._save_failed = False
-        self._on_disk: int | None = None  # the step that a resumed job finds there
+        self._step_on_disk: int | None = None  # the step that a resumed job finds there
 
     def get_saver(self, graph: Graph) -> Saver:
         """Returns the saver to use. Called once for each created session. Override it to choose another.
@@ -177,20 +179,20 @@ class CheckpointSaverHook(SessionRunHook):
             ...         return super().save(session, global_step)
         """
         if self.used_saver is None:
-            raise not_started(self)
+            raise not_started_error(self)
         self.finish_save()
-        listener.call(self.listeners, "before_save", session, global_step)
-        if global_step == self._on_disk:
-            return listener.call(self.listeners, "after_save", session, global_step)
+        listener.call_listeners(self.listeners, "before_save", session, global_step)
+        if global_step == self._step_on_disk:
+            return listener.call_listeners(self.listeners, "after_save", session, global_step)
         # If others train too, the step comes from the copied values, not from the last report.
-        step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
-        with self._noting_failure():
-            if not listener.await_commit(self.listeners):
+        step: Any = get_global_step(session.graph) if session.backend.shared else global_step
+        with self._noting_save_failure():
+            if not listener.any_after_save(self.listeners):
                 self._pending = pending = self.used_saver.save_async(session, self.save_path, global_step=step)
-                pending.when_done(functools.partial(self._save_ended, pending.path))
+                pending.when_done(functools.partial(self._on_save_done, pending.path))
                 return False
             self._note_commit(self.used_saver.save(session, self.save_path, global_step=step))
-        return listener.call(self.listeners, "after_save", session, global_step)
+        return listener.call_listeners(self.listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
         """Saves whatever the cadence says, unless the last save was at this very step.
@@ -208,7 +210,7 @@ class CheckpointSaverHook(SessionRunHook):
         global_step = session.global_step
         if global_step == self.saved_step and not again:
             return False
-        self._check_overtaken()
+        self._check_lease_owner()
         stop = self.save(session, global_step)
         self.saved_step = global_step  # even if a subclass saves in its own way
         return stop is True
@@ -222,7 +224,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self._pending is None:
             return
         save, self._pending, self.saved_step = self._pending, None, None
-        with self._noting_failure():
+        with self._noting_save_failure():
             save.wait()
         self.saved_step = _step_of(save.path)
 
@@ -236,18 +238,18 @@ class CheckpointSaverHook(SessionRunHook):
         self.after_close()
         # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
         # one.
-        together.current().chief(self._take_lease)
+        collective.current().run_on_chief(self._take_lease)
         self.summary_writer = FileWriterCache.get(self.checkpoint_dir)
-        listener.call(self.listeners, "begin")
+        listener.call_listeners(self.listeners, "begin")
 
     def _take_lease(self) -> None:
-        self._give_back_lease = share = lease.hold(self.checkpoint_dir, self._lease_wait_secs)
-        lease.give_back_with(self, share)
-        share.lease.session = self._scope = SCOPE.get()
+        self._release_lease = share = lease.acquire_lease(self.checkpoint_dir, self._lease_wait_secs)
+        lease.release_when_collected(self, share)
+        share.lease.session = self._scope = WRITER_SCOPE.get()
 
-    def _check_overtaken(self) -> None:
+    def _check_lease_owner(self) -> None:
         """Raises an error if a session that was opened later in this process saves in the directory."""
-        held = lease.of(self.checkpoint_dir)
+        held = lease.get_lease(self.checkpoint_dir)
         if held is not None and self._scope is not None and held.session is not self._scope:
             raise FailedPreconditionError.from_message(
                 f"Another session of this process has been opened since, and saves in '{self.checkpoint_dir}': "
@@ -257,30 +259,32 @@ class CheckpointSaverHook(SessionRunHook):
 
     def after_close(self) -> None:
         """Lets other processes save in the directory."""
-        give_back, self._give_back_lease = self._give_back_lease, None
+        give_back, self._release_lease = self._release_lease, None
         if give_back is not None:
             give_back()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless this very step was restored."""
-        self._forget_pending(session)
+        self._wait_for_lost_save(session)
         saver = self.get_saver(session.graph)
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self.used_saver = saver
-        savers_of(session)[saver] = self.save_now
+        session_savers(session)[saver] = self.save_now
         if coord is not None:  # As of a loop without a monitored session, which calls its hooks itself.
             self._coordinator = weakref.ref(coord)
         # Summaries up to the saved step must be on the disk with the checkpoint.
-        saver.call_before_commit(FileWriterCache.sync)
+        saver.add_pre_commit(FileWriterCache.sync)
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        is_there = together.current().chief(functools.partial(checkpoint_exists, f"{self.save_path}-{global_step}"))
-        self._on_disk = global_step if is_there else None
+        is_there = collective.current().run_on_chief(
+            functools.partial(checkpoint_exists, f"{self.save_path}-{global_step}")
+        )
+        self._step_on_disk = global_step if is_there else None
         self.save_now(session, again=True)
-        self._on_disk = None
+        self._step_on_disk = None
         # A subclass may decide itself, and so have none.
         if self.trigger is not None and self.trigger.last_triggered_step() is None:
             self.trigger.update_last_triggered_step(global_step)
@@ -307,15 +311,15 @@ class CheckpointSaverHook(SessionRunHook):
             Exception: This save, or the one under way, failed with this error.
         """
         session = context.session
-        context.settle()
+        context.deliver_pending()
         self._save_failed = False
         try:
             if self.save_now(session, again=True):
                 context.request_stop()
         except Exception as failure:
             # Nothing is lost that lives on parameter servers.
-            if self._save_failed and not session.lowlevel.shared and not preemption.urgent():
-                self._save_after_failure(context, failure)
+            if self._save_failed and not session.backend.shared and not preemption.must_exit_now():
+                self._try_save_on_failure(context, failure)
             raise
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
@@ -323,7 +327,7 @@ class CheckpointSaverHook(SessionRunHook):
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
         begins = [] if checkpoint_exists(f"{self.save_path}-{first}") else [first]
-        fired = trigger.fires(first, last)
+        fired = trigger.firing_steps(first, last)
         return None if fired is None else itertools.chain(begins, fired, () if last is None else [last])
 
     def end(self, session: Session) -> None:
@@ -334,11 +338,11 @@ class CheckpointSaverHook(SessionRunHook):
             # Even if the previous save failed, the last state is worth an attempt.
             self.save_now(session)
             self.finish_save()
-            listener.call(self.listeners, "end", session, session.global_step)
+            listener.call_listeners(self.listeners, "end", session, session.global_step)
             if self.summary_writer is not None:
                 self.summary_writer.flush()
 
-    def save_last(self, session: Session, exception: BaseException) -> None:
+    def save_on_failure(self, session: Session, exception: BaseException) -> None:
         """Saves the state of the last completed run, when a run or the body of the session has failed.
 
         If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept in
@@ -356,7 +360,7 @@ class CheckpointSaverHook(SessionRunHook):
             _logger.error("%s", failure)
         global_step = session.global_step
         if global_step != self.saved_step:
-            self._check_overtaken()
+            self._check_lease_owner()
             # A save that has failed for good has waited for the disk already.
             retry = RetryPolicy(max_attempts=1) if self._save_failed else None
             pending = self.used_saver.save_async(session, self.save_path, global_step, extra=True, retry=retry)
@@ -364,11 +368,11 @@ class CheckpointSaverHook(SessionRunHook):
             self._note_commit(pending.path)
             _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
 
-    def _save_after_failure(self, run_context: SessionRunContext, failure: Exception) -> None:
+    def _try_save_on_failure(self, run_context: SessionRunContext, failure: Exception) -> None:
         """Tries to save what the run has led to, for the failure of a save ends the training, or loses the session."""
         try:
-            run_context.settle()
-            self.save_last(run_context.session, failure)
+            run_context.deliver_pending()
+            self.save_on_failure(run_context.session, failure)
         except Exception as again:
             _logger.error("No last checkpoint was saved: %s: %s", type(again).__name__, again)
 
@@ -377,7 +381,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.finish_save()
 
     @contextlib.contextmanager
-    def _noting_failure(self) -> Iterator[None]:
+    def _noting_save_failure(self) -> Iterator[None]:
         """Tells the failure of a save from those of listeners and other hooks."""
         try:
             yield
@@ -385,7 +389,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._save_failed = True
             raise
 
-    def _save_ended(self, path: str, error: BaseException | None) -> None:
+    def _on_save_done(self, path: str, error: BaseException | None) -> None:
         """Notes a save in the background that is complete, or tells the coordinator that the training is to end."""
         if error is None:
             try:
@@ -396,12 +400,12 @@ class CheckpointSaverHook(SessionRunHook):
             with contextlib.suppress(type(error)):  # After its `join` it raises it; whoever waits for the save tells.
                 coordinator.request_stop(error)
 
-    def _forget_pending(self, session: Session) -> None:
+    def _wait_for_lost_save(self, session: Session) -> None:
         """Waits for the save of a lost session. The cause of the loss may have ended the save too."""
         try:
             self.finish_save()
         except Exception as exc:
-            if not isinstance(session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
+            if not isinstance(session.backend.map_error(exc), PREEMPTION_ERRORS):
                 raise
             _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
 
@@ -418,13 +422,13 @@ class CheckpointSaverHook(SessionRunHook):
             )
 
     def _write_graph(self, graph: Graph) -> None:
-        if not peers.speaks():
+        if not process_group.is_primary():
             return
         path = os.path.join(self.checkpoint_dir, "graph.txt")
-        held = lease.of(self.checkpoint_dir)  # None if a subclass has not taken it in `begin`.
+        held = lease.get_lease(self.checkpoint_dir)  # None if a subclass has not taken it in `begin`.
         try:
-            with contextlib.nullcontext() if held is None else held.changing():
-                durable.write(path, graph.as_text())
+            with contextlib.nullcontext() if held is None else held.ensure_held():
+                durable.write_text(path, graph.as_text())
         except (OSError, OpError) as error:  # A training does not need it.
             _logger.warning("CheckpointSaverHook goes on without '%s', which it could not write: %s", path, error)
         if self.summary_writer is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
 
 class FeedFnHook(SessionRunHook):
@@ -26,9 +26,9 @@ class FeedFnHook(SessionRunHook):
     """
 
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
-        self._feed_fn = arguments.function("FeedFnHook", "feed_fn", feed_fn)
+        self._feed_fn = arguments.check_callable("FeedFnHook", "feed_fn", feed_fn)
 
-    @door
+    @calls_user_code
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Returns the feed of this run."""
         return SessionRunArgs(None, feed_dict=self._feed_fn())

@@ -10,7 +10,7 @@ from hookline.errors import END_OF_INPUT
 from hookline.hooks.base import SessionRunHook
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class FinalOpsHook(SessionRunHook):
@@ -31,7 +31,9 @@ class FinalOpsHook(SessionRunHook):
 
     def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
         self._final_ops = final_ops
-        self._feed_dict = arguments.mapping("FinalOpsHook", "final_ops_feed_dict", final_ops_feed_dict, optional=True)
+        self._feed_dict = arguments.check_mapping(
+            "FinalOpsHook", "final_ops_feed_dict", final_ops_feed_dict, optional=True
+        )
         self._values: Any = None
 
     @property

@@ -10,7 +10,7 @@ from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import every as every_steps
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
 
 class FunctionHook(SessionRunHook):
@@ -33,7 +33,7 @@ class FunctionHook(SessionRunHook):
         >>> def train_step(state, batch):
         ...     return {"w": state["w"] + 1.0, "beta": state["beta"]}, {"loss": state["w"] * state["beta"]}
         >>> state = {"w": np.zeros(()), "beta": np.ones(())}
-        >>> loop = hl.train.Loop(train_step, state, hl.data.arrays(np.arange(6), batch_size=1))
+        >>> loop = hl.train.Loop(train_step, state, hl.data.from_arrays(np.arange(6), batch_size=1))
         >>> def anneal(firing):
         ...     print(firing.global_step, firing.values)
         ...     loop.state_in(firing.context.session)["beta"] *= 0.5
@@ -51,12 +51,12 @@ class FunctionHook(SessionRunHook):
     comes_before = CheckpointSaverHook
 
     def __init__(self, function: Callable[[Firing], Any], every: int | Trigger, fetches: Any = None) -> None:
-        self._function = arguments.function("FunctionHook", "function", function)
+        self._function = arguments.check_callable("FunctionHook", "function", function)
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self.fetches = fetches
         self.state_key = getattr(function, "__qualname__", None) or type(function).__qualname__
 
-    @door
+    @calls_user_code
     def on_trigger(self, firing: Firing) -> None:
         """Calls the function."""
         self._function(firing)

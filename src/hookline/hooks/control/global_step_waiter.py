@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hookline import arguments, clock, log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import require_global_step
 from hookline.session import Session
 from hookline.signals import preemption
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _LOG_EVERY_STEPS = 1000
 
@@ -43,10 +43,10 @@ class GlobalStepWaiterHook(SessionRunHook):
     """
 
     def __init__(self, wait_until_step: int, timeout_secs: float | None = None, poll_secs: float = 0.2) -> None:
-        arguments.whole("GlobalStepWaiterHook", "wait_until_step", wait_until_step)
+        arguments.check_int("GlobalStepWaiterHook", "wait_until_step", wait_until_step)
         if timeout_secs is not None:
-            arguments.number("GlobalStepWaiterHook", "timeout_secs", timeout_secs, at_least=0)
-        if arguments.number("GlobalStepWaiterHook", "poll_secs", poll_secs) <= 0:
+            arguments.check_number("GlobalStepWaiterHook", "timeout_secs", timeout_secs, at_least=0)
+        if arguments.check_number("GlobalStepWaiterHook", "poll_secs", poll_secs) <= 0:
             raise ValueError(f"GlobalStepWaiterHook requires poll_secs > 0, got {poll_secs}.")
         self._wait_until_step = wait_until_step
         self._timeout_secs = timeout_secs
@@ -58,7 +58,7 @@ class GlobalStepWaiterHook(SessionRunHook):
     def begin(self) -> None:
         """Checks that other workers can advance the global step, and makes the next run wait."""
         require_global_step(self)
-        if (others := peers.current()) is not None:
+        if (others := process_group.current()) is not None:
             raise RuntimeError(
                 f"GlobalStepWaiterHook waits until other workers have advanced the global step, and the {others.count} "
                 "processes of this job run in step: they are at the same step at any time, and all would wait for "
@@ -81,7 +81,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         if not self._started:
             self._wait(run_context.session)
             self._started = True
-        run_context.retire(self)
+        run_context.stop_callbacks(self)
         return super().before_run(run_context)
 
     def _wait(self, session: Session) -> None:
@@ -90,7 +90,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         if step >= wanted:
             return
         _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
-        if not session.lowlevel.shared:
+        if not session.backend.shared:
             _logger.warning(
                 "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
                 "no other can advance the step. Give this hook to workers only.",
@@ -107,7 +107,7 @@ class GlobalStepWaiterHook(SessionRunHook):
                 next_logged = step + _LOG_EVERY_STEPS
 
     def _check_stop(self, session: Session, step: int) -> None:
-        preemption.raise_noted()
+        preemption.raise_pending_interrupt()
         if session.closed or (self._coord is not None and self._coord.should_stop()):
             raise StopIteration(
                 f"GlobalStepWaiterHook leaves its wait for global step {self._wait_until_step}: the training was "

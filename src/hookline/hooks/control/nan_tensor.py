@@ -17,11 +17,11 @@ from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
-from hookline.hooks.lookup import find_tensor, names_of, require_global_step, savers_of
+from hookline.hooks.lookup import find_tensor, joined_names, require_global_step, session_savers
 from hookline.hooks.triggers import every, latched
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
@@ -100,16 +100,16 @@ class NanTensorHook(SessionRunHook):
         self.on_nan = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
         self.loss_tensor = loss_tensor
         if self.on_nan == STOP:
-            self.final = f"{'NaN or an infinity' if include_inf else 'NaN'} in {names_of([loss_tensor])}"
-        self.state_key = f"{names_of([loss_tensor])}{' or infinity' if include_inf else ''}, {self.on_nan}"
+            self.final = f"{'NaN or an infinity' if include_inf else 'NaN'} in {joined_names([loss_tensor])}"
+        self.state_key = f"{joined_names([loss_tensor])}{' or infinity' if include_inf else ''}, {self.on_nan}"
         self.include_inf = include_inf
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
-        self._latches = not strict and self.on_nan in (RAISE, STOP)
-        self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self.on_nan, False)
+        self._uses_latch = not strict and self.on_nan in (RAISE, STOP)
+        self.deferred = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self.on_nan, False)
         kind = type(self)
         is_own = kind.before_run is SessionRunHook.before_run and kind.after_run is SessionRunHook.after_run
-        self.stacked = not self._latches and is_own  # An override of them expects one step.
+        self.stacked = not self._uses_latch and is_own  # An override of them expects one step.
         if self.on_nan == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._saver: Saver | None = None
@@ -117,9 +117,9 @@ class NanTensorHook(SessionRunHook):
         # The known number of rollbacks, including those by others.
         self._rollbacks = 0
         # The runs up to this step were rolled back.
-        self._undone = -1
-        self._times = 0
-        self._gone_back_to: str | None = None
+        self._rolled_back_step = -1
+        self._consecutive = 0
+        self._rollback_checkpoint: str | None = None
 
     def begin(self) -> None:
         """Adds the check to the graph, unless it is there.
@@ -128,11 +128,11 @@ class NanTensorHook(SessionRunHook):
             KeyError: The tensor is not in the graph.
         """
         require_global_step(self)
-        self._times, self._gone_back_to = 0, None
+        self._consecutive, self._rollback_checkpoint = 0, None
         loss = find_tensor(self, self.loss_tensor)
-        check = _check_of(loss, self.include_inf, self.on_nan == SKIP)
-        if self._latches:
-            self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
+        check = _check_node(loss, self.include_inf, self.on_nan == SKIP)
+        if self._uses_latch:
+            self.trigger = latched(_get_or_create_node("latches", check, lambda: latch(check, name="nan_latch")))
         else:
             self.trigger, self.fetches = every(runs=1), check
 
@@ -145,22 +145,22 @@ class NanTensorHook(SessionRunHook):
         """Returns the count of skips or rollbacks in a row, and the checkpoint of the last rollback."""
         if self.on_nan not in (SKIP, ROLLBACK):
             return None
-        return {"times": self._times, "gone_back_to": self._gone_back_to}
+        return {"times": self._consecutive, "gone_back_to": self._rollback_checkpoint}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on counting after a restart."""
-        self._times, self._gone_back_to = state["times"], state["gone_back_to"]
+        self._consecutive, self._rollback_checkpoint = state["times"], state["gone_back_to"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Looks up the saver, and forgets the runs of a lost session."""
-        if self.on_nan in (SKIP, ROLLBACK) and session.lowlevel.shared:
+        if self.on_nan in (SKIP, ROLLBACK) and session.backend.shared:
             raise ValueError(
                 f"NanTensorHook cannot do on_nan={self.on_nan!r} where variables live on parameter servers: other "
                 f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
             )
         if self.on_nan == ROLLBACK:
             self._saver = self._given_saver or _only_saver(session)
-            self._last_step, self._undone = session.global_step, -1
+            self._last_step, self._rolled_back_step = session.global_step, -1
             self._rollbacks = self._saver.rollbacks
 
     def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
@@ -177,7 +177,7 @@ class NanTensorHook(SessionRunHook):
         step = firing.global_step
         assert step is not None, "begin requires a global step"
         self._notice_rollbacks(firing.context.session)
-        if self._latches:
+        if self._uses_latch:
             self.react(firing.context, step)
             return
         # The global step before the run.
@@ -187,43 +187,43 @@ class NanTensorHook(SessionRunHook):
         for number, is_bad in enumerate(rows, start=1):
             self._check(firing.context, began + gain * (number - 1), began + gain * number, is_bad)
 
-    def _check(self, context: SessionRunContext, began: int, step: int, is_bad: Any) -> None:
-        if step <= self._undone:
+    def _check(self, context: SessionRunContext, step_before: int, step: int, is_nan: Any) -> None:
+        if step <= self._rolled_back_step:
             return
-        if is_bad:
+        if is_nan:
             self.react(context, step)
         elif self._saver is not None:
-            self._saver.prove(began)
+            self._saver.mark_good(step_before)
         else:
-            self._times = 0
+            self._consecutive = 0
 
     def react(self, context: SessionRunContext, step: int) -> None:
         """Reacts to a NaN in the run that led to `step`."""
         what = "NaN or an infinity" if self.include_inf else "NaN"
-        name = names_of([self.loss_tensor])
+        name = joined_names([self.loss_tensor])
         message = f"NanTensorHook found {what} in {name}, in the run that led to global step {step}."
         if self.on_nan == SKIP:
-            self._count(context.session, message)
-            _logger.warning("%s Its updates were held back.%s", message, self._in_a_row())
+            self._count_consecutive(context.session, message)
+            _logger.warning("%s Its updates were held back.%s", message, self._consecutive_text())
             return
         if self.on_nan == ROLLBACK:
-            self._go_back(context.session, message)
+            self._roll_back(context.session, message)
             return
         error = NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
-        context.session.condemn(error)
+        context.session.mark_invalid(error)
         if self.on_nan == RAISE:
             raise error
         _logger.warning("%s Stopping.", message)
         context.request_stop(final=self.final)
 
-    def _go_back(self, session: Session, message: str) -> None:
+    def _roll_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session comes before"
         good = self._saver.last_good
         good = None if good is None else os.path.basename(good)
-        if good != self._gone_back_to:
-            self._times = 0
-        self._count(session, message)
-        self._gone_back_to = good
+        if good != self._rollback_checkpoint:
+            self._consecutive = 0
+        self._count_consecutive(session, message)
+        self._rollback_checkpoint = good
         path = self._saver.roll_back(session)
         self._notice_rollbacks(session)
         self._last_step = session.global_step
@@ -232,26 +232,30 @@ class NanTensorHook(SessionRunHook):
             message,
             path,
             self._last_step,
-            self._in_a_row(),
+            self._consecutive_text(),
         )
 
     def _notice_rollbacks(self, session: Session) -> None:
         if self._saver is not None and self._saver.rollbacks != self._rollbacks:
-            self._rollbacks, self._undone = self._saver.rollbacks, session.global_step
+            self._rollbacks, self._rolled_back_step = self._saver.rollbacks, session.global_step
 
-    def _count(self, session: Session, message: str) -> None:
-        self._times += 1
-        if self._times > self._max_times:
+    def _count_consecutive(self, session: Session, message: str) -> None:
+        self._consecutive += 1
+        if self._consecutive > self._max_times:
             done = "been skipped" if self.on_nan == SKIP else "led back to the same checkpoint"
             error = NanLossDuringTrainingError(
                 f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
                 f"learning rate, the data, or the watched tensor."
             )
-            session.condemn(error)
+            session.mark_invalid(error)
             raise error
 
-    def _in_a_row(self) -> str:
-        return f" {self._times} in a row; the training ends after {self._max_times}." if self._times > 1 else ""
+    def _consecutive_text(self) -> str:
+        return (
+            f" {self._consecutive} in a row; the training ends after {self._max_times}."
+            if self._consecutive > 1
+            else ""
+        )
 
 
 def _checked_reaction(on_nan: str | None, fail_on_nan_loss: bool, max_times: int | None, saver: Saver | None) -> str:
@@ -264,16 +268,16 @@ def _checked_reaction(on_nan: str | None, fail_on_nan_loss: bool, max_times: int
         raise ValueError(f"NanTensorHook requires on_nan to be one of {', '.join(_REACTIONS)}, got {on_nan!r}.")
     reaction = on_nan or (RAISE if fail_on_nan_loss else STOP)
     if max_times is not None:
-        arguments.whole("NanTensorHook", "max_times", max_times, at_least=0)
+        arguments.check_int("NanTensorHook", "max_times", max_times, at_least=0)
         if reaction not in (SKIP, ROLLBACK):
             raise ValueError(f"NanTensorHook takes max_times with on_nan={SKIP!r} or {ROLLBACK!r}, got {reaction!r}.")
-    if arguments.instance("NanTensorHook", "saver", saver, Saver) is not None and reaction != ROLLBACK:
+    if arguments.check_optional("NanTensorHook", "saver", saver, Saver) is not None and reaction != ROLLBACK:
         raise ValueError(f"NanTensorHook takes a saver with on_nan={ROLLBACK!r}, got {reaction!r}.")
     return reaction
 
 
 def _only_saver(session: Session) -> Saver:
-    found = savers_of(session)
+    found = session_savers(session)
     if len(found) != 1:
         raise RuntimeError(
             f"NanTensorHook requires exactly one saver to roll back with, found {len(found)} that save this session. "
@@ -283,15 +287,17 @@ def _only_saver(session: Session) -> Saver:
     return saver
 
 
-def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
+def _check_node(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
     """Returns the node that checks `loss`."""
     if skips:
-        return _shared("skips", (loss, include_inf), lambda: skip_updates_if(_check_of(loss, include_inf, False)))
-    made = op(_has_bad, name="nan_check")
-    return _shared("checks", (loss, include_inf), lambda: made.node(loss, include_inf=include_inf))
+        return _get_or_create_node(
+            "skips", (loss, include_inf), lambda: skip_updates_if(_check_node(loss, include_inf, False))
+        )
+    made = op(_has_nan, name="nan_check")
+    return _get_or_create_node("checks", (loss, include_inf), lambda: made.node(loss, include_inf=include_inf))
 
 
-def _shared(kind: str, of: Any, make: Callable[[], Any]) -> Any:
+def _get_or_create_node(kind: str, of: Any, make: Callable[[], Any]) -> Any:
     """Returns a node that all hooks on this graph share; makes it the first time."""
     graph, collection = get_default_graph(), f"hookline/nan_{kind}"
     found = next((made for known, made in graph.get_collection(collection) if known == of), None)
@@ -301,7 +307,7 @@ def _shared(kind: str, of: Any, make: Callable[[], Any]) -> Any:
     return found
 
 
-def _has_bad(value: Any, *, include_inf: bool) -> jax.Array:
+def _has_nan(value: Any, *, include_inf: bool) -> jax.Array:
     bad = jnp.zeros((), bool)
     for leaf in jax.tree.leaves(value):
         array = jnp.asarray(leaf)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hookline import arguments, log
 from hookline.graph import Variable, get_default_graph
-from hookline.graph.global_step import eval_step_of
+from hookline.graph.global_step import get_eval_step
 from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import not_started
+from hookline.hooks.lookup import not_started_error
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _LINES = 10
 
@@ -42,7 +42,7 @@ class StopAfterNEvalsHook(SessionRunHook):
 
     def __init__(self, num_evals: int | None, log_progress: bool = True) -> None:
         if num_evals is not None:
-            arguments.whole("StopAfterNEvalsHook", "num_evals", num_evals, at_least=1)
+            arguments.check_int("StopAfterNEvalsHook", "num_evals", num_evals, at_least=1)
         self._num_evals = num_evals
         self._log_every = max(1, (num_evals or 0) // _LINES) if log_progress else None
         self._eval_step: Variable | None = None
@@ -53,7 +53,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         Raises:
             RuntimeError: The graph has none.
         """
-        self._eval_step = eval_step_of(get_default_graph())
+        self._eval_step = get_eval_step(get_default_graph())
         if self._eval_step is None:
             raise RuntimeError(
                 "StopAfterNEvalsHook requires an evaluation step, and the graph has none. evaluate_once makes and "
@@ -63,7 +63,7 @@ class StopAfterNEvalsHook(SessionRunHook):
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Requests a stop if the number has been reached."""
         if self._eval_step is None:
-            raise not_started(self)
+            raise not_started_error(self)
         # The host counts the step, so this run computes nothing and waits for nothing.
         done = int(run_context.session.run(self._eval_step))
         if self._log_every and (done % self._log_every == 0 or done == self._num_evals):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hookline import arguments, log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.triggers import at_steps
 from hookline.session import Session, origin
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class StopAtStepHook(SessionRunHook):
@@ -50,7 +50,7 @@ class StopAtStepHook(SessionRunHook):
             found = "neither" if last_step is None else "both"
             raise ValueError(f"StopAtStepHook requires exactly one of num_steps or last_step, got {found}.")
         self.num_steps, self.last_step = (
-            None if value is None else arguments.steps("StopAtStepHook", name, value, at_least=0)
+            None if value is None else arguments.check_steps("StopAtStepHook", name, value, at_least=0)
             for name, value in (("num_steps", num_steps), ("last_step", last_step))
         )
         self._is_first = True
@@ -73,8 +73,8 @@ class StopAtStepHook(SessionRunHook):
         if self.last_step is None:
             self.last_step = global_step + (self.num_steps or 0)
         self.trigger = at_steps(self.last_step)
-        session.limit_step(self.last_step, owner=self)
-        if global_step >= self.last_step and session.step_limit_of(self) is None:
+        session.set_last_step(self.last_step, owner=self)
+        if global_step >= self.last_step and session.last_step_of(self) is None:
             self.trigger = at_steps(global_step + 1)
         elif global_step >= self.last_step:
             self._warn_reached(session, global_step)
@@ -87,11 +87,11 @@ class StopAtStepHook(SessionRunHook):
 
     def _warn_reached(self, session: Session, global_step: int) -> None:
         """Warns that a training which starts has no step left; a recovery after the last step is no start."""
-        if self.num_steps is None and self._is_first and peers.speaks():
+        if self.num_steps is None and self._is_first and process_group.is_primary():
             _logger.warning(
                 "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",
-                origin.where(session),
+                origin.describe_session(session),
                 self.last_step,
                 "reached already" if global_step == self.last_step else "lower",
-                origin.to_begin_anew(session),
+                origin.restart_advice(session),
             )

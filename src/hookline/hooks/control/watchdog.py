@@ -7,14 +7,14 @@ import threading
 import traceback
 
 from hookline import arguments, clock, log
-from hookline.checkpoint.saving.save import saves_under_way
+from hookline.checkpoint.saving.save_operation import saves_under_way
 from hookline.coordination import Coordinator, LooperThread
 from hookline.hooks.base import SessionRunHook
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
-_LOOKS_PER_STALL = 4
+_POLLS_PER_TIMEOUT = 4
 
 
 class WatchdogHook(SessionRunHook):
@@ -42,38 +42,38 @@ class WatchdogHook(SessionRunHook):
     """
 
     def __init__(self, timeout_secs: float, *, stop: bool = False) -> None:
-        self._timeout_secs = arguments.number("WatchdogHook", "timeout_secs", timeout_secs)
+        self._timeout_secs = arguments.check_number("WatchdogHook", "timeout_secs", timeout_secs)
         if timeout_secs <= 0:
             raise ValueError(f"WatchdogHook requires timeout_secs > 0, got {timeout_secs}.")
         self._stop = stop
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Starts the thread, one for each raw session."""
-        _Watch(session, coord, self._timeout_secs, self._stop).start()
+        _WatchdogThread(session, coord, self._timeout_secs, self._stop).start()
 
 
-class _Watch(LooperThread):
+class _WatchdogThread(LooperThread):
     """Watches one session."""
 
     def __init__(self, session: Session, coord: Coordinator, timeout_secs: float, stop: bool) -> None:
-        super().__init__(coord, timeout_secs / _LOOKS_PER_STALL)
+        super().__init__(coord, timeout_secs / _POLLS_PER_TIMEOUT)
         self.name = "hookline-watchdog"
         self._session, self._stops, self._timeout_secs = session, stop, timeout_secs
-        self._seen = session.lowlevel.writes
+        self._seen_writes = session.backend.write_count
         self._since_secs = clock.monotonic()
-        self._told = False
+        self._has_reported = False
 
     def run_loop(self) -> None:
-        seen, now = self._session.lowlevel.writes, clock.monotonic()
-        if seen != self._seen:
-            if self._told:
+        seen, now = self._session.backend.write_count, clock.monotonic()
+        if seen != self._seen_writes:
+            if self._has_reported:
                 _logger.warning("The stall is over: a step has come after %.0f s.", now - self._since_secs)
-            self._seen, self._since_secs, self._told = seen, now, False
-        elif not self._told and now - self._since_secs >= self._timeout_secs:
-            self._told = True
-            self._tell(now - self._since_secs)
+            self._seen_writes, self._since_secs, self._has_reported = seen, now, False
+        elif not self._has_reported and now - self._since_secs >= self._timeout_secs:
+            self._has_reported = True
+            self._report(now - self._since_secs)
 
-    def _tell(self, secs: float) -> None:
+    def _report(self, secs: float) -> None:
         _logger.error(
             "WatchdogHook: no step for %.0f s. %s\n%s",
             secs,
@@ -88,12 +88,12 @@ class _Watch(LooperThread):
 def _state(session: Session, coord: Coordinator) -> str:
     """Returns the known state of a session without waiting, because a thread that hangs may hold its lock."""
     try:
-        step = session.lowlevel.known_step
+        step = session.backend.known_step
     except RuntimeError:  # it is being closed
         step = None
     facts = [
         f"Global step: {'not known on the host' if step is None else step}",
-        f"runs that wrote variables: {session.lowlevel.writes}",
+        f"runs that wrote variables: {session.backend.write_count}",
         f"the model was {session.origin or 'initialised by the program'}",
         f"stop requested: {'yes' if coord.should_stop() else 'no'}",
         f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",

@@ -14,14 +14,14 @@ from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
-from hookline.hooks.lookup import find_tensor, tagged
-from hookline.hooks.timers import NeverTriggerTimer, chosen_trigger
+from hookline.hooks.lookup import by_tag, find_tensor
+from hookline.hooks.timers import NeverTriggerTimer, trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import every
 from hookline.session import Session
 from hookline.signals import interrupts
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class LoggingTensorHook(SessionRunHook):
@@ -67,7 +67,7 @@ class LoggingTensorHook(SessionRunHook):
     """
 
     trigger: Trigger
-    late = True
+    deferred = True
 
     def __init__(
         self,
@@ -79,18 +79,18 @@ class LoggingTensorHook(SessionRunHook):
         *,
         trigger: Trigger | None = None,
     ) -> None:
-        self.trigger = _chosen(every_n_iter, every_n_secs, at_end, trigger)
-        self.tensors_by_tag = tagged("LoggingTensorHook", tensors)
+        self.trigger = _choose_trigger(every_n_iter, every_n_secs, at_end, trigger)
+        self.tensors_by_tag = by_tag("LoggingTensorHook", tensors)
         if isinstance(tensors, Mapping):
             self.tensors_by_tag = dict(sorted(self.tensors_by_tag.items()))
         if not self.tensors_by_tag:
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
         self.state_key = ", ".join(self.tensors_by_tag)
         self.at_end = at_end
-        self.formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
+        self.formatter = arguments.check_callable("LoggingTensorHook", "formatter", formatter, optional=True)
         kind = type(self)
         overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
-        self._writes_own_lines = not overridden
+        self._has_default_format = not overridden
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to change the line.
@@ -109,11 +109,11 @@ class LoggingTensorHook(SessionRunHook):
         if self.formatter is not None:
             try:
                 with np.printoptions(suppress=True):
-                    return interrupts.call(self.formatter, values)
+                    return interrupts.call_user_function(self.formatter, values)
             except Exception as error:
                 error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
                 raise
-        line = ", ".join(f"{tag} = {_text(value)}" for tag, value in values.items())
+        line = ", ".join(f"{tag} = {_format_value(value)}" for tag, value in values.items())
         return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
@@ -139,7 +139,7 @@ class LoggingTensorHook(SessionRunHook):
         """Logs the values."""
         values = {tag: firing.values[tag] for tag in self.tensors_by_tag}
         own = self.__dict__  # A function may be set on this object alone.
-        if self._writes_own_lines and "log" not in own and "format_line" not in own:
+        if self._has_default_format and "log" not in own and "format_line" not in own:
             self.log(values, firing.elapsed_secs)
             return
         with np.printoptions(suppress=True):
@@ -163,24 +163,26 @@ class LoggingTensorHook(SessionRunHook):
             self.log({tag: values[tag] for tag in self.tensors_by_tag}, elapsed_secs)
 
 
-def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
+def _choose_trigger(
+    every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None
+) -> Trigger:
     if at_end and every_n_iter is None and every_n_secs is None and trigger is None:
         return NeverTriggerTimer()
     if every_n_iter is None and every_n_secs is None and trigger is None:
         raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
-    counted = chosen_trigger(
+    counted = trigger_from_arguments(
         "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)
     )
     return counted if every_n_iter is None else every(runs=every_n_iter)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Returns a value as text; arrays in a structure print as they do alone."""
     if not isinstance(value, float | np.generic | np.ndarray | jax.Array):
         leaves, structure = jax.tree.flatten(value)
         if not jax.tree_util.treedef_is_leaf(structure):
             with np.printoptions(suppress=True):
-                return repr(structure.unflatten([_Verbatim(_text(leaf)) for leaf in leaves]))
+                return repr(structure.unflatten([_Verbatim(_format_value(leaf)) for leaf in leaves]))
     # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
     dtype = np.dtype(float) if isinstance(value, float) else getattr(value, "dtype", None)
     if dtype is None or not (getattr(dtype, "kind", None) == "f" or jnp.issubdtype(dtype, jnp.floating)):

@@ -10,15 +10,15 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.lookup import require_global_step
-from hookline.hooks.timers import chosen_trigger
+from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class ProfilerHook(SessionRunHook):
@@ -76,16 +76,18 @@ class ProfilerHook(SessionRunHook):
         *,
         trigger: Trigger | None = None,
     ) -> None:
-        self.trigger = chosen_trigger("ProfilerHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs))
-        self._output_dir = arguments.path("ProfilerHook", "output_dir", output_dir) or os.curdir
-        self.writes = f"profiles '{self._output_dir}/plugins/profile/step_<step>'"
+        self.trigger = trigger_from_arguments(
+            "ProfilerHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs)
+        )
+        self._output_dir = arguments.check_path("ProfilerHook", "output_dir", output_dir) or os.curdir
+        self.output_description = f"profiles '{self._output_dir}/plugins/profile/step_<step>'"
         self._show_dataflow = show_dataflow
         self._show_memory = show_memory
         # With these options the run waits for the device.
         self._args = SessionRunArgs(None, options=RunOptions(trace_level=1))
         self._writer: FileWriter | None = None
         self._started = False
-        self._began_at: int | None = None
+        self._start_step: int | None = None
         self._global_step: Any = None
         self._profile: _Profile | None = None
 
@@ -101,56 +103,56 @@ class ProfilerHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Skips the first run of a session."""
-        self._stop()
+        self._stop_profile()
         self._started = False
         # The first profile comes one cadence later.
-        self._began_at = session.global_step if self.trigger.last_triggered_step() is None else None
-        if self._began_at is not None:
-            self.trigger.update_last_triggered_step(self._began_at)
+        self._start_step = session.global_step if self.trigger.last_triggered_step() is None else None
+        if self._start_step is not None:
+            self.trigger.update_last_triggered_step(self._start_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Starts the cadence after the first run, which compiles."""
         super().after_run(run_context, run_values)
         self._started = True
-        if self._began_at is not None:
-            self.trigger.update_last_triggered_step(self._began_at)
-        run_context.retire(self)
+        if self._start_step is not None:
+            self.trigger.update_last_triggered_step(self._start_step)
+        run_context.stop_callbacks(self)
 
     def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Begins a profile of the run."""
-        self._stop()
+        self._stop_profile()
         if not self._started:
             return None
         step = run_context.expected_step
         assert step is not None, "begin requires a global step"
         jax.block_until_ready(run_context.session.snapshot([self._global_step]))
-        if peers.speaks():
+        if process_group.is_primary():
             self._profile = _Profile(self._output_dir, step, self._show_dataflow)
         return self._args
 
     def on_trigger(self, firing: Firing) -> None:
         """Writes the profile."""
-        profile = self._stop()
-        if profile is not None and profile.written and firing.global_step is not None:
+        profile = self._stop_profile()
+        if profile is not None and profile.is_written and firing.global_step is not None:
             self._record(profile.name, firing.run_metadata, firing.global_step)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Writes the profile of the run that failed."""
-        self._stop()
+        self._stop_profile()
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
         """Returns the steps on which it fires: the first profile comes one cadence after the beginning."""
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
-        return trigger.fires(first, last)
+        return trigger.firing_steps(first, last)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
-        self._stop()
+        self._stop_profile()
         if self._writer is not None:
             self._writer.flush()
 
-    def _stop(self) -> _Profile | None:
+    def _stop_profile(self) -> _Profile | None:
         """Ends the profile under way, if there is one, and returns it."""
         profile, self._profile = self._profile, None
         if profile is not None:
@@ -175,8 +177,8 @@ class _Profile:
 
     def __init__(self, directory: str, step: int, dataflow: bool) -> None:
         self.name = f"step_{step}"
-        self.written = False
-        self._under_way = False
+        self.is_written = False
+        self._is_active = False
         options = jax.profiler.ProfileOptions()
         options.session_id = self.name
         options.enable_hlo_proto = dataflow
@@ -189,16 +191,16 @@ class _Profile:
             return
         self._annotation = jax.profiler.StepTraceAnnotation("run", step_num=step)
         self._annotation.__enter__()
-        self._under_way = True
+        self._is_active = True
 
     def stop(self) -> None:
         """Ends the profile and writes it."""
-        if not self._under_way:
+        if not self._is_active:
             return
         self._annotation.__exit__(None, None, None)
         try:
             jax.profiler.stop_trace()
-            self.written = True
+            self.is_written = True
         except RuntimeError as error:
             self._warn(error)
 

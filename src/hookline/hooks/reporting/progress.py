@@ -8,18 +8,25 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO
 
 from hookline import arguments, clock, log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
-from hookline.hooks.lookup import find_tensor, require_global_step, tagged
-from hookline.hooks.reporting.progress_output import CellLine, Progress, TerminalLine, is_cell, is_terminal, painter
-from hookline.hooks.reporting.step_counter import rates_given
-from hookline.hooks.timers import chosen_trigger
+from hookline.hooks.lookup import by_tag, find_tensor, require_global_step
+from hookline.hooks.reporting.progress_output import (
+    CellLine,
+    Progress,
+    TerminalLine,
+    is_notebook_cell,
+    is_terminal,
+    make_renderer,
+)
+from hookline.hooks.reporting.step_counter import checked_per_step
+from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import NEVER, Trigger
-from hookline.hooks.triggers import FirstRun, spaced
+from hookline.hooks.triggers import FirstRun, first_then_every
 from hookline.session import Session
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _EVERY_SECS = 10.0
 _DRAW_EVERY_SECS = 0.2
@@ -46,7 +53,7 @@ class ProgressHook(SessionRunHook):
         values: The values beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
             whose names are the tags. They should be scalars; `"loss"` means the tensor `"loss:0"`.
         last_step: The last step of the training; by default that of `StopAtStepHook`, or of another hook's
-            `session.limit_step`.
+            `session.set_last_step`.
         every_secs: Seconds from one plain line to the next; 10 by default.
         trigger: Decides when plain lines are due, instead of `every_secs`.
         file: The output; by default `sys.stdout` as it is at `begin`.
@@ -73,7 +80,7 @@ class ProgressHook(SessionRunHook):
         None in `tf.train`. The progress bars of Keras and tqdm wait for the values each time.
     """
 
-    late = True
+    deferred = True
 
     def __init__(
         self,
@@ -86,23 +93,25 @@ class ProgressHook(SessionRunHook):
         per_step: Mapping[str, float] | None = None,
     ) -> None:
         if last_step is not None:
-            last_step = arguments.whole("ProgressHook", "last_step", last_step, at_least=1)
+            last_step = arguments.check_int("ProgressHook", "last_step", last_step, at_least=1)
         if every_secs is None and trigger is None:
             every_secs = _EVERY_SECS
-        self.trigger = chosen_trigger("ProgressHook", trigger, ("every_steps", None), ("every_secs", every_secs))
-        self._values = tagged("ProgressHook", values)
+        self.trigger = trigger_from_arguments(
+            "ProgressHook", trigger, ("every_steps", None), ("every_secs", every_secs)
+        )
+        self._values = by_tag("ProgressHook", values)
         self._given_last_step = last_step
         self._session: Session | None = None
-        self._given_file = arguments.having("ProgressHook", "file", file, "a file", "write", optional=True)
-        self._per_step = rates_given("ProgressHook", per_step)
-        self._pace = self._given_trigger = self.trigger
+        self._given_file = arguments.check_has("ProgressHook", "file", file, "a file", "write", optional=True)
+        self._per_step = checked_per_step("ProgressHook", per_step)
+        self._display_trigger = self._given_trigger = self.trigger
         self._third_run = FirstRun(_RUNS_THAT_COMPILE + 1)
-        self._shows: list[Trigger] = []
+        self._display_triggers: list[Trigger] = []
         self._is_new = True
         # Times and their steps, oldest first.
-        self._seen: collections.deque[tuple[float, int]] = collections.deque()
+        self._rate_window: collections.deque[tuple[float, int]] = collections.deque()
         self._shown_step = 0
-        self._output: _Lines | _Bar | CellLine | None = None
+        self._output: _PlainLines | _TerminalBar | CellLine | None = None
 
     def begin(self) -> None:
         """Looks up the tensors, and checks whether the output is a terminal or a notebook.
@@ -115,23 +124,25 @@ class ProgressHook(SessionRunHook):
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
         # Processes in step all fire alike, whatever the output of the chief; the others write nothing.
-        output: _Lines | _Bar | CellLine = _Lines(file)
-        if peers.current() is None:
-            output = CellLine() if is_cell(file) else _Bar(file) if is_terminal(file) else output
-        self._output = output if peers.speaks() else None
+        output: _PlainLines | _TerminalBar | CellLine = _PlainLines(file)
+        if process_group.current() is None:
+            output = CellLine() if is_notebook_cell(file) else _TerminalBar(file) if is_terminal(file) else output
+        self._output = output if process_group.is_primary() else None
         self._is_new = True
-        self._pace = self._given_trigger if isinstance(output, _Lines) else spaced(secs=_DRAW_EVERY_SECS)
+        self._display_trigger = (
+            self._given_trigger if isinstance(output, _PlainLines) else first_then_every(secs=_DRAW_EVERY_SECS)
+        )
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Starts from the step of the session, which may have been restored."""
         self._session = session
         if self._is_new:
-            self._pace.reset()  # A new process shows its first run.
+            self._display_trigger.reset()  # A new process shows its first run.
             self._is_new = False
-        shows = self._pace | _At(lambda: self._last_step)
-        self._shows, self.trigger = shows.leaves(), shows | self._third_run
+        shows = self._display_trigger | _AtStep(lambda: self._last_step)
+        self._display_triggers, self.trigger = shows.leaves(), shows | self._third_run
         self._shown_step = session.global_step
-        self._seen.clear()
+        self._rate_window.clear()
 
     @property
     def _last_step(self) -> int | None:
@@ -144,8 +155,8 @@ class ProgressHook(SessionRunHook):
         assert step is not None, "begin requires a global step"
         is_third = step == self._third_run.last_triggered_step()
         if is_third:
-            self._seen.append((clock.monotonic(), step))
-        if not is_third or any((part.last_triggered_step() or 0) >= step for part in self._shows):
+            self._rate_window.append((clock.monotonic(), step))
+        if not is_third or any((part.last_triggered_step() or 0) >= step for part in self._display_triggers):
             self._show(firing.values, step)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
@@ -166,7 +177,7 @@ class ProgressHook(SessionRunHook):
     def _finish(self) -> None:
         self._write(lambda output: output.finish())
 
-    def _write(self, what: Callable[[_Lines | _Bar | CellLine], None]) -> None:
+    def _write(self, what: Callable[[_PlainLines | _TerminalBar | CellLine], None]) -> None:
         if self._output is None:
             return
         try:
@@ -176,7 +187,7 @@ class ProgressHook(SessionRunHook):
             _logger.warning("ProgressHook cannot show more, and the training goes on: %s: %s", type(exc).__name__, exc)
 
     def _steps_per_sec(self, step: int) -> float | None:
-        seen, now = self._seen, clock.monotonic()
+        seen, now = self._rate_window, clock.monotonic()
         if not seen:
             return None
         seen.append((now, step))
@@ -186,7 +197,7 @@ class ProgressHook(SessionRunHook):
         return (step - since_step) / (now - since_secs) if now > since_secs and step > since_step else None
 
 
-class _At(Trigger):
+class _AtStep(Trigger):
     """Fires at one step, which may become known only later."""
 
     def __init__(self, step: Callable[[], int | None]) -> None:
@@ -197,7 +208,7 @@ class _At(Trigger):
         return NEVER if step is None or step <= after else step
 
 
-class _Lines:
+class _PlainLines:
     """Plain lines."""
 
     def __init__(self, file: TextIO) -> None:
@@ -210,18 +221,18 @@ class _Lines:
         """Has nothing to do: each line is ended already."""
 
 
-class _Bar:
+class _TerminalBar:
     """One line of a terminal, from the first `show` to `finish`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._paint = painter(file)
+        self._render = make_renderer(file)
         self._line: TerminalLine | None = None
 
     def show(self, progress: Progress) -> None:
         if self._line is None:
             self._line = TerminalLine(self._file)
-        self._line.draw(self._paint(progress, self._line.cells))
+        self._line.draw(self._render(progress, self._line.width))
 
     def finish(self) -> None:
         if self._line is not None:

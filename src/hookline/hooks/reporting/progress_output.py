@@ -45,7 +45,7 @@ class Progress:
         return f"step {self.step}" if self.last_step is None else f"step {self.step}/{self.last_step}"
 
     @property
-    def more_texts(self) -> list[str]:
+    def detail_texts(self) -> list[str]:
         """The other texts: percentage, values, rates and time left, as far as they are known."""
         texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
         texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
@@ -57,15 +57,15 @@ class Progress:
         return texts
 
     def __str__(self) -> str:
-        return "  ".join([self.step_text, *self.more_texts])
+        return "  ".join([self.step_text, *self.detail_texts])
 
 
-def painter(terminal: TextIO) -> Callable[[Progress, int], str]:
+def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
     """Returns a function from progress and width to a line; it uses Rich if that is installed."""
-    return _rich_painter(terminal) if importlib.util.find_spec("rich") else _paint_plainly
+    return _rich_renderer(terminal) if importlib.util.find_spec("rich") else _render_plain
 
 
-def _rich_painter(terminal: TextIO) -> Callable[[Progress, int], str]:
+def _rich_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
     from rich.cells import cell_len
     from rich.console import Console
     from rich.progress_bar import ProgressBar
@@ -75,7 +75,7 @@ def _rich_painter(terminal: TextIO) -> Callable[[Progress, int], str]:
     console = Console(file=terminal)
 
     def paint(progress: Progress, cells: int) -> str:
-        head, rest = progress.step_text, "  ".join(progress.more_texts)
+        head, rest = progress.step_text, "  ".join(progress.detail_texts)
         room = cells - cell_len(f"{head}    {rest}")
         line: Any = Text(f"{head}  {rest}".rstrip())
         if progress.last_step and room >= _MIN_BAR_CELLS:
@@ -90,7 +90,7 @@ def _rich_painter(terminal: TextIO) -> Callable[[Progress, int], str]:
     return paint
 
 
-def _paint_plainly(progress: Progress, cells: int) -> str:
+def _render_plain(progress: Progress, cells: int) -> str:
     return str(progress)[:cells]
 
 
@@ -128,16 +128,16 @@ class TerminalLine:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._text = ""
-        self._others_are_in_a_line = False
+        self._has_partial_line = False
         self._lock = threading.RLock()  # A signal handler may print while its own thread does.
-        self._guards: list[_Guard] = []
+        self._proxies: list[_StreamProxy] = []
         for stream in {id(each): each for each in (file, sys.stdout, sys.stderr) if is_terminal(each)}.values():
-            self._guards.append(_Guard(self, stream))
-        for guard in self._guards:
-            _replace(guard.stream, guard)
+            self._proxies.append(_StreamProxy(self, stream))
+        for guard in self._proxies:
+            _replace_stream(guard.stream, guard)
 
     @property
-    def cells(self) -> int:
+    def width(self) -> int:
         """The width in characters, without the last column, where some terminals wrap to the next line."""
         try:
             columns = os.get_terminal_size(self._file.fileno()).columns
@@ -149,18 +149,18 @@ class TerminalLine:
         """Replaces the text of the line by another, at most `cells` characters long."""
         with self._lock:
             self._text = text
-            if not self._others_are_in_a_line:
+            if not self._has_partial_line:
                 self._write(f"\r{text}{_ERASE_REST}")
 
     def print_above(self, stream: TextIO, text: str) -> int:
         """Writes other output above the line."""
         with self._lock:
-            if self._text and not self._others_are_in_a_line:
+            if self._text and not self._has_partial_line:
                 self._write(_ERASE)
             written = stream.write(text)
             if text:
-                self._others_are_in_a_line = not text.endswith(("\n", "\r"))
-            if self._text and not self._others_are_in_a_line:
+                self._has_partial_line = not text.endswith(("\n", "\r"))
+            if self._text and not self._has_partial_line:
                 stream.flush()
                 self._write(self._text)
             return written
@@ -170,17 +170,17 @@ class TerminalLine:
         with self._lock:
             text, self._text = self._text, ""
             if text:
-                self._write(f"\n{text}\n" if self._others_are_in_a_line else "\n")
+                self._write(f"\n{text}\n" if self._has_partial_line else "\n")
         # Without the lock: a thread that logs holds its handler's lock, needed here, while it waits for this one.
-        for guard in self._guards:
-            _replace(guard, guard.stream)
+        for guard in self._proxies:
+            _replace_stream(guard, guard.stream)
 
     def _write(self, text: str) -> None:
         self._file.write(text)
         self._file.flush()
 
 
-class _Guard:
+class _StreamProxy:
     """A stand-in for a stream; once the line is finished, it writes straight to the stream."""
 
     def __init__(self, line: TerminalLine, stream: TextIO) -> None:
@@ -196,7 +196,7 @@ class _Guard:
         return getattr(self.stream, name)
 
 
-def _replace(stream: Any, by: Any) -> None:
+def _replace_stream(stream: Any, by: Any) -> None:
     """Replaces a stream in `sys` and in the handlers of the log."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is stream:
@@ -207,9 +207,9 @@ def _replace(stream: Any, by: Any) -> None:
             handler.setStream(by)
 
 
-def is_cell(file: Any) -> bool:
+def is_notebook_cell(file: Any) -> bool:
     """Returns whether a file is the output of a notebook cell: a stream of a Jupyter kernel, in that kernel."""
-    shell = notebooks.shell()
+    shell = notebooks.ipython_shell()
     return hasattr(shell, "kernel") and type(file).__module__.partition(".")[0] == "ipykernel"
 
 
@@ -229,7 +229,7 @@ class CellLine:
         """Replaces the shown progress."""
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        shell = notebooks.shell()
+        shell = notebooks.ipython_shell()
         bundle = {"text/plain": str(progress), "text/html": _as_html(progress)}
         cell = None if shell is None else shell.execution_count
         if self._handle is None or cell != self._cell:

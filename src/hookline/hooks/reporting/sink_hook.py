@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hookline import arguments, clock, log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.lookup import require_global_step
 from hookline.session import Session
-from hookline.sinks.feeding import Feeding
 from hookline.sinks.sink import KINDS, Sink
+from hookline.sinks.sink_thread import SinkSet
 from hookline.summary import FileWriterCache
-from hookline.summary.writer_cache import SCOPE
+from hookline.summary.writer_cache import WRITER_SCOPE
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 _PLAIN = bool | int | float | str | None
 
@@ -66,28 +66,28 @@ class SinkHook(SessionRunHook):
         hparams: Any = None,
     ) -> None:
         self.sinks, self._hparams = checked("SinkHook", sinks, hparams)
-        self._output_dir = arguments.path("SinkHook", "output_dir", output_dir, optional=True)
-        self._feeding: Feeding | None = None
-        self._is_told = self._has_failed = False
+        self._output_dir = arguments.check_path("SinkHook", "output_dir", output_dir, optional=True)
+        self._sink_set: SinkSet | None = None
+        self._has_begun = self._has_failed = False
         names = ", ".join(type(sink).__name__ for sink in self.sinks)
         written = [f"all summaries to {names}"] if names else []
         written += ["hyperparameters"] if self._hparams else []
-        self.writes = ", and ".join(written)
+        self.output_description = ", and ".join(written)
 
     def begin(self) -> None:
         """Follows the writers of this session's hooks."""
         require_global_step(self)
-        self._is_told = self._has_failed = False
-        scope = SCOPE.get()
+        self._has_begun = self._has_failed = False
+        scope = WRITER_SCOPE.get()
         if scope is None and self.sinks:
             _logger.warning("SinkHook gives its sinks nothing: it is not in the hooks of a monitored session.")
-        elif peers.speaks() and scope is not None:
-            self._feeding = Feeding(self.sinks, self._output_dir, scope.strict)
-            FileWriterCache.follow(scope, self._feeding)
+        elif process_group.is_primary() and scope is not None:
+            self._sink_set = SinkSet(self.sinks, self._output_dir, scope.strict)
+            FileWriterCache.add_taps(scope, self._sink_set)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Opens the sinks at the step of the session, and writes the hyperparameters."""
-        if self._hparams and self._output_dir and not self._is_told:
+        if self._hparams and self._output_dir and not self._has_begun:
             from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
             shown = {
@@ -96,10 +96,10 @@ class SinkHook(SessionRunHook):
             }
             writer = FileWriterCache.get(self._output_dir)
             writer.add_summary(hparams_pb(shown, start_time_secs=clock.time()), session.global_step)
-        if self._feeding is not None:
-            is_new = not self._is_told and not session.origin.startswith("restored")
-            self._feeding.begin(session.global_step, self._hparams, is_new)
-        self._is_told = True
+        if self._sink_set is not None:
+            is_new = not self._has_begun and not session.origin.startswith("restored")
+            self._sink_set.begin(session.global_step, self._hparams, is_new)
+        self._has_begun = True
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Notes the failure of the training."""
@@ -111,7 +111,7 @@ class SinkHook(SessionRunHook):
         Raises:
             UnknownError: A sink has failed, and the session is strict.
         """
-        feeding, self._feeding = self._feeding, None
+        feeding, self._sink_set = self._sink_set, None
         if feeding is not None:
             feeding.close(self._has_failed)
 
@@ -120,13 +120,13 @@ def checked(who: str, sinks: Any, hparams: Any) -> tuple[list[Sink], dict[str, A
     """Returns checked sinks, and hyperparameters by name; raises the errors of `SinkHook` in the name of `who`."""
     if isinstance(sinks, Sink):
         raise TypeError(f"{who} requires a list as sinks, got one sink: sinks=[{type(sinks).__name__}(...)].")
-    found = arguments.several(who, "sinks", sinks, optional=True)
+    found = arguments.check_list(who, "sinks", sinks, optional=True)
     for sink in found:
-        _check(who, sink)
-    return found, _flat(who, hparams)
+        _check_sink(who, sink)
+    return found, _flatten_hparams(who, hparams)
 
 
-def _check(who: str, sink: Any) -> None:
+def _check_sink(who: str, sink: Any) -> None:
     if not isinstance(sink, Sink):
         advice = f" Call it: {sink.__name__}()." if isinstance(sink, type) else ""
         raise TypeError(f"{who} requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
@@ -140,7 +140,7 @@ def _check(who: str, sink: Any) -> None:
             raise ValueError(f"{who}: {name}.takes has {kind!r}; there are {', '.join(KINDS)}.")
 
 
-def _flat(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
+def _flatten_hparams(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
     """Returns hyperparameters by name."""
     if hparams is None and not name:
         return {}
@@ -149,7 +149,7 @@ def _flat(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
     if isinstance(hparams, Mapping):
         found: dict[str, Any] = {}
         for key, part in hparams.items():
-            new = _flat(who, part, f"{name}/{key}" if name else str(key))
+            new = _flatten_hparams(who, part, f"{name}/{key}" if name else str(key))
             if twice := found.keys() & new.keys():
                 raise ValueError(f"{who}: two hyperparameters have one name, {min(twice)!r}. Rename one.")
             found |= new
@@ -158,10 +158,10 @@ def _flat(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
         raise TypeError(
             f"{who} requires a dict or a dataclass as hparams, got {hparams!r}. Of argparse, give vars(...)."
         )
-    return {name: _plain(who, name, hparams)}
+    return {name: _plain_value(who, name, hparams)}
 
 
-def _plain(who: str, name: str, value: Any) -> Any:
+def _plain_value(who: str, name: str, value: Any) -> Any:
     if isinstance(value, enum.Enum):
         value = value.value if isinstance(value, str) else value.name
     elif isinstance(value, os.PathLike):
@@ -169,7 +169,7 @@ def _plain(who: str, name: str, value: Any) -> Any:
     elif getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # Of NumPy, JAX, PyTorch.
         value = value.item()
     if isinstance(value, list | tuple):
-        return [_plain(who, name, item) for item in value]
+        return [_plain_value(who, name, item) for item in value]
     if not isinstance(value, _PLAIN):
         raise TypeError(
             f"{who} requires numbers, booleans, strings, None or lists of them as hparams, got {value!r} as "

@@ -12,38 +12,38 @@ import jax
 from hookline import arguments, log, summary
 from hookline.coordination import Coordinator
 from hookline.hooks.base import Firing, SessionRunHook
-from hookline.hooks.lookup import check_writer, require_global_step
-from hookline.hooks.timers import DefaultSteps, chosen_trigger
+from hookline.hooks.lookup import check_summary_writer, require_global_step
+from hookline.hooks.timers import DefaultSteps, trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.session import Session
 from hookline.summary import FileWriter, encode
-from hookline.summary.writer_cache import writer_of
+from hookline.summary.writer_cache import get_writer
 
 FLOPS = "flops"
 """The name of floating point operations in `per_step`."""
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 _EVERY_N_STEPS = DefaultSteps(100)
 
 
-def rates_given(who: str, per_step: Mapping[str, float] | None) -> dict[str, float]:
+def checked_per_step(who: str, per_step: Mapping[str, float] | None) -> dict[str, float]:
     """Returns the checked `per_step` argument of a hook: the count of examples, tokens, ... in one step, by name.
 
     Raises:
         TypeError: It is no dict from names to numbers.
         ValueError: A number is not above 0.
     """
-    arguments.mapping(who, "per_step", per_step, optional=True)
+    arguments.check_mapping(who, "per_step", per_step, optional=True)
     rates: dict[str, float] = {}
     for name, count in (per_step or {}).items():
-        arguments.text(who, "a name in per_step", name)
-        rates[name] = arguments.number(who, f"per_step[{name!r}]", count, at_least=0)
+        arguments.check_str(who, "a name in per_step", name)
+        rates[name] = arguments.check_number(who, f"per_step[{name!r}]", count, at_least=0)
         if not rates[name] > 0:
             raise ValueError(f"{who} requires a number above 0 as per_step[{name!r}], got {count!r}.")
     return rates
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """The memory of this process's fullest device, in bytes.
 
     Attributes:
@@ -62,13 +62,13 @@ class Memory(NamedTuple):
         return f"device memory: {_gigabytes(self.in_use)}{of}{most}"
 
 
-def memory() -> Memory | None:
+def device_memory() -> DeviceMemory | None:
     """Returns the memory of the fullest device; None if the devices report none, as on a CPU."""
     found = [stats for device in jax.local_devices() if (stats := device.memory_stats()) and "bytes_in_use" in stats]
     if not found:
         return None
     fullest = max(found, key=lambda stats: stats["bytes_in_use"])
-    return Memory(fullest["bytes_in_use"], fullest.get("peak_bytes_in_use"), fullest.get("bytes_limit"))
+    return DeviceMemory(fullest["bytes_in_use"], fullest.get("peak_bytes_in_use"), fullest.get("bytes_limit"))
 
 
 def _gigabytes(count: int) -> str:
@@ -118,7 +118,7 @@ class StepCounterHook(SessionRunHook):
 
     References:
         `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; the session
-        warns if the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `memory`.
+        warns if the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `device_memory`.
     """
 
     # For a subclass that does not call `__init__`.
@@ -139,17 +139,17 @@ class StepCounterHook(SessionRunHook):
         peak_flops: float | None = None,
         memory: bool = False,
     ) -> None:
-        self.trigger = chosen_trigger(
+        self.trigger = trigger_from_arguments(
             "StepCounterHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
         )
-        self.output_dir = arguments.path("StepCounterHook", "output_dir", output_dir, optional=True)
-        check_writer("StepCounterHook", summary_writer)
+        self.output_dir = arguments.check_path("StepCounterHook", "output_dir", output_dir, optional=True)
+        check_summary_writer("StepCounterHook", summary_writer)
         if self.output_dir and summary_writer is None:
-            self.writes = f"the steps per second, events in '{self.output_dir}'"
+            self.output_description = f"the steps per second, events in '{self.output_dir}'"
         self.summary_writer = summary_writer
-        self._per_step = rates_given("StepCounterHook", per_step)
+        self._per_step = checked_per_step("StepCounterHook", per_step)
         self._peak_flops = peak_flops
-        if peak_flops is not None and not arguments.number("StepCounterHook", "peak_flops", peak_flops) > 0:
+        if peak_flops is not None and not arguments.check_number("StepCounterHook", "peak_flops", peak_flops) > 0:
             raise ValueError(f"StepCounterHook requires peak_flops above 0, got {peak_flops!r}.")
         self._shows_memory = memory
         self.tag = ""
@@ -170,7 +170,7 @@ class StepCounterHook(SessionRunHook):
             1600 examples/sec at step 200
         """
         rate = elapsed_steps / elapsed_secs
-        found = [(self.tag, rate, f"{self.tag}: {rate:g}"), *self._more(rate)]
+        found = [(self.tag, rate, f"{self.tag}: {rate:g}"), *self._other_rates(rate)]
         _logger.info("%s", ", ".join(text for _, _, text in found if text))
         if self.summary_writer is None:
             return
@@ -180,14 +180,14 @@ class StepCounterHook(SessionRunHook):
             own = type(self.summary_writer) is FileWriter
             self.summary_writer.add_summary(serialized if own else summary.Summary.FromString(serialized), global_step)
 
-    def _more(self, rate: float) -> Iterator[tuple[str, float, str]]:
+    def _other_rates(self, rate: float) -> Iterator[tuple[str, float, str]]:
         """Yields the tags, values and texts of the other rates."""
         for name, count in self._per_step.items():
             yield f"{name}/sec", count * rate, f"{name}/sec: {count * rate:.4g}"
         if self._peak_flops is not None and FLOPS in self._per_step:
             share = self._per_step[FLOPS] * rate / self._peak_flops
             yield "peak_share", share, f"{share:.1%} of the peak"
-        if self._shows_memory and (found := memory()) is not None:
+        if self._shows_memory and (found := device_memory()) is not None:
             yield "device_memory/bytes_in_use", found.in_use, str(found)
             if found.peak is not None:
                 yield "device_memory/peak_bytes", found.peak, ""
@@ -196,11 +196,11 @@ class StepCounterHook(SessionRunHook):
         """Opens the writer and names the tag."""
         self.tag = f"{require_global_step(self).op.name}/sec"
         if self.summary_writer is None or self.summary_writer is self._opened_writer:  # Else it was given.
-            self.summary_writer = self._opened_writer = writer_of(self.output_dir)
+            self.summary_writer = self._opened_writer = get_writer(self.output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Has the session warn if the global step does not move."""
-        session.lowlevel.expects_steps = True
+        session.backend.expects_steps = True
 
     def on_trigger(self, firing: Firing) -> None:
         """Writes the rate, except on the first firing."""
@@ -210,7 +210,7 @@ class StepCounterHook(SessionRunHook):
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
         """Returns the steps on which it fires, without the first of a training, which begins the measurement."""
         is_first = trigger.last_triggered_step() is None
-        fired = trigger.fires(first, last)
+        fired = trigger.firing_steps(first, last)
         return None if fired is None else itertools.islice(fired, is_first, None)
 
     def end(self, session: Session) -> None:

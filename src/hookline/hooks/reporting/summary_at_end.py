@@ -10,11 +10,11 @@ from hookline import arguments, log
 from hookline.errors import END_OF_INPUT
 from hookline.graph import GraphKeys, Tensor
 from hookline.hooks.base import SessionRunHook
-from hookline.hooks.lookup import check_writer, require_global_step
+from hookline.hooks.lookup import check_summary_writer, require_global_step
 from hookline.session import Session
 from hookline.summary import FileWriter, FileWriterCache
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class SummaryAtEndHook(SessionRunHook):
@@ -52,9 +52,9 @@ class SummaryAtEndHook(SessionRunHook):
         if (log_dir is None) == (summary_writer is None):
             found = "neither" if log_dir is None else "both"
             raise ValueError(f"SummaryAtEndHook requires exactly one of log_dir or summary_writer, got {found}.")
-        arguments.instance("SummaryAtEndHook", "feed_dict", feed_dict, Mapping)
-        self._log_dir = arguments.path("SummaryAtEndHook", "log_dir", log_dir, optional=True)
-        check_writer("SummaryAtEndHook", summary_writer)
+        arguments.check_optional("SummaryAtEndHook", "feed_dict", feed_dict, Mapping)
+        self._log_dir = arguments.check_path("SummaryAtEndHook", "log_dir", log_dir, optional=True)
+        check_summary_writer("SummaryAtEndHook", summary_writer)
         self._writer = summary_writer
         self._summary_op = summary_op
         self._feed_dict = feed_dict

@@ -9,15 +9,15 @@ from hookline import arguments, log, summary
 from hookline.coordination import Coordinator
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
-from hookline.hooks.lookup import check_writer, names_of, require_global_step
-from hookline.hooks.timers import chosen_trigger
+from hookline.hooks.lookup import check_summary_writer, joined_names, require_global_step
+from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.session import Session
-from hookline.session.plan.fetches import leaves
+from hookline.session.plan.fetches import iter_fetches
 from hookline.summary import FileWriter
-from hookline.summary.writer_cache import writer_of
+from hookline.summary.writer_cache import get_writer
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class _HasSummaryOp(Protocol):
@@ -65,7 +65,7 @@ class SummarySaverHook(SessionRunHook):
         earlier hooks in the list; `trigger`; `get_summary_op` and `write`.
     """
 
-    late = True
+    deferred = True
     _opened_writer: FileWriter | None = None
 
     def __init__(
@@ -79,20 +79,22 @@ class SummarySaverHook(SessionRunHook):
         *,
         trigger: Trigger | None = None,
     ) -> None:
-        self.trigger = chosen_trigger("SummarySaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs))
+        self.trigger = trigger_from_arguments(
+            "SummarySaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs)
+        )
         if (scaffold is None) == (summary_op is None):
             found = "neither" if scaffold is None else "both"
             raise ValueError(f"SummarySaverHook requires exactly one of scaffold or summary_op, got {found}.")
-        self.output_dir = arguments.path("SummarySaverHook", "output_dir", output_dir, optional=True)
-        check_writer("SummarySaverHook", summary_writer)
-        arguments.having("SummarySaverHook", "scaffold", scaffold, "a Scaffold", "summary_op", optional=True)
+        self.output_dir = arguments.check_path("SummarySaverHook", "output_dir", output_dir, optional=True)
+        check_summary_writer("SummarySaverHook", summary_writer)
+        arguments.check_has("SummarySaverHook", "scaffold", scaffold, "a Scaffold", "summary_op", optional=True)
         if self.output_dir and summary_writer is None:
-            self.writes = f"summaries, events in '{self.output_dir}'"
+            self.output_description = f"summaries, events in '{self.output_dir}'"
         self.summary_writer = summary_writer
         self.scaffold = scaffold
         self.summary_op = summary_op
         if summary_op is not None:
-            self.state_key = names_of(leaves(summary_op))
+            self.state_key = joined_names(iter_fetches(summary_op))
 
     @property
     def _writes(self) -> bool:
@@ -137,7 +139,7 @@ class SummarySaverHook(SessionRunHook):
         """Opens the writer."""
         require_global_step(self)
         if self.summary_writer is None or self.summary_writer is self._opened_writer:  # Else it was given.
-            self.summary_writer = self._opened_writer = writer_of(self.output_dir)
+            self.summary_writer = self._opened_writer = get_writer(self.output_dir)
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
@@ -161,7 +163,7 @@ class SummarySaverHook(SessionRunHook):
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
         """Returns the steps on which it fires: at the end it only flushes."""
-        return trigger.fires(first, last)
+        return trigger.firing_steps(first, last)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""

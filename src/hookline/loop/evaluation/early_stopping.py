@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookline import arguments, log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook, StopAtStepHook
-from hookline.hooks.lookup import savers_of
-from hookline.hooks.when import bare
-from hookline.loop.evaluation.eval_result import FINAL, Mode, is_better, mode_of
-from hookline.loop.evaluation.evaluate import Evaluate, evaluations_of
+from hookline.hooks.lookup import session_savers
+from hookline.hooks.only_for import unwrap
+from hookline.loop.evaluation.eval_result import FINAL_STOP_KEY, Mode, is_better, resolve_mode
+from hookline.loop.evaluation.evaluate import Evaluate, session_evaluations
 from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.session import Session, origin
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class StopIfNoImprovement(SessionRunHook):
@@ -61,9 +61,9 @@ class StopIfNoImprovement(SessionRunHook):
         self, metric: str, patience: int, *, mode: str | None = None, min_delta: float = 0.0, name: str = "eval"
     ) -> None:
         self._metric, self._name = metric, name
-        self._patience = arguments.whole("StopIfNoImprovement", "patience", patience, at_least=1)
-        self._min_delta = arguments.number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
-        self._mode: Mode = mode_of("StopIfNoImprovement", metric, mode)
+        self._patience = arguments.check_int("StopIfNoImprovement", "patience", patience, at_least=1)
+        self._min_delta = arguments.check_number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
+        self._mode: Mode = resolve_mode("StopIfNoImprovement", metric, mode)
         self.state_key = f"{name}, {metric}, {self._mode}"
         self.final = f"{metric} of {name!r} has not improved for {self._patience} evaluations"
         self._evaluate: Evaluate | None = None
@@ -71,8 +71,8 @@ class StopIfNoImprovement(SessionRunHook):
 
     def _forget(self) -> None:
         self._best: float | None = None
-        self._waited = 0
-        self._seen: int | None = None
+        self._wait_count = 0
+        self._seen_step: int | None = None
 
     def begin(self) -> None:
         """Forgets an earlier session."""
@@ -80,15 +80,15 @@ class StopIfNoImprovement(SessionRunHook):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the best value, and the number of evaluations since."""
-        return {"best": self._best, "waited": self._waited, "seen": self._seen}
+        return {"best": self._best, "waited": self._wait_count, "seen": self._seen_step}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the best value and the wait."""
-        self._best, self._waited, self._seen = state["best"], state["waited"], state["seen"]
+        self._best, self._wait_count, self._seen_step = state["best"], state["waited"], state["seen"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Finds the evaluation."""
-        found = evaluations_of(session)
+        found = session_evaluations(session)
         if self._name not in found:
             raise ValueError(
                 f"StopIfNoImprovement requires an Evaluate hook called {self._name!r}, and this session has "
@@ -96,12 +96,12 @@ class StopIfNoImprovement(SessionRunHook):
             )
         self._evaluate = found[self._name]
         self.trigger = self._evaluate.trigger
-        if self._seen is not None and self._seen > session.global_step:
+        if self._seen_step is not None and self._seen_step > session.global_step:
             self._forget()
 
     def go_on(self) -> None:
         """Waits anew, if the training goes on after its final stop."""
-        self._waited = 0 if self._waited >= self._patience else self._waited
+        self._wait_count = 0 if self._wait_count >= self._patience else self._wait_count
 
     def on_trigger(self, firing: Firing) -> None:
         """Compares a new evaluation with the best.
@@ -110,9 +110,9 @@ class StopIfNoImprovement(SessionRunHook):
             ValueError: The evaluation does not have the metric.
         """
         evaluate = self._evaluate
-        if evaluate is None or evaluate.step is None or evaluate.step == self._seen:
+        if evaluate is None or evaluate.step is None or evaluate.step == self._seen_step:
             return
-        self._seen = evaluate.step
+        self._seen_step = evaluate.step
         if self._metric not in evaluate.values:
             raise ValueError(
                 f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. There are: "
@@ -122,16 +122,16 @@ class StopIfNoImprovement(SessionRunHook):
         if not isinstance(value, float):
             raise ValueError(f"StopIfNoImprovement requires a number, and the metric {self._metric!r} is an array.")
         if is_better(self._mode, value, self._best, self._min_delta):
-            self._best, self._waited = value, 0
+            self._best, self._wait_count = value, 0
             return
-        self._waited += 1
-        if self._waited >= self._patience:
+        self._wait_count += 1
+        if self._wait_count >= self._patience:
             _logger.info(
                 "Stopping: %s of %r has not improved on %s for %d evaluations.",
                 self._metric,
                 self._name,
                 "anything" if self._best is None else f"{self._best:.6g}",
-                self._waited,
+                self._wait_count,
             )
             firing.context.request_stop(final=self.final)
 
@@ -157,71 +157,75 @@ class FinalStop(SessionRunHook):
 
     def __init__(self, hooks: Sequence[Any], train_on: bool) -> None:
         self._hooks = hooks
-        self._train_on = arguments.instance("Loop", "train_on", train_on, bool)
+        self._train_on = arguments.check_optional("Loop", "train_on", train_on, bool)
         self.begin()
 
     def begin(self) -> None:
         """Forgets an earlier session."""
         self._session: Session | None = None
-        self._why, self._is_declared = "", False
+        self._reason, self._is_declared = "", False
         self._is_first, self._is_new = True, False
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns the reason of a final stop, and whether a hook declares it; None without one."""
-        self._look()
-        return {"why": self._why, "is_declared": self._is_declared} if self._why else None
+        self._note_final_stop()
+        return {"why": self._reason, "is_declared": self._is_declared} if self._reason else None
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the reason."""
-        self._why, self._is_declared = state["why"], state["is_declared"]
+        self._reason, self._is_declared = state["why"], state["is_declared"]
 
     def reason(self) -> str:
         """Returns why the training that was restored has stopped for good; empty if it goes on."""
         is_lifted = self._train_on or (self._is_declared and not self._declares())
-        return "" if is_lifted else self._why
+        return "" if is_lifted else self._reason
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Requests a stop if the training has stopped for good; a recovery is no start."""
         self._session = session
         if not self._is_first or not self.reason():
-            if self._why and self._is_first and peers.speaks():
-                _logger.info("The training goes on %s, where it had stopped: %s.", origin.where(session), self._why)
-            if self._why and self._is_first:
-                for hook in map(bare, self._hooks):
-                    getattr(hook, "go_on", _nothing)()
-            self._why = ""
-        elif self._why and not coord.should_stop():  # Else another hook has said why no step is left.
-            if peers.speaks():
+            if self._reason and self._is_first and process_group.is_primary():
+                _logger.info(
+                    "The training goes on %s, where it had stopped: %s.", origin.describe_session(session), self._reason
+                )
+            if self._reason and self._is_first:
+                for hook in map(unwrap, self._hooks):
+                    getattr(hook, "go_on", _no_op)()
+            self._reason = ""
+        elif self._reason and not coord.should_stop():  # Else another hook has said why no step is left.
+            if process_group.is_primary():
                 _logger.warning(
                     "Nothing is trained: the training begins %s, where it has stopped early: %s. To train on, give "
                     "train_on=True%s%s.",
-                    origin.where(session),
-                    self._why,
+                    origin.describe_session(session),
+                    self._reason,
                     ", or change the hook that has stopped it" if self._is_declared else "",
-                    origin.to_begin_anew(session),
+                    origin.restart_advice(session),
                 )
             coord.request_stop()
         self._is_first = False
 
     def end(self, session: Session) -> None:
         """Saves the reason with the last step, also if that was saved before the stop was requested."""
-        self._look()
+        self._note_final_stop()
         if self._is_new:
-            for save in savers_of(session).values():
+            for save in session_savers(session).values():
                 save(session, again=True)
 
-    def _look(self) -> None:
+    def _note_final_stop(self) -> None:
         """Notes a final stop that was requested in this session."""
-        if self._session is None or self._why:
+        if self._session is None or self._reason:
             return
         hooked = self._session.hook_data.get(HookedSession)
-        self._why = self._session.hook_data.get(FINAL, "") or (hooked.final_stop if hooked is not None else "")
-        self._is_declared, self._is_new = self._declares(), bool(self._why)
+        self._reason = self._session.hook_data.get(FINAL_STOP_KEY, "") or (
+            hooked.final_stop_reason if hooked is not None else ""
+        )
+        self._is_declared, self._is_new = self._declares(), bool(self._reason)
 
     def _declares(self) -> bool:
         """Returns whether a hook declares the reason."""
-        declared = [getattr(bare(hook), "final", None) for hook in self._hooks]
-        return any(isinstance(why, str) and why == self._why for why in declared)
+        declared = [getattr(unwrap(hook), "final", None) for hook in self._hooks]
+        return any(isinstance(why, str) and why == self._reason for why in declared)
 
 
-def _nothing() -> None: ...
+def _no_op() -> None: ...

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from hookline.loop.memory import StateValues
+from hookline.loop.in_memory_checkpoint import StateValues
 from hookline.loop.step.step_graph import loop_of
 from hookline.session import Session
 
 Mode = Literal["min", "max"]
 
 # The last words of names that show the mode; other metrics need it as an argument.
-_SMALLER = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
-_LARGER = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
+_MIN_METRICS = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
+_MAX_METRICS = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
 
 
 class Best(NamedTuple):
@@ -24,18 +24,18 @@ class Best(NamedTuple):
     step: int
 
 
-def known_mode(metric: str) -> Mode | None:
+def infer_mode(metric: str) -> Mode | None:
     """Returns whether smaller or larger values of a metric are better, if its name shows it.
 
     Example:
-        >>> known_mode("loss"), known_mode("top/accuracy"), known_mode("score")
+        >>> infer_mode("loss"), infer_mode("top/accuracy"), infer_mode("score")
         ('min', 'max', None)
     """
     word = metric.replace("/", "_").rpartition("_")[2].lower()
-    return "min" if word in _SMALLER else "max" if word in _LARGER else None
+    return "min" if word in _MIN_METRICS else "max" if word in _MAX_METRICS else None
 
 
-def mode_of(who: str, metric: str, mode: str | None) -> Mode:
+def resolve_mode(who: str, metric: str, mode: str | None) -> Mode:
     """Returns whether smaller or larger values of a metric are better.
 
     Raises:
@@ -43,7 +43,7 @@ def mode_of(who: str, metric: str, mode: str | None) -> Mode:
     """
     if mode is not None and mode not in ("min", "max"):
         raise ValueError(f"{who} requires 'min' or 'max' as mode, got {mode!r}.")
-    found = mode or known_mode(metric)
+    found = mode or infer_mode(metric)
     if found is None:
         raise ValueError(
             f"{who}: the name {metric!r} does not show whether small or large values are better: give mode='min' or "
@@ -52,16 +52,16 @@ def mode_of(who: str, metric: str, mode: str | None) -> Mode:
     return found  # type: ignore[return-value]
 
 
-def is_better(mode: Mode, value: float, best: float | None, by: float = 0.0) -> bool:
-    """Returns whether a value is better than the best so far by more than `by`; NaN never is."""
+def is_better(mode: Mode, value: float, best: float | None, min_delta: float = 0.0) -> bool:
+    """Returns whether a value is better than the best so far by more than `min_delta`; NaN never is."""
     if value != value:
         return False
     if best is None:
         return True
-    return value < best - by if mode == "min" else value > best + by
+    return value < best - min_delta if mode == "min" else value > best + min_delta
 
 
-FINAL = "final_stop"
+FINAL_STOP_KEY = "final_stop"
 """The key in a session's `hook_data` of the reason of a final stop before the first run."""
 
 

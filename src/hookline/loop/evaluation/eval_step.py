@@ -11,16 +11,24 @@ import numpy as np
 from jax.sharding import Mesh
 
 from hookline import log
-from hookline.coordination import peers
+from hookline.coordination import process_group
 from hookline.graph import placement
-from hookline.loop.call import Call, called, required
-from hookline.loop.metrics import Accumulator, Merged, Sum, flat, found_in, reset_where, warn_left_out
-from hookline.loop.step.forms import NnxObjects, Tree
+from hookline.loop.metrics import (
+    Accumulator,
+    Mergeable,
+    WeightedSum,
+    find_accumulators,
+    flatten_metrics,
+    reset_where,
+    warn_left_out,
+)
 from hookline.loop.step.leaf_types import InvalidStep, is_nnx
+from hookline.loop.step.state_forms import NnxState, PytreeState
 from hookline.loop.step.step import step_errors
-from hookline.session.program.repeat import counted_loop
+from hookline.loop.step_call import StepCall, function_name, required_parameters
+from hookline.session.program.step_loop import counted_loop
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 MEANS, SUMS, MERGED = "means", "sums", "merged"
@@ -32,7 +40,7 @@ _COUNTS = ("count", "counts", "weight", "weights", "denominator", "normalizer", 
 _NO_MEANS = ("perplexity", "ppl", "auc", "auroc", "f1", "precision", "recall", "rmse", "std", "variance", "bleu", "r2")
 
 
-class Totals:
+class MetricTotals:
     """The metrics of one evaluation, batch by batch.
 
     Args:
@@ -66,7 +74,7 @@ class Totals:
             total = np.where(weight == 0, 0.0, total)  # The mean over no examples may be NaN.
             before = self._sums.setdefault(name, [np.zeros_like(total), np.zeros_like(weight)])
             if before[0].shape != total.shape:
-                raise self._other_shapes(name, {before[0].shape, total.shape})
+                raise self._shape_error(name, {before[0].shape, total.shape})
             before[0], before[1] = before[0] + total, before[1] + weight
         for name, leaves in row.get(MERGED, {}).items():
             found = self._structures[name].unflatten(leaves)
@@ -88,7 +96,7 @@ class Totals:
         # As the objects are where a loop is written by hand, so that their values are the same.
         objects = {name: jax.tree.map(jnp.asarray, found) for name, found in self._merged.items()}
         try:
-            found, left_out = flat({**means, **sums, **objects})
+            found, left_out = flatten_metrics({**means, **sums, **objects})
         except Exception as error:
             error.add_note(f"hookline: while {self._who} computed the metrics of all batches")
             raise
@@ -97,7 +105,7 @@ class Totals:
 
     def _mean(self, name: str, values: list[Any], weights: list[float]) -> Any:
         if len(shapes := {value.shape for value in values}) > 1:
-            raise self._other_shapes(name, shapes)
+            raise self._shape_error(name, shapes)
         if name in self._accumulated:
             return values[-1]
         total: Any = 0.0
@@ -112,15 +120,15 @@ class Totals:
         with np.errstate(invalid="ignore"):  # A class without examples has no mean.
             return np.asarray(total / weight)
 
-    def _other_shapes(self, name: str, shapes: Collection[Any]) -> ValueError:
+    def _shape_error(self, name: str, shapes: Collection[Any]) -> ValueError:
         return ValueError(
             f"{self._who}: the metric {name!r} has the shapes {sorted(shapes)} in different batches, so it has no "
             f"mean. Reduce it over the examples: return the mean of the batch."
         )
 
-    def explain(self) -> None:
+    def log_combinations(self) -> None:
         """Logs how each metric was combined, and warns of names that are known to be no means over batches."""
-        if not peers.speaks():
+        if not process_group.is_primary():
             return
         plain = sorted(set(self._means) - set(self._accumulated))
         count = len(next(iter(self._means.values()), ()))
@@ -171,7 +179,7 @@ class EvalStep:
     The function gets the parts of the state that its parameters name, as in the train step; else the first ones, as
     many as it requires. Metrics in the state begin empty. Those of NNX accumulate over the batches, because their
     arrays are carried from one call to the next. Those of a pytree are reset for each batch, because it cannot be known
-    whether a returned value is one of them; returned ones are merged by the caller, as `Totals` does.
+    whether a returned value is one of them; returned ones are merged by the caller, as `MetricTotals` does.
 
     Args:
         who: The caller, for messages.
@@ -189,19 +197,23 @@ class EvalStep:
         TypeError: The parameters of the function do not fit.
     """
 
-    def __init__(self, who: str, function: Any, form: Tree | NnxObjects, batch: Any, mesh: Mesh | None = None) -> None:
-        self.name = self.__name__ = called(function)
+    def __init__(
+        self, who: str, function: Any, form: PytreeState | NnxState, batch: Any, mesh: Mesh | None = None
+    ) -> None:
+        self.name = self.__name__ = function_name(function)
         self._who, self._form, self._mesh = who, form, mesh
-        self._parts = _parts(who, function, form, _or_none(batch))
-        self._call = Call(who, function, list(self._parts), keyed=False)
-        self._call.settle(_or_none(batch))
+        self._parts = _parts(who, function, form, _batch_or_none(batch))
+        self._call = StepCall(who, function, list(self._parts), allow_key=False)
+        self._call.bind_batch(_batch_or_none(batch))
         self.accumulated: frozenset[str] = frozenset()
         self.merged: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
 
     def initial_carry(self) -> list[Any]:
         """Returns the first carry: a true flag, and zeros like the metrics in the state; empty without metrics."""
-        leaves = [leaf for found in self._accumulators(self._given(self._form.values)) for leaf in found.leaves()]
+        leaves = [
+            leaf for found in self._accumulators(self._state_arguments(self._form.values)) for leaf in found.leaves()
+        ]
         if not leaves:
             return []
         arrays = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -210,29 +222,29 @@ class EvalStep:
         return [np.True_, *arrays]
 
     def __call__(self, values: Any, batch: Any, *carry: Any) -> dict[str, Any]:
-        """Returns as `rows` the batch's values, for `Totals`, and as `carried` the arrays of metrics in the state."""
-        given = self._given(values)
+        """Returns the batch's values as `rows`, for `MetricTotals`, and arrays of metrics in the state as `carried`."""
+        given = self._state_arguments(values)
         with step_errors(self._who, self.name):
-            if isinstance(self._form, Tree) and self._form.accumulates:
+            if isinstance(self._form, PytreeState) and self._form.accumulates:
                 given = reset_where(given, True)
             if carry:
                 is_first, *leaves = carry
                 for found in self._accumulators(given):
-                    found.with_leaves([leaves.pop(0) for _ in found.leaves()])
+                    found.replace_leaves([leaves.pop(0) for _ in found.leaves()])
                 given = reset_where(given, is_first)
-        returned = self._call(given, _or_none(batch))
+        returned = self._call(given, _batch_or_none(batch))
         with step_errors(self._who, self.name):
             self._refuse_state(given, returned)
             after = self._accumulators(given)
-            found, self.left_out = flat(returned, after, over_batches=True)
-            self.accumulated = frozenset(found) - frozenset(flat(returned, over_batches=True)[0])
+            found, self.left_out = flatten_metrics(returned, after, over_batches=True)
+            self.accumulated = frozenset(found) - frozenset(flatten_metrics(returned, over_batches=True)[0])
         carried = [jnp.asarray(leaf, leaf.dtype) for metric in after for leaf in metric.leaves()]
         rows: dict[str, dict[str, Any]] = {MEANS: {}, SUMS: {}, MERGED: {}}
         for name, value in found.items():
-            if isinstance(value, Merged):
+            if isinstance(value, Mergeable):
                 leaves, self.merged[name] = jax.tree.flatten(value.value)
-                rows[MERGED][name] = [self._whole(leaf) for leaf in leaves]
-            elif isinstance(value, Sum):
+                rows[MERGED][name] = [self._replicated(leaf) for leaf in leaves]
+            elif isinstance(value, WeightedSum):
                 rows[SUMS][name] = [jnp.asarray(part) for part in value]
             else:
                 rows[MEANS][name] = jnp.asarray(value)
@@ -241,8 +253,8 @@ class EvalStep:
     def __str__(self) -> str:
         return str(self._call)
 
-    def in_loop(self, most: int) -> Callable[..., dict[str, Any]]:
-        """Returns a function that evaluates up to `most` batches of a block in one compiled loop.
+    def looped(self, max_batches: int) -> Callable[..., dict[str, Any]]:
+        """Returns a function that evaluates up to `max_batches` batches of a block in one compiled loop.
 
         Each of its values has one row for each batch.
         """
@@ -259,29 +271,29 @@ class EvalStep:
                 return rows, found["carried"]
 
             like = jax.eval_shape(one, 0, carry[1:])["rows"]
-            rows = jax.tree.map(lambda value: jnp.zeros((most, *value.shape), value.dtype), like)
-            rows, carried = counted_loop(count, most, body, (rows, list(carry[1:])))
+            rows = jax.tree.map(lambda value: jnp.zeros((max_batches, *value.shape), value.dtype), like)
+            rows, carried = counted_loop(count, max_batches, body, (rows, list(carry[1:])))
             return {"rows": rows, "carried": carried}
 
         evaluate_rows.__name__ = self.name
         return evaluate_rows
 
-    def _whole(self, leaf: Any) -> jax.Array:
+    def _replicated(self, leaf: Any) -> jax.Array:
         """Returns an array that each process has in full, if several run in step."""
         array = jnp.asarray(leaf)
-        if self._mesh is None or not placement.is_in_step():
+        if self._mesh is None or not placement.is_spmd():
             return array
         place = jax.NamedSharding(self._mesh, jax.P())
         return jax.reshard(array, place) if self._mesh.explicit_axes else jax.lax.with_sharding_constraint(array, place)
 
-    def _given(self, values: Any) -> tuple[Any, ...]:
-        whole = self._form.whole(values)
+    def _state_arguments(self, values: Any) -> tuple[Any, ...]:
+        whole = self._form.to_state(values)
         return tuple(whole if key is None else whole[key] for key in self._parts.values())
 
     def _accumulators(self, given: tuple[Any, ...]) -> list[Accumulator]:
         """Returns the metrics that the function changes in place: those of NNX objects."""
         named = dict(zip(self._parts, given, strict=True))
-        return found_in(named) if isinstance(self._form, NnxObjects) else []
+        return find_accumulators(named) if isinstance(self._form, NnxState) else []
 
     def _refuse_state(self, given: tuple[Any, ...], returned: Any) -> None:
         items = returned if type(returned) is tuple else (returned,)
@@ -295,13 +307,13 @@ class EvalStep:
             )
 
 
-def _parts(who: str, function: Any, form: Tree | NnxObjects, batch: Any) -> dict[str, Any]:
+def _parts(who: str, function: Any, form: PytreeState | NnxState, batch: Any) -> dict[str, Any]:
     """Maps parameters to the keys of the parts of the state that they get.
 
     Raises:
         TypeError: The function requires more parameters than the state has parts.
     """
-    names = required(who, function)
+    names = required_parameters(who, function)
     if names is None:
         return dict(form.parts)
     keys = list(form.parts.values())
@@ -317,11 +329,11 @@ def _parts(who: str, function: Any, form: Tree | NnxObjects, batch: Any) -> dict
     counts &= {*range(1, len(keys) + 1)}
     if len(counts) != 1:
         raise TypeError(
-            f"{who}: {called(function)} is called with parts of the state ({', '.join(form.parts)}) and a batch; it "
-            f"requires {', '.join(names) or 'nothing'}. Give its parameters the names of the train step's."
+            f"{who}: {function_name(function)} is called with parts of the state ({', '.join(form.parts)}) and a "
+            f"batch; it requires {', '.join(names) or 'nothing'}. Give its parameters the names of the train step's."
         )
     return dict(zip(names, keys[: counts.pop()], strict=False))
 
 
-def _or_none(batch: Any) -> Any:
+def _batch_or_none(batch: Any) -> Any:
     return None if isinstance(batch, tuple) and not batch else batch

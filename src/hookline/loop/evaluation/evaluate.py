@@ -15,17 +15,25 @@ from hookline.coordination import Coordinator
 from hookline.data.batches import LastBatch
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks import every as every_steps
-from hookline.hooks.lookup import require_global_step, savers_of
+from hookline.hooks.lookup import require_global_step, session_savers
 from hookline.hooks.trigger import Trigger
-from hookline.loop.evaluation.eval_result import FINAL, Best, EvalResult, Mode, is_better, known_mode, mode_of
+from hookline.loop.evaluation.eval_result import (
+    FINAL_STOP_KEY,
+    Best,
+    EvalResult,
+    Mode,
+    infer_mode,
+    is_better,
+    resolve_mode,
+)
 from hookline.loop.evaluation.evaluation import Evaluation
 from hookline.loop.metric_hooks import History
 from hookline.session import Session
 from hookline.signals import interrupts
 from hookline.summary import FileWriter
-from hookline.summary.writer_cache import writer_of
+from hookline.summary.writer_cache import get_writer
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 class Evaluate(SessionRunHook):
@@ -97,8 +105,8 @@ class Evaluate(SessionRunHook):
         ...     return {"w": state["w"] + 1.0}, {}
         >>> def eval_step(state, batch):
         ...     return {"loss": abs(batch - state["w"]).mean()}
-        >>> evaluate = Evaluate(eval_step, hl.data.arrays(np.arange(5.0), batch_size=2), every=2)
-        >>> loop = hl.train.Loop(train_step, {"w": 0.0}, hl.data.arrays(np.arange(8), batch_size=1))
+        >>> evaluate = Evaluate(eval_step, hl.data.from_arrays(np.arange(5.0), batch_size=2), every=2)
+        >>> loop = hl.train.Loop(train_step, {"w": 0.0}, hl.data.from_arrays(np.arange(8), batch_size=1))
         >>> _ = loop.run(last_step=6, hooks=[evaluate])
         >>> evaluate.values, evaluate.best
         ({'loss': 4.0}, {'loss': Best(value=1.2, step=2)})
@@ -135,43 +143,43 @@ class Evaluate(SessionRunHook):
             f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged, batch_size
         )
         self.name, self._output_dir = name, output_dir
-        self._on_result = arguments.function("Evaluate", "on_result", on_result, optional=True)
-        self._on_start = arguments.instance("Evaluate", "on_start", on_start, bool)
-        self._sanity_batches = arguments.whole("Evaluate", "sanity_batches", sanity_batches, at_least=0)
+        self._on_result = arguments.check_callable("Evaluate", "on_result", on_result, optional=True)
+        self._on_start = arguments.check_optional("Evaluate", "on_start", on_start, bool)
+        self._sanity_batches = arguments.check_int("Evaluate", "sanity_batches", sanity_batches, at_least=0)
         best = "" if keep_best is None else ", and the best checkpoint"
-        self.writes = f"its means, events in '{output_dir or f'<summaries>/{name}'}'{best}"
-        self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
+        self.output_description = f"its means, events in '{output_dir or f'<summaries>/{name}'}'{best}"
+        self._keep_best = arguments.check_str("Evaluate", "keep_best", keep_best, optional=True)
         if mode is not None and keep_best is None:
             raise ValueError("Evaluate takes mode with keep_best, got mode alone.")
-        self._mode: Mode | None = None if keep_best is None else mode_of("Evaluate", keep_best, mode)
+        self._mode: Mode | None = None if keep_best is None else resolve_mode("Evaluate", keep_best, mode)
         self.values: dict[str, Any] = {}
         self.step: int | None = None
         self.best: dict[str, Best] = {}
         self.history = History()
         self._plateau: dict[str, tuple[Best | None, int]] = {}  # As `EvalResult` says: nothing of the ends of runs.
-        self._is_tried = False
-        self._kept: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
+        self._is_sanity_checked = False
+        self._kept_best: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
         self._writer: FileWriter | None = None
-        self._created_at = 0
-        self._is_begun = self._is_marked = False
+        self._created_at_step = 0
+        self._has_run = self._has_session_start = False
 
     def begin(self) -> None:
         """Adds the evaluation to the graph, unless it has one, and opens the writer."""
         require_global_step(self)
-        self.values, self.step, self.best, self._kept = {}, None, {}, None
-        self.history, self._plateau, self._is_tried = History(), {}, False
+        self.values, self.step, self.best, self._kept_best = {}, None, {}, None
+        self.history, self._plateau, self._is_sanity_checked = History(), {}, False
         names = self._evaluation.build()
-        if not self._evaluation.has_open_names:
-            self._require_metric(names)
+        if not self._evaluation.may_have_more_names:
+            self._check_metric(names)
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
-            raise self._is_array()
-        self._writer = writer_of(self._output_dir or self._evaluation.beside(self.name), self.name)
+            raise self._array_error()
+        self._writer = get_writer(self._output_dir or self._evaluation.run_dir(self.name), self.name)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the best and the last values."""
         best = {name: tuple(found) for name, found in self.best.items()}
         modes = {name: self._mode_of(name) for name in best | self._plateau}
-        kept = self._kept and (self._keep_best, *self._kept)
+        kept = self._kept_best and (self._keep_best, *self._kept_best)
         return {
             "best": best,
             "modes": modes,
@@ -195,54 +203,56 @@ class Evaluate(SessionRunHook):
         self.values, self.step = dict(state["values"]), state["step"]
         metric, *kept = state["kept"] or (None,)
         is_kept = metric == self._keep_best and metric in self.best
-        self._kept = Best(*kept) if is_kept else None
+        self._kept_best = Best(*kept) if is_kept else None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets values of later steps than that of a restored session; evaluates before the first step."""
-        step = self._created_at = session.global_step
+        step = self._created_at_step = session.global_step
         is_new = not session.origin.startswith("restored")
-        self.history.cut(step - 1 if is_new else step)  # A new training evaluates the present step again.
+        self.history.truncate(step - 1 if is_new else step)  # A new training evaluates the present step again.
         self._plateau = {} if is_new else self._plateau
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
-        self._kept = self._kept if self._kept and self._kept.step <= step else None
+        self._kept_best = self._kept_best if self._kept_best and self._kept_best.step <= step else None
         if self.step is not None and self.step > step:
             self.values, self.step = {}, None
-        self._is_begun = self._is_marked = False
-        others = evaluations_of(session).values()
+        self._has_run = self._has_session_start = False
+        others = session_evaluations(session).values()
         rival = next((each.name for each in others if each is not self and each._keep_best and self._keep_best), None)
         if rival is not None:
             raise ValueError(
                 f"Evaluate: {rival!r} and {self.name!r} both have keep_best, and a session keeps one best checkpoint: "
                 "each would remove that of the other. Leave it out of one of them."
             )
-        if evaluations_of(session).setdefault(self.name, self) is not self:
+        if session_evaluations(session).setdefault(self.name, self) is not self:
             raise ValueError(
                 f"Evaluate: two evaluations are called {self.name!r}, and would write the same summaries. Give one of "
                 f"them another name."
             )
         if is_new and self._on_start:
             self._evaluate(session, step)
-            self._act(session, step, functools.partial(_stop_at_start, session, coord))
-        elif self._sanity_batches and not self._is_tried:
-            self._require(self._evaluation.means(session, self._sanity_batches))
+            self._call_on_result(session, step, functools.partial(_stop_at_start, session, coord))
+        elif self._sanity_batches and not self._is_sanity_checked:
+            self._checked_results(self._evaluation.compute(session, self._sanity_batches))
             _logger.info("%s: the sanity run has passed (sanity_batches=%d).", self.name, self._sanity_batches)
-        self._is_tried = True
+        self._is_sanity_checked = True
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Finds the saver, after the first run."""
-        if not self._is_begun:
-            self._begin_to_keep(run_context.session)
-        run_context.retire(self)
+        if not self._has_run:
+            self._find_best(run_context.session)
+        run_context.stop_callbacks(self)
         super().after_run(run_context, run_values)
 
     def on_trigger(self, firing: Firing) -> None:
         """Evaluates, calls `on_result`, and keeps the best checkpoint."""
         session = firing.context.session
         is_best = self._evaluate(session, session.global_step)
-        self._act(session, session.global_step, firing.context.request_stop)  # Its changes belong to the checkpoint.
+        self._call_on_result(
+            session, session.global_step, firing.context.request_stop
+        )  # Its changes belong to the checkpoint.
         if is_best:
-            firing.context.settle()
-            self._keep(session, session.global_step)
+            firing.context.deliver_pending()
+            self._save_best(session, session.global_step)
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
         """Returns the steps on which it fires, the last one, and with `on_start` the first of a new training."""
@@ -253,27 +263,31 @@ class Evaluate(SessionRunHook):
     def end(self, session: Session) -> None:
         """Evaluates the last step, if a step was made and the last was not evaluated."""
         step = session.global_step
-        if self._is_begun and self.step != step and self._evaluate(session, step):
-            self._keep(session, step)
+        if self._has_run and self.step != step and self._evaluate(session, step):
+            self._save_best(session, step)
         if self._writer is not None:
             self._writer.flush()
 
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether `keep_best` has improved."""
-        self.values, self.step = self._require(self._evaluation.means(session)), step
-        self.history.record(step, self._numbers())
+        self.values, self.step = self._checked_results(self._evaluation.compute(session)), step
+        self.history.record(step, self._scalars())
         improved = []
-        for name, value in self._numbers().items():
+        for name, value in self._scalars().items():
             mode = self._mode_of(name)
             best = self.best.get(name)
             if mode is not None and is_better(mode, value, best and best.value):
                 self.best[name] = Best(value, step)
                 improved.append(name)
         self._report(step, improved)
-        value = self._numbers().get(self._keep_best or "")
-        if value is None or self._mode is None or not is_better(self._mode, value, self._kept and self._kept.value):
+        value = self._scalars().get(self._keep_best or "")
+        if (
+            value is None
+            or self._mode is None
+            or not is_better(self._mode, value, self._kept_best and self._kept_best.value)
+        ):
             return False
-        self._kept = Best(value, step)
+        self._kept_best = Best(value, step)
         return True
 
     # Two records of the best value, because only one of them may count what an interruption adds. With every=2:
@@ -285,9 +299,9 @@ class Evaluate(SessionRunHook):
     #
     # A run that nobody interrupts has no evaluation at step 5. `on_result` must decide as there, so it sees 0.8 as the
     # best of step 6; the checkpoint to keep is that of step 5 all the same.
-    def _act(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
+    def _call_on_result(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
         """Counts the evaluations without improvement, and calls `on_result`."""
-        for name, value in self._numbers().items():
+        for name, value in self._scalars().items():
             if (mode := self._mode_of(name)) is not None:
                 best, count = self._plateau.get(name, (None, 0))
                 is_best = is_better(mode, value, best and best.value)
@@ -297,65 +311,65 @@ class Evaluate(SessionRunHook):
         best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # Else all were NaN.
         since = {name: count for name, (_, count) in self._plateau.items()}
         result = EvalResult(self.name, step, dict(self.values), best, since, session, request_stop)
-        interrupts.call(self._on_result, result)
+        interrupts.call_user_function(self._on_result, result)
 
     def _mode_of(self, name: str) -> Mode | None:
-        return self._mode if name == self._keep_best else known_mode(name)
+        return self._mode if name == self._keep_best else infer_mode(name)
 
-    def _require(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _checked_results(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns the results, which have a number for `keep_best`: some names and shapes are unknown before."""
-        self._require_metric(values)
+        self._check_metric(values)
         if isinstance(values.get(self._keep_best or ""), np.ndarray):
-            raise self._is_array()
+            raise self._array_error()
         return values
 
-    def _require_metric(self, names: Collection[str]) -> None:
+    def _check_metric(self, names: Collection[str]) -> None:
         if self._keep_best is not None and self._keep_best not in names:
             raise ValueError(
                 f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
                 f"There are: {', '.join(names) or 'none'}."
             )
 
-    def _is_array(self) -> ValueError:
+    def _array_error(self) -> ValueError:
         return ValueError(
             f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is an array. Give a mean."
         )
 
-    def _numbers(self) -> dict[str, float]:
+    def _scalars(self) -> dict[str, float]:
         return {name: value for name, value in self.values.items() if isinstance(value, float)}
 
     def _report(self, step: int, improved: list[str]) -> None:
         shown = ", ".join(
-            f"{name} = {_text(value)}{' (the best so far)' if name in improved else ''}"
+            f"{name} = {_format_value(value)}{' (the best so far)' if name in improved else ''}"
             for name, value in sorted(self.values.items())
         )
         _logger.info("%s at step %d: %s", self.name, step, shown)
         if self._writer is None:
             return
-        if not self._is_marked:
-            self._is_marked = True
+        if not self._has_session_start:
+            self._has_session_start = True
             # It hides later events of an earlier process, which were written after the restored checkpoint.
-            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at + 1)
-        values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self._numbers().items()]
+            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at_step + 1)
+        values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self._scalars().items()]
         self._writer.add_summary(summary.Summary(value=values), step)
 
-    def _begin_to_keep(self, session: Session) -> None:
+    def _find_best(self, session: Session) -> None:
         """Checks that a saver exists, and keeps the best checkpoint if a killed process has not."""
-        self._is_begun = True
+        self._has_run = True
         if self._keep_best is not None:
             saver = self._saver(session)
-            if self._kept is None and session.origin.startswith("restored"):
-                saver.keep_best(None)  # The state was another hook's, or is not clear.
-            elif self._kept is not None and not saver.recover_best(session, self._kept.step):
-                self._kept = None
+            if self._kept_best is None and session.origin.startswith("restored"):
+                saver.mark_best(None)  # The state was another hook's, or is not clear.
+            elif self._kept_best is not None and not saver.recover_best(session, self._kept_best.step):
+                self._kept_best = None
 
-    def _keep(self, session: Session, step: int) -> None:
+    def _save_best(self, session: Session, step: int) -> None:
         saver = self._saver(session)
-        savers_of(session)[saver](session)
-        saver.keep_best(step)
+        session_savers(session)[saver](session)
+        saver.mark_best(step)
 
     def _saver(self, session: Session) -> Saver:
-        found = savers_of(session)
+        found = session_savers(session)
         if len(found) != 1:
             raise ValueError(
                 f"Evaluate with keep_best={self._keep_best!r} requires a session with one saver, and this one has "
@@ -365,19 +379,19 @@ class Evaluate(SessionRunHook):
         return saver
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return np.array2string(value, precision=4) if value.size <= 16 else f"an array of the shape {value.shape}"
 
 
-def evaluations_of(session: Session) -> dict[str, Evaluate]:
+def session_evaluations(session: Session) -> dict[str, Evaluate]:
     """Returns the evaluations of a session, by name."""
     return session.hook_data.setdefault(Evaluate, {})
 
 
 def _stop_at_start(session: Session, coord: Coordinator, *, final: str | None = None) -> None:
     """Requests a stop before the first run, as `SessionRunContext.request_stop` does in a run."""
-    if why := arguments.text("request_stop", "final", final, optional=True):
-        session.hook_data[FINAL] = why
+    if why := arguments.check_str("request_stop", "final", final, optional=True):
+        session.hook_data[FINAL_STOP_KEY] = why
     coord.request_stop()

@@ -15,34 +15,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments, log
-from hookline.coordination import peers
-from hookline.data.arrays import Arrays
-from hookline.data.batches import Form, LastBatch, check_last_batch, stacked
-from hookline.data.gathered import Gathered
-from hookline.data.joint import Joint
-from hookline.data.places import Places, outline
-from hookline.data.sequences import START, Demand
-from hookline.data.sources import is_one_shot, sequence_of
+from hookline.coordination import process_group
+from hookline.data.batch_sharding import BatchSharding, outline
+from hookline.data.batches import BatchSpec, LastBatch, check_last_batch, stack
+from hookline.data.from_arrays import ArraySource
+from hookline.data.global_batch_check import GlobalBatchCheck
+from hookline.data.lazy_gather import LazyGather
+from hookline.data.sequences import START, ReadRequest
+from hookline.data.sources import is_plain_iterator, make_sequence
 from hookline.errors import FailedPreconditionError
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
 from hookline.graph.nodes import spec as specs
-from hookline.loop.call import called, required
-from hookline.loop.evaluation.eval_step import MEANS, MERGED, NO_BATCH, SUMS, EvalStep, Totals
-from hookline.loop.metrics import flat, warn_left_out
+from hookline.loop.evaluation.eval_step import MEANS, MERGED, NO_BATCH, SUMS, EvalStep, MetricTotals
+from hookline.loop.metrics import flatten_metrics, warn_left_out
 from hookline.loop.passes import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.step.leaf_types import InvalidStep
-from hookline.loop.step.step import traced
+from hookline.loop.step.step import trace_spec
 from hookline.loop.step.step_graph import StepGraph, loop_of
+from hookline.loop.step_call import function_name, required_parameters
 from hookline.session import Session
-from hookline.session.plan.feeds import feeder
+from hookline.session.plan.feeds import make_feed_converter
 from hookline.signals import interrupts
 
 # The largest number of runs whose values are not read yet; each holds its arrays on the device.
-_MAX_UNREAD = 8
+_MAX_PENDING_RUNS = 8
 # The number of batches on which processes in step agree at a time.
-_AT_ONCE = 8
+_BATCHES_PER_AGREEMENT = 8
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -75,10 +75,10 @@ class Evaluation:
         averaged: bool = False,
         batch_size: Callable[[Any], float] | None = None,
     ) -> None:
-        self._batch_size = arguments.function("Evaluate", "batch_size", batch_size, optional=True)
-        self._who, self._what, self._averaged = who, what, averaged
-        self._most = arguments.whole("Evaluate", "steps_per_run", steps_per_run, at_least=1)
-        self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
+        self._batch_size = arguments.check_callable("Evaluate", "batch_size", batch_size, optional=True)
+        self._who, self._target, self._averaged = who, what, averaged
+        self._batches_per_run = arguments.check_int("Evaluate", "steps_per_run", steps_per_run, at_least=1)
+        self._tensors = _named_tensors(what) if isinstance(what, Tensor | Mapping) else None
         self._evaluate: EvalStep | None = None
         self._is_explained = False
         if batches is None and self._tensors is None:
@@ -88,16 +88,16 @@ class Evaluation:
                 f"{who} reads a source in each evaluation, and {batches.name} is the tensor of an iterator."
             )
         if self._tensors is None:
-            required(who, what)
+            required_parameters(who, what)
             check_batches(who, batches)
-        if is_one_shot(batches):
+        if is_plain_iterator(batches):
             raise ValueError(
                 f"{who} reads its batches in each evaluation, and a {type(batches).__name__} gives each only once. "
-                f"Give a function that makes it, a list, or hookline.data.arrays."
+                f"Give a function that makes it, a list, or hookline.data.from_arrays."
             )
         if self._tensors is not None and averaged:
             raise ValueError(f"{who} takes averaged=True with a function; tensors read what they were made of.")
-        if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._most > 1):
+        if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._batches_per_run > 1):
             raise ValueError(
                 f"{who} takes batch_sharding, last_batch and steps_per_run with a function. With tensors its batches "
                 f"are feed dicts, which are fed as they come: have the source put the arrays on their devices."
@@ -105,28 +105,31 @@ class Evaluation:
         check_last_batch(who, last_batch)
         self._source, self._sharding = batches, sharding
         self._last_batch: LastBatch = last_batch
-        self._peers = peers.current()
-        self._sequence = sequence_of(batches, who, None, by_rows=self._peers is not None and self._tensors is None)
-        self._agrees = self._peers is not None and not isinstance(batches, Arrays)
+        self._process_group = process_group.current()
+        self._sequence = make_sequence(
+            batches, who, None, is_lazy=self._process_group is not None and self._tensors is None
+        )
+        self._must_agree = self._process_group is not None and not isinstance(batches, ArraySource)
         self._has_warned = False
-        self._form: Form | None = None
-        self._places = Places(who)
+        self._batch_form: BatchSpec | None = None
+        self._batch_placement = BatchSharding(who)
         self._graph: Graph | None = None
         self._fetches: dict[str, dict[str, Any]] = {}
-        self.has_open_names = False
-        self._fed: list[Tensor] = []
+        self.may_have_more_names = False
+        self._batch_placeholders: list[Tensor] = []
         self._count: Tensor | None = None
-        self._checks: list[Callable[[Any], Any]] = []
+        self._feed_checks: list[Callable[[Any], Any]] = []
         self.shapes: dict[str, tuple[int | None, ...]] = {}
-        self._carried: list[Any] = []
-        self._fed_carried: list[Tensor] = []
-        self._left: list[Tensor] = []
+        self._initial_carry: list[Any] = []
+        self._carry_placeholders: list[Tensor] = []
+        self._carry_out: list[Tensor] = []
         self._structure: Any = None
 
     def build(self) -> list[str]:
         """Adds its operations to the default graph, once; returns the names of its metrics.
 
-        If `has_open_names`, there may be more: those of a `compute()` that reads values are known after an evaluation.
+        If `may_have_more_names`, there may be more: those of a `compute()` that reads values are known after an
+        evaluation.
 
         Raises:
             TypeError: The parameters of the function, or its results, do not fit.
@@ -143,26 +146,26 @@ class Evaluation:
             self._graph = graph
         return list(self.shapes)
 
-    def beside(self, name: str) -> str | None:
+    def run_dir(self, name: str) -> str | None:
         """Returns the directory of that name in the `logdir` of the graph's loop; `None` without one."""
         loop = loop_of(get_default_graph())
         return os.path.join(loop.logdir, name) if loop is not None and loop.logdir else None
 
-    def means(self, session: Session, most: int | None = None) -> dict[str, Any]:
+    def compute(self, session: Session, max_batches: int | None = None) -> dict[str, Any]:
         """Computes each metric over all batches: a float, or an array of NumPy.
 
         Args:
             session: The raw session.
-            most: The largest number of batches; None for all.
+            max_batches: The largest number of batches; None for all.
 
         Raises:
             ValueError: There is no batch; or a metric has no value, as in `Totals`.
         """
         weights: list[float] = []
         step = self._evaluate
-        totals = Totals(self._who, step.merged if step else {}, step.accumulated if step else ())
+        totals = MetricTotals(self._who, step.merged if step else {}, step.accumulated if step else ())
         unread: collections.deque[tuple[int, Any]] = collections.deque()
-        carried = self._carried
+        carried = self._initial_carry
 
         def read() -> None:
             count, values = unread.popleft()
@@ -170,95 +173,103 @@ class Evaluation:
             for place in range(count):
                 totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(place), values))
 
-        for sizes, row in self._rows(most):
+        for sizes, row in self._run_batches(max_batches):
             weights += sizes
-            feeds = {**self._feeds(row), **dict(zip(self._fed_carried, carried, strict=True))}
-            values, left = session.run((self._fetches, self._left), feeds)
+            feeds = {**self._feeds(row), **dict(zip(self._carry_placeholders, carried, strict=True))}
+            values, left = session.run((self._fetches, self._carry_out), feeds)
             carried = [np.False_, *left] if left else []
             unread.append((len(sizes), values))
-            if len(unread) > _MAX_UNREAD:
+            if len(unread) > _MAX_PENDING_RUNS:
                 read()
         while unread:
             read()
         may_differ = self._last_batch == "pad" or self._batch_size is not None
-        if self._peers is not None and self._places.is_part and may_differ:
-            weights = [sum(sizes) for sizes in zip(*self._peers.gather(f"sizes of {self._who}", weights), strict=True)]
+        if self._process_group is not None and self._batch_placement.is_part and may_differ:
+            weights = [
+                sum(sizes)
+                for sizes in zip(*self._process_group.all_gather(f"sizes of {self._who}", weights), strict=True)
+            ]
         if not sum(weights):
             if weights and self._batch_size is not None:
                 raise ValueError(f"{self._who}: batch_size returned 0 for each batch, so there are no means.")
-            raise self._empty()
+            raise self._no_batch_error()
         found = totals.result(weights)
-        if not self._is_explained and most is None:
+        if not self._is_explained and max_batches is None:
             self._is_explained = True
-            totals.explain()
+            totals.log_combinations()
         return found
 
     def _build_metrics(self, loop: StepGraph | None) -> dict[str, dict[str, Any]]:
         """Builds the metrics of a function, from the state of a loop and from placeholders for a batch."""
         if loop is None:
             raise ValueError(
-                f"{self._who} was given the function {called(self._what)}, which needs the state of a train.Loop. With "
-                f"a graph of your own, give tensors, and feed dicts as batches."
+                f"{self._who} was given the function {function_name(self._target)}, which needs the state of a "
+                f"train.Loop. With a graph of your own, give tensors, and feed dicts as batches."
             )
         state = loop.averaged if self._averaged else loop.state
         if state is None:
             raise ValueError(
                 f"{self._who} requires train.Loop(..., ema=0.999) for averaged=True, and this loop has no ema."
             )
-        first = self._first()
-        self._form = None if self._last_batch == "keep" else Form(self._who, first, self._last_batch)
-        example = first if self._form is None else self._form.fit(first)
-        self._places = Places(self._who, example, self._source, self._last_batch)
-        self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
-        check_mesh(self._who, loop.mesh, self._places)
-        self._join(example, None)
-        spec = self._places.spec_of(specs.of_value(example))
-        self._evaluate = evaluate = EvalStep(self._who, self._what, loop.form, spec, loop.mesh)
-        self._carried = evaluate.initial_carry()
-        with placement.inside(loop.graph.context):
+        first = self._first_batch()
+        self._batch_form = None if self._last_batch == "keep" else BatchSpec(self._who, first, self._last_batch)
+        example = first if self._batch_form is None else self._batch_form.fit(first)
+        self._batch_placement = BatchSharding(self._who, example, self._source, self._last_batch)
+        self._batch_placement.set_sharding(
+            sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None
+        )
+        check_mesh(self._who, loop.mesh, self._batch_placement)
+        self._check_first_batches(example, None)
+        spec = self._batch_placement.typed_spec(specs.of_value(example))
+        self._evaluate = evaluate = EvalStep(self._who, self._target, loop.form, spec, loop.mesh)
+        self._initial_carry = evaluate.initial_carry()
+        with placement.enter_mesh(loop.graph.mesh_context):
             try:
-                found = traced(self._who, evaluate.name, evaluate, state.spec, spec, *self._carried)
+                found = trace_spec(self._who, evaluate.name, evaluate, state.spec, spec, *self._initial_carry)
             except Exception as error:
                 error.add_note(f"hookline: {evaluate}")
                 raise
         rows: dict[str, dict[str, Any]] = found["rows"]
-        self.shapes, self.has_open_names = shapes_of(rows, evaluate.merged)
+        self.shapes, self.may_have_more_names = metric_shapes(rows, evaluate.merged)
         warn_left_out(self._who, evaluate.name, evaluate.left_out)
         leaves, self._structure = jax.tree.flatten(example)
         # They take any shape, because evaluation batches differ in size, above all the last one.
-        self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
-        self._checks = [feeder(tensor) for tensor in self._fed]
-        batch = jax.tree.unflatten(self._structure, self._fed)
-        self._fed_carried = [placeholder(leaf.dtype, leaf.shape, name="accumulated") for leaf in self._carried]
-        if self._most == 1:
-            found = op(evaluate)(state, batch, *self._fed_carried)
+        self._batch_placeholders = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
+        self._feed_checks = [make_feed_converter(tensor) for tensor in self._batch_placeholders]
+        batch = jax.tree.unflatten(self._structure, self._batch_placeholders)
+        self._carry_placeholders = [
+            placeholder(leaf.dtype, leaf.shape, name="accumulated") for leaf in self._initial_carry
+        ]
+        if self._batches_per_run == 1:
+            found = op(evaluate)(state, batch, *self._carry_placeholders)
         else:
             self._count = placeholder("int32", [], name="count")
-            found = op(evaluate.in_loop(self._most))(state, batch, self._count, *self._fed_carried)
-        self._left = [found["carried"][number] for number in range(len(self._carried[1:]))]
+            found = op(evaluate.looped(self._batches_per_run))(state, batch, self._count, *self._carry_placeholders)
+        self._carry_out = [found["carried"][number] for number in range(len(self._initial_carry[1:]))]
         return {
-            way: {name: _parts(found["rows"][way][name], each[name]) for name in each} for way, each in rows.items()
+            way: {name: _split_tensor(found["rows"][way][name], each[name]) for name in each}
+            for way, each in rows.items()
         }
 
-    def _first(self) -> Any:
+    def _first_batch(self) -> Any:
         """Reads the first batch; in step an error of one process is the error of all."""
         try:
             first = next(self._batches(), None)
             if first is None:
-                raise self._empty()
+                raise self._no_batch_error()
             refuse_text(self._who, first)
         except Exception as error:
-            self._join(None, error)
+            self._check_first_batches(None, error)
             raise
         return first
 
     def _batches(self) -> Iterator[Any]:
-        return (read.batch for read in self._sequence.read(START, Demand()))
+        return (read.batch for read in self._sequence.read(START, ReadRequest()))
 
-    def _sized(self, most: int | None) -> Iterator[tuple[float, Any]]:
+    def _sized_batches(self, most: int | None) -> Iterator[tuple[float, Any]]:
         """Yields the number of examples of each batch, and the batch in its form."""
         for number, given in enumerate(itertools.islice(self._batches(), most), start=1):
-            batch = given if self._form is None else self._form.fit(given)
+            batch = given if self._batch_form is None else self._batch_form.fit(given)
             if batch is not None:  # Else it is dropped.
                 yield self._size(given, number), batch
 
@@ -269,13 +280,15 @@ class Evaluation:
     #     second look     8           3           [8, 3]   3, and this was the last look, because 3 < 8
     #
     # Process 0 leaves 5 or more out and says so. An error is -1: its process raises it, the others say whose it was.
-    def _together(self, found: Iterator[tuple[float, Any]], others: peers.Peers) -> Iterator[tuple[float, Any]]:
+    def _agreed_batches(
+        self, found: Iterator[tuple[float, Any]], others: process_group.ProcessGroup
+    ) -> Iterator[tuple[float, Any]]:
         """Yields the same number of batches in all processes that run in step."""
         while True:
-            row, error = _some(found)
+            row, error = _take_some(found)
             counts = [len(row)]
-            if self._agrees:
-                counts = others.gather(f"batches of {self._who}", -1 if error else len(row))
+            if self._must_agree:
+                counts = others.all_gather(f"batches of {self._who}", -1 if error else len(row))
             if error is not None:
                 raise error
             if -1 in counts:
@@ -283,21 +296,23 @@ class Evaluation:
                     f"{self._who}: process {counts.index(-1)} could not read its batches."
                 )
             yield from row[: min(counts)]
-            if min(counts) < _AT_ONCE:
-                self._say_left_out(counts)
+            if min(counts) < _BATCHES_PER_AGREEMENT:
+                self._warn_left_out(counts)
                 return
 
-    def _join(self, first: Any, error: Exception | None) -> None:
+    def _check_first_batches(self, first: Any, error: Exception | None) -> None:
         """Checks that the first batches of the processes that run in step are parts of one batch."""
-        if self._peers is None:
+        if self._process_group is None:
             return
-        joint = Joint(self._peers, self._who, self._source, self._places, lambda _: math.inf, distinct=True)
+        joint = GlobalBatchCheck(
+            self._process_group, self._who, self._source, self._batch_placement, lambda _: math.inf, check_disjoint=True
+        )
         _, refused = joint.agree(self._who, first, START, error if first is None else None)
         if refused is not None and error is None:
             raise refused
 
-    def _say_left_out(self, counts: list[int]) -> None:
-        if len(set(counts)) > 1 and not self._has_warned and peers.speaks():
+    def _warn_left_out(self, counts: list[int]) -> None:
+        if len(set(counts)) > 1 and not self._has_warned and process_group.is_primary():
             self._has_warned = True
             _logger.warning(
                 "%s: process %d has fewer batches than others, whose last %d or more are left out.",
@@ -306,29 +321,32 @@ class Evaluation:
                 max(counts) - min(counts),
             )
 
-    def _checked(self, leaves: list[Any]) -> list[Any]:
+    def _cast_leaves(self, leaves: list[Any]) -> list[Any]:
         """Returns the arrays of a batch, checked and cast for the placeholders."""
         return [
-            leaf if isinstance(leaf, Gathered) and leaf.dtype == tensor.dtype else check(leaf)
-            for tensor, check, leaf in zip(self._fed, self._checks, leaves, strict=True)
+            leaf if isinstance(leaf, LazyGather) and leaf.dtype == tensor.dtype else check(leaf)
+            for tensor, check, leaf in zip(self._batch_placeholders, self._feed_checks, leaves, strict=True)
         ]
 
-    def _rows(self, most: int | None) -> Iterator[tuple[list[float], list[Any]]]:
+    def _run_batches(self, most: int | None) -> Iterator[tuple[list[float], list[Any]]]:
         """Yields the batches of a run, which have one form, with their numbers of examples."""
         sizes: list[float] = []
         row: list[Any] = []
         shapes: Any = None
-        found = self._sized(most)
-        for size, batch in found if self._peers is None else self._together(found, self._peers):
+        found = self._sized_batches(most)
+        for size, batch in found if self._process_group is None else self._agreed_batches(found, self._process_group):
             if self._tensors is None and (structure := jax.tree.structure(batch)) != self._structure:
                 raise ValueError(
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
                     f"{structure}."
                 )
-            if self._most > 1:  # Before they are in a block, whose unused room is undefined.
-                batch = jax.tree.unflatten(self._structure, self._checked(jax.tree.leaves(batch)))
-            last, shapes = shapes, None if self._most == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
-            if row and (len(row) == self._most or shapes != last):
+            if self._batches_per_run > 1:  # Before they are in a block, whose unused room is undefined.
+                batch = jax.tree.unflatten(self._structure, self._cast_leaves(jax.tree.leaves(batch)))
+            last, shapes = (
+                shapes,
+                None if self._batches_per_run == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)],
+            )
+            if row and (len(row) == self._batches_per_run or shapes != last):
                 yield sizes, row
                 sizes, row = [], []
             sizes.append(size)
@@ -340,19 +358,19 @@ class Evaluation:
         """Returns the feeds for batches of one form."""
         if self._tensors is not None:
             return row[0]
-        leaves = jax.tree.leaves(row[0] if self._count is None else stacked(row, self._most))
-        if self._places.sharding is not None:
-            leaves = self._checked(leaves)
+        leaves = jax.tree.leaves(row[0] if self._count is None else stack(row, self._batches_per_run))
+        if self._batch_placement.sharding is not None:
+            leaves = self._cast_leaves(leaves)
             one = None if self._count is None else jax.tree.map(outline, row[0])
-            leaves = jax.tree.leaves(self._places.put(jax.tree.unflatten(self._structure, leaves), one))
-        feeds: dict[Any, Any] = dict(zip(self._fed, leaves, strict=True))
+            leaves = jax.tree.leaves(self._batch_placement.device_put(jax.tree.unflatten(self._structure, leaves), one))
+        feeds: dict[Any, Any] = dict(zip(self._batch_placeholders, leaves, strict=True))
         if self._count is not None:
             feeds[self._count] = np.int32(len(row))
         return feeds
 
     def _size(self, batch: Any, number: int) -> float:
         if self._batch_size is not None:
-            return self._size_given(batch, number)
+            return self._user_size(batch, number)
         if not set(self._fetches[MEANS]).difference(() if self._evaluate is None else self._evaluate.accumulated):
             return 1  # Sums have weights of their own.
         arrays = batch.values() if self._tensors is not None else [batch]
@@ -365,12 +383,12 @@ class Evaluation:
             )
         return lengths.pop() if lengths else 1
 
-    def _size_given(self, batch: Any, number: int) -> float:
+    def _user_size(self, batch: Any, number: int) -> float:
         """Returns the number of examples that the user's function counts in a batch."""
         assert self._batch_size is not None, "The caller has checked it."
-        whole = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Gathered) else leaf, batch)
+        whole = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, LazyGather) else leaf, batch)
         try:
-            size = interrupts.call(self._batch_size, whole)
+            size = interrupts.call_user_function(self._batch_size, whole)
         except Exception as error:
             error.add_note(f"hookline: while {self._who} called batch_size with batch {number}")
             raise
@@ -383,34 +401,34 @@ class Evaluation:
             )
         return found.item()
 
-    def _empty(self) -> ValueError:
+    def _no_batch_error(self) -> ValueError:
         return ValueError(f"{self._who} requires at least one batch, and there is none.")
 
 
-def _some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
+def _take_some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
     """Returns the next few items of an iterator, and its error, if it raises one."""
     row: list[T] = []
     try:
-        for item in itertools.islice(found, _AT_ONCE):
+        for item in itertools.islice(found, _BATCHES_PER_AGREEMENT):
             row.append(item)
     except Exception as error:
         return row, error
     return row, None
 
 
-def _parts(tensor: Any, spec: Any) -> Any:
+def _split_tensor(tensor: Any, spec: Any) -> Any:
     """Returns the tensors of a list of arrays, or the one of an array."""
     return [tensor[place] for place in range(len(spec))] if isinstance(spec, list) else tensor
 
 
-def shapes_of(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def metric_shapes(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Returns the shapes of metrics by name, and whether more names may come from a `compute()` that reads values."""
     shapes = {name: spec.shape for name, spec in rows[MEANS].items()}
     shapes |= {name: spec.shape for name, (spec, _) in rows[SUMS].items()}
     left_out: dict[str, str] = {}
 
     def compute(leaves: Mapping[str, Any]) -> dict[str, Any]:
-        found, reasons = flat({name: merged[name].unflatten(each) for name, each in leaves.items()})
+        found, reasons = flatten_metrics({name: merged[name].unflatten(each) for name, each in leaves.items()})
         left_out.update(reasons)
         return found
 
@@ -423,7 +441,7 @@ def shapes_of(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, Any]) 
     return shapes | {name: spec.shape for name, spec in computed.items()}, bool(left_out)
 
 
-def _tensors(what: Any) -> dict[str, dict[str, Any]]:
+def _named_tensors(what: Any) -> dict[str, dict[str, Any]]:
     """Returns tensors by name, and pairs of them, `(sum, weight)`; a single tensor has the name of its operation."""
     found: dict[str, dict[str, Any]] = {MEANS: {}, SUMS: {}}
 

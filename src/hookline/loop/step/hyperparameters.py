@@ -10,20 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import log
-from hookline.coordination import Coordinator, peers
+from hookline.coordination import Coordinator, process_group
 from hookline.graph import Tensor, Variable, op, placement
 from hookline.hooks import SessionRunHook
-from hookline.loop.call import called
-from hookline.loop.step.forms import is_function
-from hookline.loop.step.optimizer_state import learning_rates, part_of, schedule_counts
-from hookline.loop.step.optimizer_steps import Counter, leaf_of
-from hookline.loop.warm_start import replace
-from hookline.paths import is_in, with_paths
+from hookline.loop.step.optimizer_state import learning_rates, schedule_counts, short_name
+from hookline.loop.step.optimizer_steps import StepCounter, leaf_tensor
+from hookline.loop.step.state_forms import is_function
+from hookline.loop.step_call import function_name
+from hookline.loop.warm_start import set_leaves
+from hookline.paths import flatten_with_paths, is_path_prefix
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
-from hookline.signals.interrupts import door
+from hookline.signals.interrupts import calls_user_code
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 _FROM_SCRIPT = "CheckpointOptions(restore_hyperparams=False)"
@@ -41,48 +41,50 @@ class HyperparametersHook(SessionRunHook):
         places: The places of the hyperparameters in the state, at least one, by their paths.
 
     Attributes:
-        keeps: Whether a training resumes with those of the checkpoint.
+        keep_checkpoint_values: Whether a training resumes with those of the checkpoint.
     """
 
     def __init__(self, state: Variable, given: Any, places: Mapping[str, int]) -> None:
-        self._state, self._places = state, places
+        self._state, self._leaf_indices = state, places
         # Those of a function are computed only when they are needed, and nothing else of its result.
-        self._given: dict[str, Any] = {
-            path: leaf_of(state.initial_value, place, state.spec)
+        self._script_values: dict[str, Any] = {
+            path: leaf_tensor(state.initial_value, place, state.spec)
             if is_function(given)
-            else _number(jax.tree.leaves(given)[place])
-            for path, place in self._places.items()
+            else _host_scalar(jax.tree.leaves(given)[place])
+            for path, place in self._leaf_indices.items()
         }
-        self.keeps = True
-        self._set_at: int | None = None
+        self.keep_checkpoint_values = True
+        self._set_at_step: int | None = None
 
     def begin(self) -> None:
         """Forgets an earlier session."""
-        self._set_at = None
+        self._set_at_step = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compares the hyperparameters, if the state came from a checkpoint or from memory."""
         if not session.origin.startswith(("restored", "begun with")):
             return
-        is_first = self._set_at is None
-        if not is_first and (self.keeps or session.global_step > (self._set_at or 0)):
+        is_first = self._set_at_step is None
+        if not is_first and (self.keep_checkpoint_values or session.global_step > (self._set_at_step or 0)):
             return  # A recovery: the checkpoint has the values that were set, and later changes are the step's own.
-        self._set_at = session.global_step
-        leaves = jax.tree.leaves(session.lowlevel.handed_over(self._state))
-        found = {path: leaves[place] for path, place in self._places.items()}
-        computed = session.run({path: value for path, value in self._given.items() if isinstance(value, Tensor)})
-        given = self._given | computed
-        different = {path: value for path, value in given.items() if _number(value) != _number(found[path])}
-        if peers.speaks():
+        self._set_at_step = session.global_step
+        leaves = jax.tree.leaves(session.backend.borrow_value(self._state))
+        found = {path: leaves[place] for path, place in self._leaf_indices.items()}
+        computed = session.run(
+            {path: value for path, value in self._script_values.items() if isinstance(value, Tensor)}
+        )
+        given = self._script_values | computed
+        different = {path: value for path, value in given.items() if _host_scalar(value) != _host_scalar(found[path])}
+        if process_group.is_primary():
             for path in different:
                 before = "the previous run" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
-                self._say(path, before, _number(found[path]), _number(given[path]))
-        if different and not self.keeps:
-            replace(session, self._state, different)
+                self._log_difference(path, before, _host_scalar(found[path]), _host_scalar(given[path]))
+        if different and not self.keep_checkpoint_values:
+            set_leaves(session, self._state, different)
 
-    def _say(self, path: str, before: str, saved: Any, given: Any) -> None:
+    def _log_difference(self, path: str, before: str, saved: Any, given: Any) -> None:
         name = path.rpartition("/")[2]
-        if not self.keeps:
+        if not self.keep_checkpoint_values:
             _logger.info("Loop: %s (%s) is %s, as in the script; in %s it is %s.", name, path, given, before, saved)
         else:
             _logger.info(
@@ -96,15 +98,15 @@ class HyperparametersHook(SessionRunHook):
             )
 
 
-def _number(value: Any) -> Any:
-    return np.asarray(placement.here(value) if isinstance(value, jax.Array) else value)[()]
+def _host_scalar(value: Any) -> Any:
+    return np.asarray(placement.addressable_data(value) if isinstance(value, jax.Array) else value)[()]
 
 
 NAME = "learning_rate"
 
 
 def learning_rates_of(
-    given: Any, state: Tensor, after: Tensor, global_step: Tensor, counter: Counter | None, names: Mapping[str, str]
+    given: Any, state: Tensor, after: Tensor, global_step: Tensor, counter: StepCounter | None, names: Mapping[str, str]
 ) -> dict[str, Tensor]:
     """Returns the learning rates of the step, by the names of their metrics; none if they are not known.
 
@@ -124,7 +126,7 @@ def learning_rates_of(
     if given is None:
         found = learning_rates(state.spec)
         return {
-            NAME if len(found) == 1 else f"{NAME}/{part_of(path, names)}": leaf_of(after, place, state.spec)
+            NAME if len(found) == 1 else f"{NAME}/{short_name(path, names)}": leaf_tensor(after, place, state.spec)
             for path, place in found.items()
         }
     counts = schedule_counts(state.spec)
@@ -133,24 +135,24 @@ def learning_rates_of(
             raise ValueError("Loop requires a schedule for at least one optimizer as learning_rate, got an empty dict.")
         keys = {name: key for key, name in names.items()}
         return {
-            f"{NAME}/{part}": _rate(schedule, state, _count_in(str(part), keys, counts))
+            f"{NAME}/{part}": _rate_tensor(schedule, state, _optimizer_count(str(part), keys, counts))
             for part, schedule in given.items()
         }
     if len(counts) > 1:
-        example = ", ".join(f"{part_of(path, names)!r}: ..." for path in counts)
+        example = ", ".join(f"{short_name(path, names)!r}: ..." for path in counts)
         raise ValueError(
             f"Loop: the schedule of learning_rate gets the count of an optimizer, and the state has {len(counts)}: "
             f"{', '.join(counts)}. Give one for each: learning_rate={{{example}}}."
         )
-    place = next(iter(counts.values()), None if counter is None else counter.place)
-    return {NAME: _rate(given, state, place, global_step)}
+    place = next(iter(counts.values()), None if counter is None else counter.leaf_index)
+    return {NAME: _rate_tensor(given, state, place, global_step)}
 
 
-def _count_in(part: str, keys: Mapping[str, str], counts: Mapping[str, int]) -> int:
+def _optimizer_count(part: str, keys: Mapping[str, str], counts: Mapping[str, int]) -> int:
     """Returns the count of the only optimizer in a part of the state."""
     first, slash, rest = part.strip("/").partition("/")
     path = keys.get(first, first) + slash + rest
-    found = [place for optimizer, place in counts.items() if is_in(path, optimizer)]
+    found = [place for optimizer, place in counts.items() if is_path_prefix(path, optimizer)]
     if len(found) != 1:
         raise ValueError(
             f"Loop: learning_rate names the part {part!r}, and the state has {len(found) or 'no'} optimizers with a "
@@ -159,7 +161,7 @@ def _count_in(part: str, keys: Mapping[str, str], counts: Mapping[str, int]) -> 
     return found[0]
 
 
-def _rate(
+def _rate_tensor(
     schedule: Callable[[Any], Any], state: Tensor, place: int | None, global_step: Tensor | None = None
 ) -> Tensor:
     if not callable(schedule):
@@ -167,15 +169,15 @@ def _rate(
             f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, or a dict of "
             f"them, got {schedule!r}."
         )
-    count = global_step if place is None else leaf_of(state, place, state.spec)
+    count = global_step if place is None else leaf_tensor(state, place, state.spec)
     assert count is not None, "Only a part has no other count."
-    refusal = f"Loop requires a schedule that returns one number for a count, and {called(schedule)} does not"
+    refusal = f"Loop requires a schedule that returns one number for a count, and {function_name(schedule)} does not"
     try:
         made = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), count.spec.dtype))
     except Exception as error:
         raise TypeError(f"{refusal}: {error}") from error
     if getattr(made, "shape", None) != ():
         raise TypeError(f"{refusal}.")
-    counted = "the global step" if place is None else with_paths(state.spec)[0][place][0]
-    _logger.info("Loop: %s, the schedule of learning_rate, gets %s.", called(schedule), counted)
-    return op(door(lambda count: jnp.asarray(schedule(count))), name=NAME)(count)
+    counted = "the global step" if place is None else flatten_with_paths(state.spec)[0][place][0]
+    _logger.info("Loop: %s, the schedule of learning_rate, gets %s.", function_name(schedule), counted)
+    return op(calls_user_code(lambda count: jnp.asarray(schedule(count))), name=NAME)(count)

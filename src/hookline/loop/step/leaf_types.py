@@ -74,23 +74,23 @@ def is_weak(leaf: Any) -> bool:
 # each of three traces are refused, too: a hand-written loop would compile a program for each.
 
 
-def typed(leaf: Any, weak: bool) -> Any:
+def leaf_spec(leaf: Any, weak: bool) -> Any:
     """Returns the spec of an array, with its weak type."""
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf), weak_type=weak)
 
 
-def seen(leaves: Sequence[Any]) -> list[Any]:
+def traced_specs(leaves: Sequence[Any]) -> list[Any]:
     """Returns the specs of traced leaves, which would keep the whole trace; others as they are."""
-    return [typed(leaf, is_weak(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+    return [leaf_spec(leaf, is_weak(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
 
 
-def expected(leaf: Any, weak: bool, after: Any) -> Any:
+def expected_spec(leaf: Any, weak: bool, after: Any) -> Any:
     """Returns the spec of a leaf after a step: of a weak type only the shape is known."""
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(after)) if weak and is_value(after) else leaf
 
 
-def follow(
-    paths: Sequence[str], leaves: list[Any], weak: list[bool], seen: Sequence[Any], recompiling: dict[str, Any]
+def adopt_types(
+    paths: Sequence[str], leaves: list[Any], weak: list[bool], traced: Sequence[Any], recompiling: dict[str, Any]
 ) -> list[str]:
     """Gives arrays the types with which a step returned them; returns the paths of those whose type has changed.
 
@@ -98,25 +98,25 @@ def follow(
         paths: The paths of the leaves.
         leaves: The initial values, which are converted in place.
         weak: Whether each has a weak type; changed in place.
-        seen: The leaves after the step. Where the type is not weak, the dtype is the same.
+        traced: The leaves after the step. Where the type is not weak, the dtype is the same.
         recompiling: Gets the new dtypes, by path.
 
     Raises:
         InvalidStep: A new dtype cannot hold the value.
     """
     changed = []
-    for index, after in enumerate(seen):
+    for index, after in enumerate(traced):
         before = leaves[index]
         if not is_array(before) or (dtype_of(before), weak[index]) == (dtype_of(after), is_weak(after)):
             continue
         if dtype_of(before) != dtype_of(after):
             recompiling[paths[index]] = dtype_of(after)
-        leaves[index], weak[index] = _converted(paths[index], before, dtype_of(after)), is_weak(after)
+        leaves[index], weak[index] = _convert(paths[index], before, dtype_of(after)), is_weak(after)
         changed.append(paths[index])
     return changed
 
 
-def _converted(path: str, before: Any, dtype: Any) -> Any:
+def _convert(path: str, before: Any, dtype: Any) -> Any:
     old = dtype_of(before)
     if old == dtype:
         return before
@@ -134,12 +134,12 @@ def _converted(path: str, before: Any, dtype: Any) -> Any:
     return new
 
 
-def weakened(array: Any) -> Any:
+def as_weak(array: Any) -> Any:
     """Returns an array with a weak type, like that of a Python number."""
     return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)
 
 
-def strong(tree: Any) -> Any:
+def as_strong(tree: Any) -> Any:
     """Returns arrays as variables hold them, without weak types, for which the second step would be compiled again."""
 
     def one(leaf: Any) -> Any:
@@ -152,11 +152,11 @@ def strong(tree: Any) -> Any:
     return jax.tree.map(one, tree)
 
 
-def as_given(before: Any, after: Any) -> Any:
+def cast_to_given(before: Any, after: Any) -> Any:
     """Returns the values after a step with the strong types of those before it."""
     return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype) if is_weak(other) else other, before, after)
 
 
-def in_dtypes(like: Any, values: Any) -> Any:
+def cast_to_dtypes(like: Any, values: Any) -> Any:
     """Returns initial values that a function has made, in the dtypes to which a step turned such values."""
     return jax.tree.map(lambda one, made: made if made.dtype == one.dtype else made.astype(one.dtype), like, values)

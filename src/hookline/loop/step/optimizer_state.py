@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline.paths import is_in, with_paths
+from hookline.paths import flatten_with_paths, is_path_prefix
 
 # Its name in a `TrainState` and in an NNX optimizer; elsewhere its types show it.
 _NAME = "opt_state"
 _HYPERPARAMETER = re.compile(r"(?:(.*)/)?hyperparams/([^/]+)")
 
 
-def of_optimizer(values: Any) -> list[bool]:
+def optimizer_leaf_mask(values: Any) -> list[bool]:
     """Returns whether each leaf of a train state belongs to an optimizer: a slot, a count or a hyperparameter.
 
     Optimizer states are the types of Optax, chains of them, and everything called `opt_state`.
@@ -24,27 +24,27 @@ def of_optimizer(values: Any) -> list[bool]:
     Example:
         >>> import optax
         >>> params = {"w": jnp.zeros(2)}
-        >>> of_optimizer({"opt": optax.sgd(0.1, momentum=0.9).init(params), "params": params})
+        >>> optimizer_leaf_mask({"opt": optax.sgd(0.1, momentum=0.9).init(params), "params": params})
         [True, False]
     """
-    own = optimizers(values)
-    return [any(is_in(optimizer, path) for optimizer in own) for path, _ in with_paths(values)[0]]
+    own = optimizer_paths(values)
+    return [any(is_path_prefix(optimizer, path) for optimizer in own) for path, _ in flatten_with_paths(values)[0]]
 
 
-def optimizers(values: Any) -> list[str]:
+def optimizer_paths(values: Any) -> list[str]:
     """Returns the path of each optimizer's state in a train state. Two chains side by side are two optimizers.
 
     Example:
         >>> import optax
         >>> opt_state = optax.adam(0.1).init(jnp.zeros(2))
-        >>> optimizers({"generator": opt_state, "critic": opt_state, "params": jnp.zeros(2)})
+        >>> optimizer_paths({"generator": opt_state, "critic": opt_state, "params": jnp.zeros(2)})
         ['critic', 'generator']
     """
-    is_one = lambda node: node is not values and _is_state(node) and not _are_several(node)  # noqa: E731
-    found = [path for path, node in with_paths(values, is_one)[0] if is_one(node)]
-    for path, _ in with_paths(values)[0]:
+    is_one = lambda node: node is not values and _is_optimizer_state(node) and not _is_tuple_of_states(node)  # noqa: E731
+    found = [path for path, node in flatten_with_paths(values, is_one)[0] if is_one(node)]
+    for path, _ in flatten_with_paths(values)[0]:
         keys = path.split("/")
-        if _NAME in keys and not any(is_in(optimizer, path) for optimizer in found):
+        if _NAME in keys and not any(is_path_prefix(optimizer, path) for optimizer in found):
             found.append("/".join(keys[: keys.index(_NAME) + 1]))
     return found
 
@@ -54,12 +54,12 @@ def hyperparameters(values: Any) -> dict[str, int]:
 
     Hyperparameters with a schedule are left out, because their count determines them.
     """
-    pairs = with_paths(values)[0]
+    pairs = flatten_with_paths(values)[0]
     names = [path for path, _ in pairs]
     found = {}
     for place, (path, leaf) in enumerate(pairs):
         matched = _HYPERPARAMETER.fullmatch(path)
-        if matched is None or leaf.shape or not of_optimizer(values)[place]:
+        if matched is None or leaf.shape or not optimizer_leaf_mask(values)[place]:
             continue
         if not is_scheduled(path, names):
             found[path] = place
@@ -76,10 +76,10 @@ def is_scheduled(path: str, names: Iterable[str]) -> bool:
 
 def learning_rates(values: Any) -> dict[str, int]:
     """Returns the learning rates of `optax.inject_hyperparams`: the index of the leaf, by the path of its optimizer."""
-    own = of_optimizer(values)
+    own = optimizer_leaf_mask(values)
     return {
         path.removesuffix("hyperparams/learning_rate").strip("/"): place
-        for place, (path, leaf) in enumerate(with_paths(values)[0])
+        for place, (path, leaf) in enumerate(flatten_with_paths(values)[0])
         if path.endswith("hyperparams/learning_rate") and leaf.shape == () and own[place]
     }
 
@@ -90,12 +90,12 @@ def schedule_counts(values: Any) -> dict[str, int]:
     It is the optimizer's first schedule count, else its last count, else that of `optax.MultiSteps`.
     """
     is_schedule = lambda node: type(node).__name__ == "ScaleByScheduleState"  # noqa: E731
-    schedules = [path for path, node in with_paths(values, is_schedule)[0] if is_schedule(node)]
-    names = _counters(values)
+    schedules = [path for path, node in flatten_with_paths(values, is_schedule)[0] if is_schedule(node)]
+    names = _integer_leaves(values)
     found = {}
-    for optimizer in optimizers(values):
-        own = {path: place for path, place in names.items() if is_in(optimizer, path)}
-        of_schedule = [place for path, place in own.items() if any(is_in(part, path) for part in schedules)]
+    for optimizer in optimizer_paths(values):
+        own = {path: place for path, place in names.items() if is_path_prefix(optimizer, path)}
+        of_schedule = [place for path, place in own.items() if any(is_path_prefix(part, path) for part in schedules)]
         counts = [
             place
             for path, place in own.items()
@@ -112,7 +112,7 @@ def update_counts(values: Any) -> dict[str, int]:
 
     Of one within another it is the inner one, because the parameters move only when both emit an update.
     """
-    names = _counters(values)
+    names = _integer_leaves(values)
     found = {}
     for path, place in names.items():
         state, _, field = path.rpartition("/")
@@ -122,11 +122,11 @@ def update_counts(values: Any) -> dict[str, int]:
     return {
         path: place
         for path, place in found.items()
-        if sum(is_in(path.rpartition("/")[0], state) for state in states) == 1
+        if sum(is_path_prefix(path.rpartition("/")[0], state) for state in states) == 1
     }
 
 
-def part_of(path: str, names: Mapping[str, str]) -> str:
+def short_name(path: str, names: Mapping[str, str]) -> str:
     """Returns a short name of an optimizer, or of something in its state: the path without `opt_state`.
 
     Args:
@@ -134,7 +134,7 @@ def part_of(path: str, names: Mapping[str, str]) -> str:
         names: The parameters of the step, by the keys of their parts of the state.
 
     Example:
-        >>> part_of("generator/opt_state/gradient_step", {}), part_of("2", {"2": "opt_state"})
+        >>> short_name("generator/opt_state/gradient_step", {}), short_name("2", {"2": "opt_state"})
         ('generator', 'opt_state')
     """
     first, *rest = path.split("/")
@@ -143,17 +143,17 @@ def part_of(path: str, names: Mapping[str, str]) -> str:
     return "/".join(filter(None, keys)) or path
 
 
-def _counters(values: Any) -> dict[str, int]:
+def _integer_leaves(values: Any) -> dict[str, int]:
     """Returns the indices of the integers in optimizer states, by path."""
-    own = of_optimizer(values)
+    own = optimizer_leaf_mask(values)
     return {
         path: place
-        for place, (path, leaf) in enumerate(with_paths(values)[0])
+        for place, (path, leaf) in enumerate(flatten_with_paths(values)[0])
         if own[place] and leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer)
     }
 
 
-def _are_several(node: Any) -> bool:
+def _is_tuple_of_states(node: Any) -> bool:
     """Returns whether a tuple holds several optimizer states, each a chain or a state of `optax.MultiSteps`."""
     if type(node) not in (tuple, list):
         return False
@@ -161,11 +161,13 @@ def _are_several(node: Any) -> bool:
     return len(parts) > 1 and all(type(part) in (tuple, list) or hasattr(part, "gradient_step") for part in parts)
 
 
-def _is_state(node: Any) -> bool:
+def _is_optimizer_state(node: Any) -> bool:
     if type(node).__module__.partition(".")[0] == "optax":
         return type(node).__name__ != "LookaheadParams"  # These are parameters, fast and slow.
     if type(node) not in (tuple, list):
         return False
     # A chain may hold states of the user's own transformations, which are named tuples like Optax's.
-    parts = [part for part in node if _is_state(part) or jax.tree.leaves(part)]
-    return any(map(_is_state, parts)) and all(_is_state(part) or hasattr(part, "_fields") for part in parts)
+    parts = [part for part in node if _is_optimizer_state(part) or jax.tree.leaves(part)]
+    return any(map(_is_optimizer_state, parts)) and all(
+        _is_optimizer_state(part) or hasattr(part, "_fields") for part in parts
+    )

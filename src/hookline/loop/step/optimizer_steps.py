@@ -13,13 +13,13 @@ import numpy as np
 from hookline import arguments, log
 from hookline.checkpoint.directory import leaves as paths
 from hookline.graph import Tensor, op
-from hookline.hooks import Firing, SessionRunHook, spaced
-from hookline.loop.call import called
-from hookline.loop.step.optimizer_state import optimizers, part_of, schedule_counts, update_counts
-from hookline.paths import is_in
-from hookline.signals.interrupts import door
+from hookline.hooks import Firing, SessionRunHook, first_then_every
+from hookline.loop.step.optimizer_state import optimizer_paths, schedule_counts, short_name, update_counts
+from hookline.loop.step_call import function_name
+from hookline.paths import is_path_prefix
+from hookline.signals.interrupts import calls_user_code
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 # `TrainState.step`, the `step` of an NNX optimizer in a tuple, the "step" of a dict.
@@ -27,25 +27,25 @@ _COUNTER = re.compile(r"(\d+/)?step")
 _EVERY_STEPS = 100
 
 
-class Counter(NamedTuple):
+class StepCounter(NamedTuple):
     """A step counter in a state.
 
     Attributes:
         path: The path of its leaf.
-        place: The index of its leaf.
+        leaf_index: The index of its leaf.
         like: A state of this structure.
     """
 
     path: str
-    place: int
+    leaf_index: int
     like: Any
 
-    def of(self, state: Tensor) -> Tensor:
+    def tensor_in(self, state: Tensor) -> Tensor:
         """Returns the counter as a part of the tensor of a state."""
-        return leaf_of(state, self.place, self.like)
+        return leaf_tensor(state, self.leaf_index, self.like)
 
 
-def leaf_of(state: Tensor, place: int, like: Any) -> Tensor:
+def leaf_tensor(state: Tensor, place: int, like: Any) -> Tensor:
     """Returns a leaf of a tensor, by its index, as a part of it, so that a fetch reads no other leaf.
 
     Args:
@@ -61,7 +61,7 @@ def leaf_of(state: Tensor, place: int, like: Any) -> Tensor:
     return state
 
 
-def counter_in(values: Any, parts: Iterable[Any] = ()) -> Counter | None:
+def find_step_counter(values: Any, parts: Iterable[Any] = ()) -> StepCounter | None:
     """Finds the step counter of a state: an integer called `step`, near the top.
 
     Args:
@@ -69,13 +69,13 @@ def counter_in(values: Any, parts: Iterable[Any] = ()) -> Counter | None:
         parts: The names of its parts, if it is spread over the parameters of the step.
     """
     in_parts = {f"{part}/step" for part in parts}
-    for place, (path, leaf) in enumerate(paths.with_paths(values)[0]):
+    for place, (path, leaf) in enumerate(paths.flatten_with_paths(values)[0]):
         if (
             (_COUNTER.fullmatch(path) or path in in_parts)
             and np.shape(leaf) == ()
             and jnp.issubdtype(leaf.dtype, jnp.integer)
         ):
-            return Counter(path, place, values)
+            return StepCounter(path, place, values)
     return None
 
 
@@ -90,17 +90,17 @@ class CounterHook(SessionRunHook):
         optimizer_steps: Returns the number of optimizer steps up to a global step. A counter may count these.
     """
 
-    late = True
+    deferred = True
 
     def __init__(self, counter: Tensor, path: str, optimizer_steps: Callable[[int], int]) -> None:
         self.fetches = counter
-        self.trigger = spaced(_EVERY_STEPS)
+        self.trigger = first_then_every(_EVERY_STEPS)
         self._path, self._optimizer_steps = path, optimizer_steps
-        self._apart = 0
+        self._difference = 0
 
     def begin(self) -> None:
         """Forgets an earlier session."""
-        self._apart = 0
+        self._difference = 0
 
     def on_trigger(self, firing: Firing) -> None:
         """Compares the counter with the global step."""
@@ -108,8 +108,8 @@ class CounterHook(SessionRunHook):
         assert step is not None, "a trigger in steps"
         if (updates := self._optimizer_steps(step)) != step and abs(counter - updates) <= 1:
             return  # It counts optimizer steps, as `steps_per_update` has them.
-        if counter - step != self._apart:
-            self._apart = counter - step
+        if counter - step != self._difference:
+            self._difference = counter - step
             _logger.warning(
                 "Loop: the state counts %d steps at %r, and the global step is %d. Schedules use the first, "
                 "checkpoints and summaries the second. They differ if a step does not count by one, and after on_nan "
@@ -140,7 +140,7 @@ class OptimizerSteps:
 
     Attributes:
         counts: The paths of the counts of updates in the state; none if it has no `optax.MultiSteps`.
-        told: The count in words; empty if each step is an optimizer step.
+        description: The count in words; empty if each step is an optimizer step.
 
     Raises:
         TypeError, ValueError: As in `Loop`.
@@ -150,16 +150,16 @@ class OptimizerSteps:
         self, steps_per_update: Any, state: Tensor, after: Tensor, global_step: Tensor, names: Mapping[str, str]
     ) -> None:
         self._state, self._after, self._global_step, self._names = state, after, global_step, names
-        self._optimizers = optimizers(state.spec)
-        self._places = update_counts(state.spec)
-        self.counts = list(self._places)
+        self._optimizers = optimizer_paths(state.spec)
+        self._count_indices = update_counts(state.spec)
+        self.counts = list(self._count_indices)
         self._given = _checked(steps_per_update, self.counts)
-        self._ends = np.zeros(1, int)
+        self._update_ends = np.zeros(1, int)
         self._updated: dict[int | None, Tensor] = {}
-        self.told = ""
+        self.description = ""
         if self.counts or self._accumulates:
             counted = " and ".join(f"{path} (optax.MultiSteps)" for path in self.counts)
-            self.told = (
+            self.description = (
                 f"optimizer steps are counted by {counted or f'the global step, one for each {self._given}'}; ema and "
                 f"{NAME} go by that, and last_step, cadences and checkpoints by the global step, one for each batch"
             )
@@ -168,19 +168,21 @@ class OptimizerSteps:
     def _accumulates(self) -> bool:
         return callable(self._given) or (self._given or 1) > 1
 
-    def numbers(self) -> dict[str, Tensor]:
+    def count_tensors(self) -> dict[str, Tensor]:
         """Returns the counts of optimizer steps after the step, by name; none if each step is one."""
         if self.counts:
-            found = {path: leaf_of(self._after, place, self._state.spec) for path, place in self._places.items()}
+            found = {
+                path: leaf_tensor(self._after, place, self._state.spec) for path, place in self._count_indices.items()
+            }
             return {
-                NAME if len(found) == 1 else f"{NAME}/{part_of(path, self._names)}": count
+                NAME if len(found) == 1 else f"{NAME}/{short_name(path, self._names)}": count
                 for path, count in found.items()
             }
         if not self._accumulates:
             return {}
         return {NAME: op(lambda step: (step + 1) // self._given, name=NAME)(self._global_step)}
 
-    def ended(self, path: str) -> Tensor | None:
+    def update_mask(self, path: str) -> Tensor | None:
         """Returns whether the step ends an optimizer step of an array of the state; None if each step does.
 
         Its optimizer is the one in the same part of the state: of two train states `g` and `d`, each has its own.
@@ -188,24 +190,24 @@ class OptimizerSteps:
         Raises:
             ValueError: Several counts may be meant.
         """
-        place, is_every = self._place_for(path)
+        place, is_every = self._count_for(path)
         if is_every:
             return None
         if place not in self._updated:
             if place is None:
                 self._updated[None] = op(lambda step: (step + 1) % self._given == 0, name="updated")(self._global_step)
             else:
-                counts = [leaf_of(values, place, self._state.spec) for values in (self._state, self._after)]
+                counts = [leaf_tensor(values, place, self._state.spec) for values in (self._state, self._after)]
                 self._updated[place] = op(lambda before, after: before != after, name="updated")(*counts)
         return self._updated[place]
 
-    def _place_for(self, path: str) -> tuple[int | None, bool]:
+    def _count_for(self, path: str) -> tuple[int | None, bool]:
         """Returns the place of the count for an array, None for the global step, and whether each step counts."""
-        shared = {optimizer: _shared(optimizer, path) for optimizer in self._optimizers}
+        shared = {optimizer: _common_depth(optimizer, path) for optimizer in self._optimizers}
         nearest = [optimizer for optimizer in shared if shared[optimizer] == max(shared.values())]
-        found = [count for count in self.counts if any(is_in(optimizer, count) for optimizer in nearest)]
+        found = [count for count in self.counts if any(is_path_prefix(optimizer, count) for optimizer in nearest)]
         if len(nearest) == len(found) == 1:
-            return self._places[found[0]], False
+            return self._count_indices[found[0]], False
         if isinstance(self._given, int) and (found or not self.counts):
             return None, self._given == 1
         if not found:
@@ -217,28 +219,30 @@ class OptimizerSteps:
             f"give the number of steps of one optimizer step, such as steps_per_update=4."
         )
 
-    def hook(self) -> OptimizerStepHook | None:
+    def check_hook(self) -> OptimizerStepHook | None:
         """Returns a hook that compares `steps_per_update` with the count in the state; None without both."""
-        places = self._places or schedule_counts(self._state.spec)
+        places = self._count_indices or schedule_counts(self._state.spec)
         if not self._accumulates or len(places) != 1:
             return None
         ((path, place),) = places.items()
-        return OptimizerStepHook(leaf_of(self._after, place, self._state.spec), path, self)
+        return OptimizerStepHook(leaf_tensor(self._after, place, self._state.spec), path, self)
 
-    def made(self, step: int) -> int:
+    def updates_at(self, step: int) -> int:
         """Returns the number of optimizer steps up to a global step, by `steps_per_update`."""
         if not callable(self._given):
             return step // (self._given or 1)
-        while self._ends[-1] <= step:
-            first = len(self._ends) - 1
-            self._ends = np.append(self._ends, self._ends[-1] + np.cumsum(self._lengths(first, first + 1000)))
-        return int(np.searchsorted(self._ends, step, side="right")) - 1
+        while self._update_ends[-1] <= step:
+            first = len(self._update_ends) - 1
+            self._update_ends = np.append(
+                self._update_ends, self._update_ends[-1] + np.cumsum(self._update_lengths(first, first + 1000))
+            )
+        return int(np.searchsorted(self._update_ends, step, side="right")) - 1
 
     def step_of(self, update: int) -> int:
         """Returns the global step that ends an optimizer step, as in `Loop.step_of_update`."""
-        arguments.whole("Loop.step_of_update", "update", update, at_least=0)
+        arguments.check_int("Loop.step_of_update", "update", update, at_least=0)
         if callable(self._given):
-            return int(self._lengths(0, update).sum())
+            return int(self._update_lengths(0, update).sum())
         if self._given is None and self.counts:
             raise ValueError(
                 f"Loop.step_of_update: {' and '.join(self.counts)} (optax.MultiSteps) does not say how many steps an "
@@ -246,9 +250,9 @@ class OptimizerSteps:
             )
         return update * (self._given or 1)
 
-    def _lengths(self, first: int, last: int) -> np.ndarray[Any, Any]:
+    def _update_lengths(self, first: int, last: int) -> np.ndarray[Any, Any]:
         """Returns the numbers of steps of some optimizer steps."""
-        given = door(lambda count: jnp.asarray(self._given(count)))
+        given = calls_user_code(lambda count: jnp.asarray(self._given(count)))
         found = np.asarray(jax.vmap(given)(jnp.arange(first, last)), int)
         if (found < 1).any():
             raise ValueError(f"Loop requires numbers above 0 from steps_per_update, got {found.min()}.")
@@ -261,11 +265,11 @@ class OptimizerStepHook(SessionRunHook):
     It compares them at the first step and each 100, when the value has arrived.
     """
 
-    late = True
+    deferred = True
 
     def __init__(self, count: Tensor, path: str, steps: OptimizerSteps) -> None:
         self.fetches = count
-        self.trigger = spaced(_EVERY_STEPS)
+        self.trigger = first_then_every(_EVERY_STEPS)
         self._path, self._steps = path, steps
         self._warned = False
 
@@ -277,7 +281,7 @@ class OptimizerStepHook(SessionRunHook):
         """Compares the counts."""
         step, found = firing.global_step, int(np.asarray(firing.values))
         assert step is not None, "a trigger in steps"
-        wanted = self._steps.made(step)
+        wanted = self._steps.updates_at(step)
         # A step of one's own may update in the first of its steps rather than in the last.
         if abs(found - wanted) > 1 and not self._warned:
             self._warned = True
@@ -295,7 +299,7 @@ class OptimizerStepHook(SessionRunHook):
 def _checked(given: Any, counts: list[str]) -> Any:
     """Returns the checked argument `steps_per_update`."""
     if given is None or not callable(given):
-        return None if given is None else arguments.whole("Loop", "steps_per_update", given, at_least=1)
+        return None if given is None else arguments.check_int("Loop", "steps_per_update", given, at_least=1)
     if not counts:
         raise ValueError(
             "Loop takes a function as steps_per_update if the state has the count of optax.MultiSteps, and this one "
@@ -305,12 +309,12 @@ def _checked(given: Any, counts: list[str]) -> Any:
     if made.shape != () or not jnp.issubdtype(made.dtype, jnp.integer):
         raise TypeError(
             f"Loop requires a function from a count of optimizer steps to a whole number as steps_per_update, and "
-            f"{called(given)} returns {made.dtype}{list(made.shape)}."
+            f"{function_name(given)} returns {made.dtype}{list(made.shape)}."
         )
     return given
 
 
-def _shared(one: str, other: str) -> int:
+def _common_depth(one: str, other: str) -> int:
     """Returns the number of keys that two paths have in common from the top."""
     pairs = zip(one.split("/"), other.split("/"), strict=False)
     return next((number for number, (a, b) in enumerate(pairs) if a != b), len(one.split("/")))

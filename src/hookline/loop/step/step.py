@@ -14,32 +14,32 @@ import jax
 from hookline import log
 from hookline.graph import placement
 from hookline.graph.nodes import spec as specs
-from hookline.hooks.reporting.step_counter import FLOPS, rates_given
-from hookline.loop.call import Call, called, note_of, refusal_of_axis
-from hookline.loop.metrics import Accumulator, flat, found_in, reset_where
-from hookline.loop.step.forms import NnxObjects, Tree
+from hookline.hooks.reporting.step_counter import FLOPS, checked_per_step
+from hookline.loop.metrics import Accumulator, find_accumulators, flatten_metrics, reset_where
 from hookline.loop.step.leaf_types import InvalidStep
+from hookline.loop.step.state_forms import NnxState, PytreeState
 from hookline.loop.step.step_result import returned_names
+from hookline.loop.step_call import StepCall, function_name, pmap_axis_error, pmap_hint
 from hookline.signals import notebooks
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 # JAX's errors for Python code that reads a traced value.
-_READS = (
+_TRACER_READ_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
 _MAX_TRACES = 3
-_LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
+_LIBRARY_MODULES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
 
 
 class Step:
     """Calls a function of a state, a batch, and a random key if it has a parameter for one.
 
     Args:
-        who: The caller, for messages.
+        owner: The caller, for messages.
         function: The function.
         form: The form of the state, with its parameters.
         reset_steps: The number of steps after which metrics in the state are reset; None for never.
@@ -53,10 +53,10 @@ class Step:
         TypeError: It is no function, or has required keyword-only parameters.
     """
 
-    def __init__(self, who: str, function: Any, form: Tree | NnxObjects, reset_steps: int | None = None) -> None:
-        self.name = self.__name__ = called(function)
-        self._who, self._function, self._form = who, function, form
-        self._call = Call(who, function, list(form.parts))
+    def __init__(self, owner: str, function: Any, form: PytreeState | NnxState, reset_steps: int | None = None) -> None:
+        self.name = self.__name__ = function_name(function)
+        self._owner, self._function, self._form = owner, function, form
+        self._call = StepCall(owner, function, list(form.parts))
         self._labels = returned_names(function)
         self._reset_steps = reset_steps if form.accumulates else None
         self.left_out: dict[str, str] = {}
@@ -73,7 +73,9 @@ class Step:
     @property
     def call_summary(self) -> str:
         """The call in words, if something is spread by position; else empty."""
-        by_place = isinstance(self._form, Tree) and any(isinstance(key, int) for key in self._form.parts.values())
+        by_place = isinstance(self._form, PytreeState) and any(
+            isinstance(key, int) for key in self._form.parts.values()
+        )
         return str(self._call) if by_place or not self._call.is_plain else ""
 
     @property
@@ -88,28 +90,29 @@ class Step:
 
     def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
-        whole = self._form.whole(values)
+        whole = self._form.to_state(values)
         step: Any = None
         if self.takes_step:
             step, *more = more  # type: ignore[assignment]
         if self._reset_steps is not None:
-            with step_errors(self._who, self.name):
+            with step_errors(self._owner, self.name):
                 # After steps 1, 101, 201, when hooks of each 100 steps fire.
                 whole = reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
-        returned = self._call(self._form.split(whole), batch, *more, step=step)
-        with step_errors(self._who, self.name):
-            after, rest = self._form.results(whole, returned, self._labels)
+        returned = self._call(self._form.step_arguments(whole), batch, *more, step=step)
+        with step_errors(self._owner, self.name):
+            after, rest = self._form.read_result(whole, returned, self._labels)
             accumulated: list[Accumulator] = []
             if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
-                parts = zip(self._form.parts, self._form.split(self._form.whole(after)), strict=True)
-                accumulated = found_in(dict(parts))
-            found, self.left_out = flat(rest, accumulated)
+                parts = zip(self._form.parts, self._form.step_arguments(self._form.to_state(after)), strict=True)
+                accumulated = find_accumulators(dict(parts))
+            found, self.left_out = flatten_metrics(rest, accumulated)
             return after, found
 
-    def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
+    def spec(self, batch: Any, add_sharding: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
         """Returns the specs of its results for a batch of this spec, without running it.
 
-        The form learns which Python numbers the step changes, and which weak types. `placed` adds the sharding of the
+        The form learns which Python numbers the step changes, and which weak types. `add_sharding` adds the sharding of
+        the
         state.
 
         Raises:
@@ -117,25 +120,25 @@ class Step:
             ValueError: It returns a state of another structure, shape or dtype, or of other types in each trace.
             Exception: The function raised it.
         """
-        self._call.settle(batch)
+        self._call.bind_batch(batch)
         changed: list[str] = []
         for _ in range(_MAX_TRACES):
-            values = placed(specs.of_value(self._form.values))
+            values = add_sharding(specs.of_value(self._form.values))
             try:
-                found = traced(self._who, self.name, self, values, batch, *self.extra_specs())
+                found = trace_spec(self._owner, self.name, self, values, batch, *self.extra_specs())
             except Exception as error:
                 error.add_note(f"hookline: {self._call}")
-                if note := note_of(self._function, values, batch):
+                if note := pmap_hint(self._function, values, batch):
                     error.add_note(note)
                 raise
-            with step_errors(self._who, self.name):
-                changed = self._form.learn()
+            with step_errors(self._owner, self.name):
+                changed = self._form.refine_leaf_types()
                 if not changed:
                     has_arrays = any(metric.shape for metric in found[1].values())
                     self.result_spec = None if has_arrays else found
                     return found
         raise ValueError(
-            f"{self._who}: {self.name} returns {', '.join(changed)} of the state with another dtype or weak type in "
+            f"{self._owner}: {self.name} returns {', '.join(changed)} of the state with another dtype or weak type in "
             f"each of {_MAX_TRACES} traces; a hand-written loop would compile as many steps. Give them the dtype that "
             f"the step returns, such as jnp.zeros((), 'float32')."
         )
@@ -150,7 +153,7 @@ def step_errors(who: str, name: str) -> Iterator[None]:
         raise error.kind(f"{who}: {name}: {error}.") from None
 
 
-def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
+def trace_spec(who: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
     """Returns the spec of a function's result.
 
     Raises:
@@ -159,13 +162,13 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
     """
     try:
         return jax.eval_shape(function, *given)
-    except _READS as error:
+    except _TRACER_READ_ERRORS as error:
         raise TypeError(
-            f"{who}: {name} reads a value{_where(error)}, but it is compiled, and has values only when it runs. Return "
-            f"the value as a metric to see it; branch with jnp.where or jax.lax.cond; print with jax.debug.print."
+            f"{who}: {name} reads a value{_user_line(error)}, but it is compiled, and has values only when it runs. "
+            "Return the value as a metric to see it; branch with jnp.where or jax.lax.cond; print with jax.debug.print."
         ) from error
     except Exception as error:
-        if (refusal := refusal_of_axis(who, name, error)) is not None:
+        if (refusal := pmap_axis_error(who, name, error)) is not None:
             raise refusal from error
         error.add_note(f"hookline: while {who} traced {name}")
         if axes := _refused_axes(error):
@@ -183,16 +186,18 @@ def _refused_axes(error: Exception) -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().explicit_axes) if is_about else ()
 
 
-def _where(error: BaseException) -> str:
+def _user_line(error: BaseException) -> str:
     """Returns the line of the user's code that read a value; empty if it is not known."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARY_MODULES:
             text = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name).line
-            return f" at {notebooks.place(frame.f_code.co_filename, line)}" + (f" (`{text}`)" if text else "")
+            return f" at {notebooks.describe_location(frame.f_code.co_filename, line)}" + (
+                f" (`{text}`)" if text else ""
+            )
     return ""
 
 
-def rates_of(
+def per_step_counts(
     step: Step, values: Any, batch: Any, context: Any, given: Mapping[str, float] | None, peak_flops: float | None
 ) -> dict[str, float]:
     """Returns the counts per step whose rates are shown: the given ones or the examples, and FLOPs with `peak_flops`.
@@ -205,15 +210,15 @@ def rates_of(
         given: The `per_step` of its `LoggingOptions`.
         peak_flops: As there.
     """
-    count = examples_in(batch)
-    rates = rates_given("Loop", {"examples": count} if given is None and count else given)
+    count = num_examples(batch)
+    rates = checked_per_step("Loop", {"examples": count} if given is None and count else given)
     if peak_flops is not None and FLOPS not in rates:
         flops = flops_of(step, values, batch, context)
         rates |= {} if flops is None else {FLOPS: flops}
     return rates
 
 
-def examples_in(batch: Any) -> int | None:
+def num_examples(batch: Any) -> int | None:
     """Returns the number of examples in a batch of this spec: the common length of its arrays, if known."""
     lengths = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
     length = lengths.pop() if len(lengths) == 1 else None
@@ -228,8 +233,8 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
     """
     flops = 0.0
     if all(isinstance(size, int) for leaf in jax.tree.leaves(batch) for size in leaf.shape):
-        with placement.inside(context):
-            flops = _counted(step, specs.of_value(values), batch, *step.extra_specs())
+        with placement.enter_mesh(context):
+            flops = _xla_flops(step, specs.of_value(values), batch, *step.extra_specs())
     if not flops > 0 or not math.isfinite(flops):
         _logger.warning(
             "Loop: XLA does not report the floating point operations of a step, so no share of peak_flops is shown. "
@@ -242,7 +247,7 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
     return flops
 
 
-def _counted(step: Step, *given: Any) -> float:
+def _xla_flops(step: Step, *given: Any) -> float:
     """Returns XLA's count of the operations; 0 if it has none, as for a step that is bound to a mesh of GPUs."""
     found = jax.jit(step).lower(*given).cost_analysis()
     if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.

@@ -13,7 +13,7 @@ from hookline import sharding as rules
 from hookline.checkpoint.directory import leaves as paths
 from hookline.checkpoint.saving import contents
 from hookline.data.batches import LastBatch
-from hookline.data.sources import is_one_shot
+from hookline.data.sources import is_plain_iterator
 from hookline.graph import (
     Graph,
     Tensor,
@@ -26,21 +26,21 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph.nodes import spec as specs
-from hookline.loop.call import required
+from hookline.loop.in_memory_checkpoint import StateValues
 from hookline.loop.load import STATE
-from hookline.loop.memory import StateValues
 from hookline.loop.metric_hooks import RecentMeans
 from hookline.loop.metrics import warn_left_out
-from hookline.loop.passes import Passes, are_placed, batches_of, check_batches, first_spec
-from hookline.loop.step.averages import Averages
-from hookline.loop.step.forms import NnxObjects, Tree, accumulating, form_of, is_function
+from hookline.loop.passes import Passes, build_batches, check_batches, first_spec, has_other_devices
 from hookline.loop.step.hyperparameters import HyperparametersHook, learning_rates_of
+from hookline.loop.step.moving_averages import MovingAverages
 from hookline.loop.step.optimizer_state import hyperparameters
-from hookline.loop.step.optimizer_steps import CounterHook, OptimizerSteps, counter_in
+from hookline.loop.step.optimizer_steps import CounterHook, OptimizerSteps, find_step_counter
+from hookline.loop.step.state_forms import NnxState, PytreeState, accumulator_mask, is_function, state_form
 from hookline.loop.step.step import Step
+from hookline.loop.step_call import required_parameters
 from hookline.session import Session, SessionConfig
 
-_logger = log.of(__name__)
+_logger = log.get_logger(__name__)
 
 
 _LOOPS = "hookline/loop"
@@ -72,57 +72,62 @@ class StepGraph:
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
         steps_per_update: Any = None,
-        mean_over: int | None = None,
+        smoothing_steps: int | None = None,
         reset_metrics_steps: int | None = 100,
     ) -> None:
-        self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
-        self._config = arguments.instance("Loop", "config", config, SessionConfig)
+        self.steps_per_run = arguments.check_int("Loop", "steps_per_run", steps_per_run, at_least=1)
+        self._config = arguments.check_optional("Loop", "config", config, SessionConfig)
         if reset_metrics_steps is not None:
-            arguments.whole("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
-        self.form = form_of(state, required("Loop", train_step), has_batch=batches is not None)
+            arguments.check_int("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
+        self.form = state_form(state, required_parameters("Loop", train_step), has_batch=batches is not None)
         self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
-            arguments.whole("Loop", "seed", seed)
+            arguments.check_int("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
         if batches is not None and not isinstance(batches, Tensor):
             check_batches("Loop", batches)
-        self._layout: tuple[Any, list[Any]] | None = None
+        self._sharding_cache: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
-        of_state = placement.mesh_of(shardings, "Loop: the state")
+        of_state = placement.common_mesh(shardings, "Loop: the state")
         with self.graph.as_default():
-            self._batch = batches_of(batches, of_state, batch_sharding, last_batch, resume=resume_data)
-            self._is_one_shot = is_one_shot(batches) and resume_data
+            self._batch = build_batches(batches, of_state, batch_sharding, last_batch, resume=resume_data)
+            self._is_one_shot = is_plain_iterator(batches) and resume_data
             self._passes = Passes(self._batch)
-            self.graph.settle("Loop", [*shardings, placement.current()])
-            self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
+            self.graph.record_shardings("Loop", [*shardings, placement.current_mesh_context()])
+            self.mesh: jax.sharding.Mesh | None = getattr(self.graph.default_sharding, "mesh", None)
             self._build(self._batch, seed, sharding)
-            self._build_more(ema, learning_rate, steps_per_update, mean_over)
+            self._build_updates(ema, learning_rate, steps_per_update, smoothing_steps)
             self.graph.add_to_collection(_LOOPS, self)
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns the sharding of each array of the state; None for arrays without one."""
-        values, start = self.form.values, self.form.start
+        values, start = self.form.values, self.form.initial_value
         structure = jax.tree.structure(values)
-        if self._layout is None or self._layout[0] != structure:
+        if self._sharding_cache is None or self._sharding_cache[0] != structure:
             if sharding is not None:
-                found = rules.checked("Loop", self.form.shown, sharding)
+                found = rules.resolve_shardings("Loop", self.form.for_sharding_rules, sharding)
             elif is_function(start):
-                found = [a or b for a, b in zip(placement.fixed(start), placement.of_spec(values), strict=True)]
+                found = [
+                    a or b
+                    for a, b in zip(
+                        placement.fixed_output_shardings(start), placement.shardings_of_spec(values), strict=True
+                    )
+                ]
             else:
-                found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
-            self._layout = structure, found
-        return self._layout[1]
+                found = [specs.placed_sharding(leaf) for leaf in jax.tree.leaves(values)]
+            self._sharding_cache = structure, found
+        return self._sharding_cache[1]
 
     def _build(self, batch: Tensor | None, seed: int | None, sharding: Any) -> None:
-        placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
-        with placement.inside(self.graph.context):
+        placed = lambda spec: placement.with_explicit_shardings(spec, self._shardings(sharding))  # noqa: E731
+        with placement.enter_mesh(self.graph.mesh_context):
             self._example = first_spec(batch)
             _, metrics = self._step.spec(self._example, placed)
         shardings, places = self._shardings(sharding), None
         if any(place is not None for place in shardings):
-            whole = [place or self.graph.home for place in shardings]
+            whole = [place or self.graph.default_sharding for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
             warn_replicated(self.form.values, shardings)
         if summarized := self._step.call_summary:
@@ -131,71 +136,80 @@ class StepGraph:
         warn_weak_types(self.form, self._step.name)
         warn_unchanged(self.form, self._step.name)
         log_devices(places)
-        if self.graph.home is None and not are_placed(batch):
+        if self.graph.default_sharding is None and not has_other_devices(batch):
             warn_one_device()
-        self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
-        self._counted = found = counter_in(self.form.values, self.form.parts.values())
+        self.state = Variable(self.form.initial_value, name=STATE, trainable=False, sharding=places)
+        self._step_counter = found = find_step_counter(self.form.values, self.form.parts.values())
         step = get_global_step()
         if step is None:
             step = create_global_step()
             if found is not None:
-                step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
+                step.initialize_from(
+                    op(lambda value: value.astype(step.dtype))(found.tensor_in(self.state.initial_value))
+                )
         more: list[Any] = [step] if self._step.takes_step else []
         more += [random_key(seed)] if self._step.takes_key else []
-        self._after = after = op(self._step).node(self.state, batch, *more)
+        self._step_result = after = op(self._step).node(self.state, batch, *more)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         # Of metrics that are arrays.
-        self._sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
-        self._of_training = [] if found is None else [found.path]
-        metrics_in = zip(paths.with_paths(self.form.values)[0], accumulating(self.form), strict=True)
-        self._of_training += [path for (path, _), is_metric in metrics_in if is_metric]
+        self._array_sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
+        self._training_paths = [] if found is None else [found.path]
+        metrics_in = zip(paths.flatten_with_paths(self.form.values)[0], accumulator_mask(self.form), strict=True)
+        self._training_paths += [path for (path, _), is_metric in metrics_in if is_metric]
 
-    def _build_more(self, ema: Any, schedule: Any, steps_per_update: Any, mean_over: int | None) -> None:
+    def _build_updates(self, ema: Any, schedule: Any, steps_per_update: Any, smoothing_steps: int | None) -> None:
         """Adds what counts and averages, hyperparameters, learning rates, and groups all updates in `train_op`."""
         step = get_global_step()
         assert step is not None, "_build has made it."
-        updates: list[Any] = [self.state.assign(self._after[0])]
+        updates: list[Any] = [self.state.assign(self._step_result[0])]
         self.means: dict[str, Tensor] = {}
-        self._recent: RecentMeans | None = None
-        if mean_over is not None:
-            self._recent = RecentMeans(self.metrics, arguments.whole("Loop", "mean_over", mean_over, at_least=1))
-            self.means = self._recent.means
-            updates.append(self._recent.moved)
+        self._recent_means: RecentMeans | None = None
+        if smoothing_steps is not None:
+            self._recent_means = RecentMeans(
+                self.metrics, arguments.check_int("Loop", "smoothing_steps", smoothing_steps, at_least=1)
+            )
+            self.means = self._recent_means.means
+            updates.append(self._recent_means.update_op)
         places = hyperparameters(self.state.spec)
-        self._hyperparameters = HyperparametersHook(self.state, self.form.start, places) if places else None
-        after = self._after[0]
+        self._hyperparameters = HyperparametersHook(self.state, self.form.initial_value, places) if places else None
+        after = self._step_result[0]
         names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
-        self._steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
-        counter = self._counted
-        of_state = None if counter is None else CounterHook(counter.of(after), counter.path, steps.made)
-        self._counters = of_state, steps.hook()
-        self._averages = None if ema is None else Averages(ema, self.state, after, self.form, steps)
+        self._optimizer_steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
+        counter = self._step_counter
+        of_state = None if counter is None else CounterHook(counter.tensor_in(after), counter.path, steps.updates_at)
+        self._counter_hooks = of_state, steps.check_hook()
+        self._averages = None if ema is None else MovingAverages(ema, self.state, after, self.form, steps)
         if self._averages is not None:
-            updates.append(self._averages.moved)
-        self._returned = list(self.metrics)
+            updates.append(self._averages.update_op)
+        self._returned_metrics = list(self.metrics)
         rates = learning_rates_of(schedule, self.state, after, step, counter, names)
         if schedule is not None and (double := rates.keys() & self.metrics):
             raise ValueError(
                 f"Loop was given a learning_rate, but the step returns a metric of that name already: {double.pop()}."
             )
-        added = rates | steps.numbers()
+        added = rates | steps.count_tensors()
         self.metrics |= {name: number for name, number in added.items() if name not in self.metrics}
-        if steps.told:
-            _logger.info("Loop: %s.", steps.told)
+        if steps.description:
+            _logger.info("Loop: %s.", steps.description)
         # The variables that a step carries beside the state, by the names of their arguments.
-        found = {"ema": self._averages and self._averages.variable, "mean_over": self._recent and self._recent.ring}
-        self._beside = {name: variable for name, variable in found.items() if variable is not None}
+        found = {
+            "ema": self._averages and self._averages.variable,
+            "smoothing_steps": self._recent_means and self._recent_means.buffer,
+        }
+        self._extra_variables = {name: variable for name, variable in found.items() if variable is not None}
         self.train_op = group(*updates, step.assign_add(1), name="train_op")
         shown = {**self.metrics, **self.means}
-        self._numbers = {name: metric for name, metric in shown.items() if name not in self._sizes}
+        self._scalar_metrics = {name: metric for name, metric in shown.items() if name not in self._array_sizes}
         # A confusion matrix of four classes fits in a line; a larger one goes into a histogram or to a hook.
-        self._short = {name: metric for name, metric in shown.items() if self._sizes.get(name, 0) <= 16}
+        self._short_metrics = {name: metric for name, metric in shown.items() if self._array_sizes.get(name, 0) <= 16}
         for name, metric in shown.items():
-            (summary.scalar if name in self._numbers else summary.histogram)(name, metric)
+            (summary.scalar if name in self._scalar_metrics else summary.histogram)(name, metric)
 
-    def _given_step(self) -> int:
+    def _initial_step(self) -> int:
         """Returns the global step of the given state, as far as it is known without making the state."""
-        counter = None if self._counted is None else jax.tree.leaves(self.form.values)[self._counted.place]
+        counter = (
+            None if self._step_counter is None else jax.tree.leaves(self.form.values)[self._step_counter.leaf_index]
+        )
         return 0 if counter is None or isinstance(counter, jax.ShapeDtypeStruct) else int(counter)
 
     def state_in(self, session: Session) -> StateValues:
@@ -218,12 +232,12 @@ class StepGraph:
 
         Example:
             >>> import hookline as hl, numpy as np
-            >>> batches = hl.data.arrays(np.ones(64, np.float32), 1)
+            >>> batches = hl.data.from_arrays(np.ones(64, np.float32), 1)
             >>> loop = hl.train.Loop(lambda w, batch: (w + 1, {}), np.zeros(()), batches, steps_per_update=4)
             >>> loop.step_of_update(10)
             40
         """
-        return self._steps.step_of(update)
+        return self._optimizer_steps.step_of(update)
 
     @property
     def averaged(self) -> Tensor | None:
@@ -236,19 +250,19 @@ def loop_of(graph: Graph) -> StepGraph | None:
     return next(iter(graph.get_collection(_LOOPS)), None)
 
 
-def warn_weak_types(form: Tree | NnxObjects, step: str) -> None:
+def warn_weak_types(form: PytreeState | NnxState, step: str) -> None:
     """Warns of numbers without a fixed type for which a hand-written loop compiles its second step again."""
-    if form.recompiling:
+    if form.retyped:
         _logger.warning(
             "Loop: the state has numbers that %s returns in another type: %s. Here they have it from the start; a "
             "hand-written loop would compile its second step again. Give arrays of that type, such as "
             "jnp.zeros((), 'float32').",
             step,
-            ", ".join(f"{path} ({dtype})" for path, dtype in form.recompiling.items()),
+            ", ".join(f"{path} ({dtype})" for path, dtype in form.retyped.items()),
         )
 
 
-def warn_unchanged(form: Tree | NnxObjects, step: str) -> None:
+def warn_unchanged(form: PytreeState | NnxState, step: str) -> None:
     """Warns of parts of the state that do not come back from the step."""
     if form.unchanged:
         first = form.unchanged[0]
@@ -286,7 +300,7 @@ def log_devices(places: Any) -> None:
     """Logs the devices of the state, if there are several."""
     names = contents.device_names({device for place in jax.tree.leaves(places) for device in place.device_set})
     if len(names) > 1:
-        _logger.info("Loop: the state is on %s, and is trained there.", contents.shown_devices(names))
+        _logger.info("Loop: the state is on %s, and is trained there.", contents.format_devices(names))
 
 
 @functools.cache  # Once is enough, for all loops of a process.
@@ -294,7 +308,7 @@ def warn_one_device() -> None:
     """Warns that one of several devices is used, because neither the state nor the batches have a sharding."""
     default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     count = jax.local_device_count()
-    if count > 1 and default is None and not placement.is_in_step():
+    if count > 1 and default is None and not placement.is_spmd():
         _logger.warning(
             "Loop: the state and the batches are on one device, %s, of %d. To train on all of them: mesh = "
             "jax.make_mesh((%d,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., "

@@ -132,7 +132,7 @@ def split_result(
         returned, labels = (returned,), (labels,)
     if not isinstance(labels, tuple) or len(labels) != len(returned):
         labels = (None,) * len(returned)
-    reading = _Result(before, names, list(returned), labels).reading()
+    reading = _ResultReader(before, names, list(returned), labels).reading()
     rest = [place for place in range(len(returned)) if place not in reading.places]
     return reading.found, named_losses([returned[place] for place in rest], [labels[place] for place in rest])
 
@@ -156,7 +156,7 @@ class _Reading(NamedTuple):
         return f"`return {', '.join(self.shown)}`"
 
 
-class _Result:
+class _ResultReader:
     """The values that a step returned, and the parts of the state."""
 
     def __init__(self, before: Sequence[Any], names: Sequence[str], items: list[Any], labels: Sequence[Labels]) -> None:
@@ -267,13 +267,13 @@ class _Result:
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
             name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
             label = self._labels[place]
-            words = _words(label) if isinstance(label, str) else set()
-            if words and words == _words(name):
+            words = _stem_words(label) if isinstance(label, str) else set()
+            if words and words == _stem_words(name):
                 continue
-            if others := [other for other in reading.found if words and words == _words(other)]:
+            if others := [other for other in reading.found if words and words == _stem_words(other)]:
                 self._refuse_names(name, others[0])
             # Of one part alone nothing else may be missing.
-            is_other = bool(words) and len(self._before) > 1 and words.isdisjoint(_words(name))
+            is_other = bool(words) and len(self._before) > 1 and words.isdisjoint(_stem_words(name))
             is_odd = not is_sure or (is_other and not self._are_named(reading))
             if is_likely and (self._is_no_part(reading, place) or (is_at_end and is_odd)):
                 shown = [*reading.shown]
@@ -373,7 +373,7 @@ def _resembles(part: Any, item: Any, is_short: bool) -> bool:
     if _is_leaf(part) or _is_leaf(item):
         both = _is_leaf(part) and is_value(part) and is_value(item)
         return both and (is_short or np.shape(part) == np.shape(item))
-    has, other = ({path for path, _ in paths.with_paths(tree)[0]} for tree in (part, item))
+    has, other = ({path for path, _ in paths.flatten_with_paths(tree)[0]} for tree in (part, item))
     return _is_like(part, item) or not has.isdisjoint(other)
 
 
@@ -386,7 +386,7 @@ def _is_inexact(part: Any) -> bool:
     return bool(leaves) and all(is_value(leaf) and jnp.issubdtype(dtype_of(leaf), jnp.inexact) for leaf in leaves)
 
 
-def _words(name: str) -> set[str]:
+def _stem_words(name: str) -> set[str]:
     """Returns what a variable's name says of its value: `new_params2` is params."""
     return {word.rstrip("s") for word in re.split(r"[_\d\W]+", name.lower())} - _NO_NAMES
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
+from hookline.hooks.only_for import unwrap
 from hookline.hooks.trigger import Trigger
-from hookline.hooks.when import bare
 from hookline.session import Session
 from hookline.signals import interrupts
 
@@ -27,21 +27,21 @@ CALLBACKS = (
     "on_trigger",
     "end",
     "on_exception",
-    "save_last",
+    "save_on_failure",
     "after_close",
 )
 """The callbacks of a hook. Each is optional."""
 
-_NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+_LAZY_FUNCTIONS = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
+def call_after_create_session(hook: Any, session: Session, coord: Coordinator) -> None:
     """Calls the `after_create_session` of a hook, if it has one.
 
     Raises:
         RuntimeError: The hook has closed the session.
     """
-    after_create_session = override(hook, "after_create_session")
+    after_create_session = overridden_callback(hook, "after_create_session")
     if after_create_session is not None:
         after_create_session(session, coord)
     if session.closed:
@@ -51,7 +51,7 @@ def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
         )
 
 
-def override(hook: Any, name: str) -> Callback | None:
+def overridden_callback(hook: Any, name: str) -> Callback | None:
     """Returns the bound callback `name` of a hook, or None if it is missing or the no-op of `SessionRunHook`."""
     callback = getattr(hook, name, None)
     if callback is None:
@@ -59,13 +59,13 @@ def override(hook: Any, name: str) -> Callback | None:
     inherited = getattr(SessionRunHook, name, None)
     if inherited is not None and getattr(callback, "__func__", None) is inherited:
         return None
-    interrupts.users(callback)
+    interrupts.mark_user_function(callback)
     return callback
 
 
 def describe(hook: Any) -> str:
     """Returns the description of a hook for messages, to follow an article."""
-    return f"hook {type(bare(hook)).__name__}"
+    return f"hook {type(unwrap(hook)).__name__}"
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
@@ -82,23 +82,23 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
         raise TypeError(f"{argument} must be a list of hooks, got {hooks!r}. Put it in a list.")
     checked = tuple(hooks)
     for position, hook in enumerate(checked):
-        _check(f"{argument}[{position}]", hook)
-        interrupts.users_class(type(bare(hook)))
-    check_distinct(checked, argument)
+        _check_hook(f"{argument}[{position}]", hook)
+        interrupts.mark_user_class(type(unwrap(hook)))
+    check_unique_identities(checked, argument)
     return checked
 
 
-def check_distinct(hooks: Sequence[Any], argument: str) -> None:
+def check_unique_identities(hooks: Sequence[Any], argument: str) -> None:
     """Raises `ValueError` if hooks have the same identity, and one of them keeps a state."""
-    for places in namesakes(hooks).values():
-        found = [bare(hooks[place]) for place in places]
+    for places in indices_by_identity(hooks).values():
+        found = [unwrap(hooks[place]) for place in places]
         # The same hook twice is an error of its own.
         if len({id(hook) for hook in found}) > 1 and any(map(_keeps_state, found)):
-            raise indistinct(hooks, places, argument)
+            raise duplicate_identity_error(hooks, places, argument)
 
 
 def _keeps_state(hook: Any) -> bool:
-    return override(hook, "get_state") is not None and getattr(hook, "_keeps_state", True)
+    return overridden_callback(hook, "get_state") is not None and getattr(hook, "_keeps_state", True)
 
 
 def is_hook(candidate: Any) -> bool:
@@ -106,7 +106,7 @@ def is_hook(candidate: Any) -> bool:
     return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
 
 
-def _check(place: str, hook: Any) -> None:
+def _check_hook(place: str, hook: Any) -> None:
     if inspect.isclass(hook):
         raise TypeError(f"{place} is the class {hook.__name__}, not an instance of it: write {hook.__name__}(...).")
     if inspect.isroutine(hook):
@@ -123,7 +123,7 @@ def _check(place: str, hook: Any) -> None:
         )
     for name in CALLBACKS:
         callback = getattr(hook, name, None)
-        if any(is_kind(callback) for is_kind in _NOT_RUN_BY_A_CALL):
+        if any(is_kind(callback) for is_kind in _LAZY_FUNCTIONS):
             raise TypeError(
                 f"{place}, a {type(hook).__name__}, has a {name} that calling does not run: it is a generator or "
                 "coroutine function. Take out yield and async."
@@ -133,24 +133,24 @@ def _check(place: str, hook: Any) -> None:
 def declared_trigger(hook: Any) -> Trigger | None:
     """Returns the trigger that the session keeps for a hook; None if it has none, or does nothing when it fires."""
     trigger = getattr(hook, "trigger", None)
-    return trigger if isinstance(trigger, Trigger) and declares(hook) else None
+    return trigger if isinstance(trigger, Trigger) and acts_on_trigger(hook) else None
 
 
-def declares(hook: Any) -> bool:
+def acts_on_trigger(hook: Any) -> bool:
     """Returns whether a hook acts when its trigger fires; a hook with nothing but a `trigger` asks it itself."""
-    called = override(hook, "on_trigger") or override(hook, "before_trigger")
+    called = overridden_callback(hook, "on_trigger") or overridden_callback(hook, "before_trigger")
     return called is not None or getattr(hook, "fetches", None) is not None
 
 
 # Identity: whose a state in a checkpoint is --------------------------------------------------------------------
 
 
-def kind_of(hook: Any) -> str:
+def class_name_of(hook: Any) -> str:
     """Returns the name of a hook's class, with its module.
 
     Those of hookline are known without theirs, so that a checkpoint does not depend on the folder that one lies in.
     """
-    kind = type(bare(hook))
+    kind = type(unwrap(hook))
     module = "hookline" if kind.__module__.startswith("hookline.") else kind.__module__
     return f"{module}.{kind.__qualname__}"
 
@@ -167,19 +167,19 @@ def identity(hook: Any) -> str:
         >>> identity(Keeper()).rpartition(".")[2]
         'Keeper[loss]'
     """
-    key = _key(hook)
-    return kind_of(hook) if key is None else f"{kind_of(hook)}[{key}]"
+    key = _state_key(hook)
+    return class_name_of(hook) if key is None else f"{class_name_of(hook)}[{key}]"
 
 
-def _key(hook: Any) -> str | None:
+def _state_key(hook: Any) -> str | None:
     key = getattr(hook, "state_key", None)
     if key is not None and not (isinstance(key, str) and key):
-        raise TypeError(f"The hook {type(bare(hook)).__name__} must have a text or None as state_key, got {key!r}.")
+        raise TypeError(f"The hook {type(unwrap(hook)).__name__} must have a text or None as state_key, got {key!r}.")
     name = getattr(hook, "name", None)
     return key or (name if isinstance(name, str) and name else None)
 
 
-def namesakes(hooks: Sequence[Any]) -> dict[str, list[int]]:
+def indices_by_identity(hooks: Sequence[Any]) -> dict[str, list[int]]:
     """Returns the places of the hooks of each identity."""
     places: dict[str, list[int]] = {}
     for place, hook in enumerate(hooks):
@@ -187,46 +187,48 @@ def namesakes(hooks: Sequence[Any]) -> dict[str, list[int]]:
     return places
 
 
-def indistinct(hooks: Sequence[Any], places: Sequence[int], argument: str) -> ValueError:
+def duplicate_identity_error(hooks: Sequence[Any], indices: Sequence[int], argument: str) -> ValueError:
     """Returns the error for hooks with a state that share an identity."""
-    hook = bare(hooks[places[0]])
-    by_name = getattr(hook, "state_key", None) is None and _key(hook) is not None
+    hook = unwrap(hooks[indices[0]])
+    by_name = getattr(hook, "state_key", None) is None and _state_key(hook) is not None
     remedy = (
-        f'another name: name="..." (it is {_key(hook)!r} in both)' if by_name else 'a state_key: hook.state_key = "..."'
+        f'another name: name="..." (it is {_state_key(hook)!r} in both)'
+        if by_name
+        else 'a state_key: hook.state_key = "..."'
     )
-    listed = " and ".join(f"{argument}[{place}]" for place in places)
+    listed = " and ".join(f"{argument}[{place}]" for place in indices)
     return ValueError(
         f"{listed} are hooks that a checkpoint could not tell apart: each is {identity(hook)}, and their states could "
         f"get mixed up at a resume. Give one of them {remedy}."
     )
 
 
-_OF_THE_CHIEF = ("after_run", "end", "save_last")
+_CHIEF_ONLY = ("after_run", "end", "save_on_failure")
 
 
-def silenced(hook: Any) -> Any:
+def chief_only(hook: Any) -> Any:
     """Makes a hook request the same values as on the chief, and do nothing with them; returns it.
 
     Its `on_trigger`, `after_run` and `end` are called on the chief alone. All other callbacks are called, so that the
     same runs have the same fetches in all processes: the hook's requests must not depend on effects of these three.
     """
-    callbacks: dict[str, Any] = dict.fromkeys(_OF_THE_CHIEF)
-    if override(hook, "on_trigger") is not None:
+    callbacks: dict[str, Any] = dict.fromkeys(_CHIEF_ONLY)
+    if overridden_callback(hook, "on_trigger") is not None:
         callbacks["on_trigger"] = lambda firing: None
-    return with_callbacks(hook, callbacks)
+    return replace_callbacks(hook, callbacks)
 
 
-def with_callbacks(hook: Any, callbacks: dict[str, Any]) -> Any:
+def replace_callbacks(hook: Any, callbacks: dict[str, Any]) -> Any:
     """Gives a hook other callbacks and returns it; if it can have no attributes, one of the same name in its place."""
     if hasattr(hook, "__dict__"):
         vars(hook).update(callbacks)
         return hook
     kind = type(hook)
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (_StandIn,), named)(hook, callbacks)
+    return type(kind.__name__, (_HookProxy,), named)(hook, callbacks)
 
 
-class _StandIn:
+class _HookProxy:
     def __init__(self, hook: Any, callbacks: dict[str, Any]) -> None:
         vars(self).update(callbacks, _hook=hook)
 

@@ -8,36 +8,36 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from hookline import clock
-from hookline.session import CHANGED, DeferredResults, LowLevel
+from hookline.session import STEP_MISMATCH, Backend, DeferredResults
 from hookline.summary.writer_cache import WriterScope
 
-NOT_RUN = object()
+SLOW_PATH = object()
 """Returned in place of results: hooks must be asked first."""
 
-Make = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
+FastRunFunction = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
 """Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`; see `CachedStep.run`."""
 
-_NOTHING = object()
+_NO_FETCHES = object()
 
 
-class FastRuns(NamedTuple):
+class FastPathLimits(NamedTuple):
     """The runs that may take the fast path: no hook fires on them.
 
     Args:
-        most: The number of runs from which on none may begin. If a run may hold several steps, each of them counts.
-        until: The reading of the clock at which they end.
-        step: The global step before the first; None in a graph without one.
-        gain: The increase of the global step in each of them.
+        max_runs: The number of runs from which on none may begin. If a run may hold several steps, each of them counts.
+        deadline: The reading of the clock at which they end.
+        start_step: The global step before the first; None in a graph without one.
+        step_delta: The increase of the global step in each of them.
         latched_count: The session's count of latched latches; they end when it changes.
-        awaited: Deferred results of hooks; they end when one arrives.
+        pending_results: Deferred results of hooks; they end when one arrives.
     """
 
-    most: float = math.inf
-    until: float = math.inf
-    step: int | None = None
-    gain: int = 0
+    max_runs: float = math.inf
+    deadline: float = math.inf
+    start_step: int | None = None
+    step_delta: int = 0
     latched_count: int = 0
-    awaited: tuple[DeferredResults, ...] = ()
+    pending_results: tuple[DeferredResults, ...] = ()
 
 
 class FastPath:
@@ -64,66 +64,78 @@ class FastPath:
 
     Attributes:
         scope: As above.
-        is_open: Whether the fast path was begun and has not ended; an interrupted one is still open.
-        made: The number of runs made since the last `begin`.
-        writes: The session's count of writes before the last of these runs.
+        is_active: Whether the fast path was begun and has not ended; an interrupted one is still open.
+        num_runs: The number of runs made since the last `begin`.
+        writes_before: The session's count of writes before the last of these runs.
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self.scope = scope
-        self.writes = self.made = 0
+        self.writes_before = self.num_runs = 0
         self.end()
 
-    def begin(self, low: LowLevel, fetches: Any, runs: FastRuns, make: Make, *, feeds: bool = False) -> None:
+    def begin(
+        self,
+        backend: Backend,
+        fetches: Any,
+        limits: FastPathLimits,
+        run_one: FastRunFunction,
+        *,
+        allow_feeds: bool = False,
+    ) -> None:
         """Begins the fast path, for runs of these fetches.
 
         Args:
-            low: The low-level interface of the raw session.
+            backend: The low-level interface of the raw session.
             fetches: The fetches.
-            runs: The runs that may take it.
-            make: Makes one of them.
-            feeds: Whether they may be fed.
+            limits: The runs that may take it.
+            run_one: Makes one of them.
+            allow_feeds: Whether they may be fed.
         """
-        self._low, self._make, self._feeds, self.is_open = low, make, feeds, True
-        self._begins_at, self._gain, self._latched_count = runs.step, runs.gain, runs.latched_count
-        self._signs = [awaited.is_ready for awaited in runs.awaited]
-        if runs.until < math.inf:
-            self._signs.append(partial(clock.has_come, runs.until))
-        self._runs, self._fetches = runs.most, fetches
+        self._backend, self._run_one, self._allow_feeds, self.is_active = backend, run_one, allow_feeds, True
+        self._start_step, self._step_delta, self._latched_count = (
+            limits.start_step,
+            limits.step_delta,
+            limits.latched_count,
+        )
+        self._stop_conditions = [awaited.is_ready for awaited in limits.pending_results]
+        if limits.deadline < math.inf:
+            self._stop_conditions.append(partial(clock.is_past, limits.deadline))
+        self._max_runs, self._fetches = limits.max_runs, fetches
 
     def end(self) -> int:
         """Ends the fast path, and forgets the session; returns the number of runs made."""
-        made = self.made
-        self._fetches: Any = _NOTHING
-        self.is_open = self._feeds = False
-        self._low: Any = None
-        self._make: Make = lambda feed_dict, expected, following: CHANGED
-        self._signs: list[Callable[[], bool]] = []
-        self._runs = 0.0
-        self._begins_at: int | None = None
-        self.made = self._gain = self._latched_count = 0
+        made = self.num_runs
+        self._fetches: Any = _NO_FETCHES
+        self.is_active = self._allow_feeds = False
+        self._backend: Any = None
+        self._run_one: FastRunFunction = lambda feed_dict, expected, following: STEP_MISMATCH
+        self._stop_conditions: list[Callable[[], bool]] = []
+        self._max_runs = 0.0
+        self._start_step: int | None = None
+        self.num_runs = self._step_delta = self._latched_count = 0
         return made
 
-    def interrupt(self) -> None:
+    def stop(self) -> None:
         """Stops the fast path; `end` still returns the number of runs made."""
-        self._runs = 0.0
+        self._max_runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run and returns the caller's results; or `NOT_RUN`."""
-        made = self.made
-        if fetches is not self._fetches or made >= self._runs or (feed_dict and not self._feeds):
-            return NOT_RUN
-        for has_come in self._signs:
+        """Makes a run and returns the caller's results; or `SLOW_PATH`."""
+        made = self.num_runs
+        if fetches is not self._fetches or made >= self._max_runs or (feed_dict and not self._allow_feeds):
+            return SLOW_PATH
+        for has_come in self._stop_conditions:
             if has_come():
-                return NOT_RUN
-        low = self._low
-        self.writes = low.writes
+                return SLOW_PATH
+        low = self._backend
+        self.writes_before = low.write_count
         if low.latched_count != self._latched_count:  # A latch has latched.
-            return NOT_RUN
-        begins_at = self._begins_at
-        expected = None if begins_at is None else begins_at + self._gain * made
-        found = self._make(feed_dict, expected, self._runs - made)
-        if found is CHANGED:  # Other code has set the step, or a run has gained more than expected.
-            return NOT_RUN
-        self.made += found[2]
+            return SLOW_PATH
+        begins_at = self._start_step
+        expected = None if begins_at is None else begins_at + self._step_delta * made
+        found = self._run_one(feed_dict, expected, self._max_runs - made)
+        if found is STEP_MISMATCH:  # Other code has set the step, or a run has gained more than expected.
+            return SLOW_PATH
+        self.num_runs += found[2]
         return found[0]

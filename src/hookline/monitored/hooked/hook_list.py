@@ -10,33 +10,33 @@ from typing import Any
 
 from hookline import log
 from hookline.coordination import Coordinator
-from hookline.hooks.base import own_trigger
+from hookline.hooks.base import instance_trigger
+from hookline.hooks.only_for import BoundHook, unwrap
 from hookline.hooks.trigger import Trigger
-from hookline.hooks.when import BoundHook, bare
 from hookline.monitored.hooked.callbacks import (
     Callback,
+    call_after_create_session,
     checked_hooks,
-    create_for,
     declared_trigger,
     describe,
-    override,
+    overridden_callback,
 )
 from hookline.monitored.hooked.hook_states import HookStates
 from hookline.session import Session
-from hookline.session.plan.fetches import leaves
+from hookline.session.plan.fetches import iter_fetches
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 
 class HookList:
-    """The hooks of one monitored session, in list order unless a hook declares another; see `in_order`.
+    """The hooks of one monitored session, in list order unless a hook declares another; see `sort_hooks`.
 
     A missing method and the no-op of `SessionRunHook` are never called. Hooks need not inherit from `SessionRunHook`.
 
     Args:
         hooks: The hooks; None for none.
-        wraps: Wraps each callback of a run, given its hook and its name; by default none is wrapped.
-        before: The hooks of the open session before one was added.
+        wrap_callback: Wraps each callback of a run, given its hook and its name; by default none is wrapped.
+        previous: The hooks of the open session before one was added.
 
     Attributes:
         hooks: The hooks, in calling order.
@@ -63,28 +63,28 @@ class HookList:
     def __init__(
         self,
         hooks: Iterable[Any] | None,
-        wraps: Callable[[Any, str, Callback], Callback] | None = None,
-        before: HookList | None = None,
+        wrap_callback: Callable[[Any, str, Callback], Callback] | None = None,
+        previous: HookList | None = None,
     ) -> None:
-        self.wraps = wraps
-        self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
-        self._bare = [bare(hook) for hook in self.hooks]
-        self.states = HookStates(self.hooks, before and before.states)
+        self.wrap_callback = wrap_callback
+        self.hooks: tuple[Any, ...] = sort_hooks(checked_hooks(hooks))
+        self._bare = [unwrap(hook) for hook in self.hooks]
+        self.states = HookStates(self.hooks, previous and previous.states)
         self._owner: weakref.ref[object] | None = None
 
-    def overrides(self, name: str) -> list[tuple[Any, Callback]]:
+    def callbacks(self, name: str) -> list[tuple[Any, Callback]]:
         """Returns the hooks that really have the callback `name`, each with its bound method."""
-        found = ((hook, override(hook, name)) for hook in self.hooks)
+        found = ((hook, overridden_callback(hook, name)) for hook in self.hooks)
         return [(hook, callback) for hook, callback in found if callback is not None]
 
-    def of_a_run(self, hook: Any, name: str) -> Callback | None:
+    def run_callback(self, hook: Any, name: str) -> Callback | None:
         """Returns a callback of a run as `override` does, wrapped if this list wraps them."""
-        found = override(hook, name)
-        return found if found is None or self.wraps is None else self.wraps(hook, name, found)
+        found = overridden_callback(hook, name)
+        return found if found is None or self.wrap_callback is None else self.wrap_callback(hook, name, found)
 
     def begin(self) -> None:
         """Calls every `begin`."""
-        for _, begin in self.overrides("begin"):
+        for _, begin in self.callbacks("begin"):
             begin()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -94,7 +94,7 @@ class HookList:
             RuntimeError: A hook has closed the session.
         """
         for hook in self.hooks:
-            create_for(hook, session, coord)
+            call_after_create_session(hook, session, coord)
 
     def end(self, session: Session) -> list[BaseException]:
         """Calls every `end`, even if others raise.
@@ -103,23 +103,23 @@ class HookList:
             Their errors, in order.
         """
         failures = []
-        for hook, end in self.overrides("end"):
+        for hook, end in self.callbacks("end"):
             try:
                 end(session)
             except BaseException as exc:  # The other hooks must give back what they hold.
-                failure = session.lowlevel.map_error(exc)
+                failure = session.backend.map_error(exc)
                 failure.add_note(f"Raised by end() of the {describe(hook)}.")
                 failures.append(failure)
         return failures
 
     @property
-    def savers(self) -> list[Callback]:
-        """The `save_last` callbacks, which save a last checkpoint after a failure."""
-        return [save_last for _, save_last in self.overrides("save_last")]
+    def save_on_failure_callbacks(self) -> list[Callback]:
+        """The `save_on_failure` callbacks, which save a last checkpoint after a failure."""
+        return [save_on_failure for _, save_on_failure in self.callbacks("save_on_failure")]
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Calls every `on_exception`, the last hook first; their errors are logged."""
-        for hook, on_exception in reversed(self.overrides("on_exception")):
+        for hook, on_exception in reversed(self.callbacks("on_exception")):
             try:
                 on_exception(session, exception)
             except BaseException:  # Even after a second Ctrl-C, the other hooks are still called.
@@ -139,7 +139,7 @@ class HookList:
                 trigger that they must not share.
         """
         with _lock:
-            mine, others = _served(owner)
+            mine, others = _claimed_hooks(owner)
             for position, hook in enumerate(self._bare):
                 if any(hook is earlier for earlier in self._bare[:position]):
                     raise RuntimeError(
@@ -153,14 +153,14 @@ class HookList:
                     )
             kept = [getattr(hook, "trigger", None) for hook in mine]
             for hook in self._bare:
-                own_trigger(hook)
+                instance_trigger(hook)
             self._check_triggers(others)
             for trigger in map(declared_trigger, self._bare):
                 # It forgets its phase of an earlier session.
                 if trigger is not None and not any(trigger is known for known in kept):
                     trigger.reset()
             self._owner = weakref.ref(owner)
-            _claimed.add(self)
+            _claimed_lists.add(self)
 
     def check_triggers(self) -> None:
         """Checks the triggers again, which `begin` and `after_create_session` may have set.
@@ -170,13 +170,13 @@ class HookList:
         """
         with _lock:
             owner = self._owner and self._owner()
-            self._check_triggers(_served(owner)[1] if owner is not None else [])
+            self._check_triggers(_claimed_hooks(owner)[1] if owner is not None else [])
 
     def _check_triggers(self, others: list[Any]) -> None:
-        elsewhere = {id(part) for other in others for part in _parts(other)}
+        elsewhere = {id(part) for other in others for part in _leaf_triggers(other)}
         first: dict[int, Any] = {}
         for hook in self.hooks:
-            for part in _parts(hook):
+            for part in _leaf_triggers(hook):
                 if id(part) in elsewhere:
                     raise RuntimeError(
                         f"The trigger {part!r} of the {describe(hook)} serves another session that is still open: a "
@@ -186,7 +186,7 @@ class HookList:
                 other = first.setdefault(id(part), hook)
                 if other.trigger is not hook.trigger:
                     how = "as a part"
-                elif _bound_to(other) != _bound_to(hook):
+                elif _bound_operation_names(other) != _bound_operation_names(hook):
                     how = "and take part in different runs"
                 else:
                     continue
@@ -198,12 +198,12 @@ class HookList:
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
         with _lock:
-            _claimed.discard(self)
+            _claimed_lists.discard(self)
 
     def after_close(self) -> list[BaseException]:
         """Calls every `after_close`, even if others raise; returns their errors, in order."""
         failures: list[BaseException] = []
-        for hook, after_close in self.overrides("after_close"):
+        for hook, after_close in self.callbacks("after_close"):
             try:
                 after_close()
             except BaseException as failure:  # The other hooks must give back what they hold.
@@ -212,26 +212,28 @@ class HookList:
         return failures
 
 
-def _parts(hook: Any) -> list[Trigger]:
+def _leaf_triggers(hook: Any) -> list[Trigger]:
     trigger = getattr(hook, "trigger", None)
     return trigger.leaves() if isinstance(trigger, Trigger) else []
 
 
-def _bound_to(hook: Any) -> set[str] | None:
+def _bound_operation_names(hook: Any) -> set[str] | None:
     """Returns the names of the operations to whose runs a hook is bound; None if it takes part in all runs."""
-    return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if isinstance(hook, BoundHook) else None
+    return (
+        {getattr(leaf, "name", leaf) for leaf in iter_fetches(hook.bound_to)} if isinstance(hook, BoundHook) else None
+    )
 
 
 # The lists of open sessions, and of sessions dropped without being closed, whose owners are gone.
-_claimed: weakref.WeakSet[HookList] = weakref.WeakSet()
+_claimed_lists: weakref.WeakSet[HookList] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
-def _served(owner: object) -> tuple[list[Any], list[Any]]:
+def _claimed_hooks(owner: object) -> tuple[list[Any], list[Any]]:
     """Returns the hooks that this live session has claimed, and the hooks of all others, without their bindings."""
     mine: list[Any] = []
     others: list[Any] = []
-    for hooks in _claimed:
+    for hooks in _claimed_lists:
         known = hooks._owner and hooks._owner()
         if known is not None:
             (mine if known is owner else others).extend(hooks._bare)
@@ -240,12 +242,12 @@ def _served(owner: object) -> tuple[list[Any], list[Any]]:
 
 def is_claimed(hook: Any) -> bool:
     """Returns whether an open monitored session has the hook itself in its list, not inside another hook."""
-    hook = bare(hook)
+    hook = unwrap(hook)
     with _lock:
-        return any(hook is claimed for claimed in _served(None)[1])
+        return any(hook is claimed for claimed in _claimed_hooks(None)[1])
 
 
-def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
+def sort_hooks(hooks: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the hooks in calling order: list order, unless `comes_after` or `comes_before` demands another.
 
     A hook that must follow others comes directly after the last of them; no other hook moves.
@@ -263,10 +265,10 @@ def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
         ...     def after_run(self, run_context, run_values): ...
         >>> class Check(Save):
         ...     comes_before = Save
-        >>> [type(hook).__name__ for hook in in_order([Save(), Check()])]
+        >>> [type(hook).__name__ for hook in sort_hooks([Save(), Check()])]
         ['Check', 'Save']
     """
-    waits_for = _declared(hooks)
+    waits_for = _predecessors(hooks)
     if not any(waits_for):
         return tuple(hooks)
     left, order = list(range(len(hooks))), []
@@ -274,22 +276,22 @@ def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
         free = next((i for i in left if not waits_for[i].intersection(left)), None)
         if free is None:
             raise RuntimeError(
-                f"The hooks cannot be put in order: {_cycle(hooks, waits_for, left)}. Change their comes_after or "
-                "comes_before."
+                f"The hooks cannot be put in order: {_describe_cycle(hooks, waits_for, left)}. Change their "
+                "comes_after or comes_before."
             )
         left.remove(free)
         order.append(hooks[free])
     return tuple(order)
 
 
-def _declared(hooks: Sequence[Any]) -> list[set[int]]:
+def _predecessors(hooks: Sequence[Any]) -> list[set[int]]:
     """Returns, for each hook, the indices of the hooks that must come before it."""
     waits_for: list[set[int]] = [set() for _ in hooks]
     for i, hook in enumerate(hooks):
         for name in ("comes_after", "comes_before"):
             for target in _targets(hook, name):
                 for j, other in enumerate(hooks):
-                    if j != i and _is_meant(other, target):
+                    if j != i and _matches(other, target):
                         waits_for[i if name == "comes_after" else j].add(j if name == "comes_after" else i)
     return waits_for
 
@@ -305,11 +307,11 @@ def _targets(hook: Any, name: str) -> tuple[Any, ...]:
     return targets
 
 
-def _is_meant(hook: Any, target: Any) -> bool:
-    return isinstance(bare(hook), target) if isinstance(target, type) else bare(target) is bare(hook)
+def _matches(hook: Any, target: Any) -> bool:
+    return isinstance(unwrap(hook), target) if isinstance(target, type) else unwrap(target) is unwrap(hook)
 
 
-def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
+def _describe_cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
     """Describes a cycle of hooks that must each come after the next."""
     chain = [left[0]]
     while chain.count(chain[-1]) == 1:
@@ -319,4 +321,4 @@ def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[i
 
 
 def _name(hook: Any) -> str:
-    return type(bare(hook)).__name__
+    return type(unwrap(hook)).__name__

@@ -9,10 +9,16 @@ import jax
 import numpy as np
 
 from hookline import log
-from hookline.coordination import peers
-from hookline.monitored.hooked.callbacks import check_distinct, declared_trigger, describe, namesakes, override
+from hookline.coordination import process_group
+from hookline.monitored.hooked.callbacks import (
+    check_unique_identities,
+    declared_trigger,
+    describe,
+    indices_by_identity,
+    overridden_callback,
+)
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 _STATE, _PHASE, _PHASES, _STEP = "state", "trigger", "triggers", "step"
 
@@ -27,7 +33,7 @@ class HookStates:
 
     Args:
         hooks: The hooks.
-        before: The states of the hooks that an open session had before another one was added.
+        previous: The states of the hooks that an open session had before another one was added.
 
     Example:
         Saved by hooks A[x], A[y] and B; restored where the hooks are A[y], A[z] and C:
@@ -38,27 +44,27 @@ class HookStates:
             B, C   as A[x], A[z]
     """
 
-    def __init__(self, hooks: Sequence[Any], before: HookStates | None = None) -> None:
+    def __init__(self, hooks: Sequence[Any], previous: HookStates | None = None) -> None:
         self._hooks = hooks
         # The entries that no hook has taken, and the names that were logged. The list before keeps its own entries:
         # the hook that is added may fail, and then its state stays.
-        self._left: dict[str, dict[str, Any]] = {} if before is None else dict(before._left)
-        self._named: set[str] = set() if before is None else before._named
+        self._unclaimed: dict[str, dict[str, Any]] = {} if previous is None else dict(previous._unclaimed)
+        self._logged_names: set[str] = set() if previous is None else previous._logged_names
 
-    def taken(self, step: int | None = None) -> dict[str, Any]:
+    def collect(self, step: int | None = None) -> dict[str, Any]:
         """Returns the entries for a checkpoint of this global step; None in a graph without one."""
         found: dict[str, Any] = {
             name: {part: entry[part] for part in (_STATE, _STEP) if part in entry}
-            for name, entry in self._left.items()
+            for name, entry in self._unclaimed.items()
             if _STATE in entry
         }
-        for name, places in namesakes(self._hooks).items():
+        for name, places in indices_by_identity(self._hooks).items():
             hooks = [self._hooks[place] for place in places]
-            phases = [_phase(hook, step) for hook in hooks]
+            phases = [_trigger_state(hook, step) for hook in hooks]
             entry: dict[str, Any] = {}
             if any(phases):
                 entry = {_PHASES: phases} if len(hooks) > 1 else {_PHASE: phases[0]}
-            get_state = override(hooks[0], "get_state") if len(hooks) == 1 else None
+            get_state = overridden_callback(hooks[0], "get_state") if len(hooks) == 1 else None
             state = None if get_state is None else get_state()
             if state is not None:
                 entry[_STATE] = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, state)
@@ -75,104 +81,104 @@ class HookStates:
                 same: a chief that has lost its session goes on from servers, and restores nothing.
             step: The global step of the checkpoint; None in a graph without one.
         """
-        check_distinct(self._hooks, "hooks")  # Again, because `begin` may have set their keys.
+        check_unique_identities(self._hooks, "hooks")  # Again, because `begin` may have set their keys.
         if not states:
             return
-        self._left = {name: dict(entry) for name, entry in states.items()}
-        for entry in self._left.values():
+        self._unclaimed = {name: dict(entry) for name, entry in states.items()}
+        for entry in self._unclaimed.values():
             if step is not None:
                 entry.setdefault(_STEP, step)
-        unclear = self.give(self._hooks, step)
-        if unclear and peers.speaks():
+        unclear = self.assign(self._hooks, step)
+        if unclear and process_group.is_primary():
             logger.warning(
                 "The checkpoint does not show whose these phases of triggers are, so they begin anew: %s.",
                 ", ".join(sorted(unclear)),
             )
-        kept = {name for name, entry in self._left.items() if _STATE in entry}
-        if not kept <= self._named and peers.speaks():
+        kept = {name for name, entry in self._unclaimed.items() if _STATE in entry}
+        if not kept <= self._logged_names and process_group.is_primary():
             logger.info(
                 "The checkpoint has states of hooks that are not here: %s. Later checkpoints keep them.",
                 ", ".join(sorted(kept)),
             )
-        dropped = self._left.keys() - kept
-        if not dropped <= self._named and peers.speaks():
+        dropped = self._unclaimed.keys() - kept
+        if not dropped <= self._logged_names and process_group.is_primary():
             logger.info(
                 "The checkpoint has phases of triggers whose hooks are not here: %s. Later checkpoints drop them.",
                 ", ".join(sorted(dropped)),
             )
-        self._named |= self._left.keys()
+        self._logged_names |= self._unclaimed.keys()
 
-    def give(self, hooks: Sequence[Any], step: int | None) -> list[str]:
+    def assign(self, hooks: Sequence[Any], step: int | None) -> list[str]:
         """Gives these hooks their states, at the present step; returns the names of those whose owner is not clear."""
         unclear: list[str] = []
-        for name, places in namesakes(self._hooks).items():
+        for name, places in indices_by_identity(self._hooks).items():
             group = [self._hooks[place] for place in places]
             if not any(hook is asked for hook in group for asked in hooks):
                 continue
-            entry = self._left.pop(name, None)
+            entry = self._unclaimed.pop(name, None)
             if entry is None:
                 continue
             if len(group) == 1 and _PHASES not in entry:
-                self._give_alone(name, group[0], entry, step)
+                self._assign_one(name, group[0], entry, step)
             else:
-                if not _resume_all(group, entry, step):
+                if not _resume_triggers(group, entry, step):
                     unclear.append(name)
                 if _STATE in entry:  # Of a time when one hook had this identity, and a state.
-                    self._left[name] = {part: entry[part] for part in (_STATE, _STEP) if part in entry}
+                    self._unclaimed[name] = {part: entry[part] for part in (_STATE, _STEP) if part in entry}
         return unclear
 
-    def _give_alone(self, name: str, hook: Any, entry: dict[str, Any], step: int | None) -> None:
+    def _assign_one(self, name: str, hook: Any, entry: dict[str, Any], step: int | None) -> None:
         taken_at = entry.get(_STEP)
         if entry.get(_PHASE):
-            _resume(hook, entry[_PHASE], step, taken_at)
+            _resume_trigger(hook, entry[_PHASE], step, taken_at)
         if _STATE not in entry:
             return
-        set_state = override(hook, "set_state")
+        set_state = overridden_callback(hook, "set_state")
         if set_state is None:
-            self._left[name] = entry
+            self._unclaimed[name] = entry
             return
         try:
             set_state(entry[_STATE])
         except Exception as exc:
             _warn(hook, "state", exc)
             return
-        if taken_at != step and peers.speaks():
+        if taken_at != step and process_group.is_primary():
             logger.info(
                 "The %s takes up its state of step %s; the training is at step %s.", describe(hook), taken_at, step
             )
 
 
-def _phase(hook: Any, step: int | None = None) -> dict[str, Any]:
+def _trigger_state(hook: Any, step: int | None = None) -> dict[str, Any]:
     trigger = declared_trigger(hook)
     if trigger is None:
         return {}
     if step is not None:
-        trigger.look(step)
+        trigger.check_up_to(step)
     return trigger.get_state()
 
 
-def _resume(hook: Any, phase: Mapping[str, Any], step: int | None, taken_at: int | None) -> None:
+def _resume_trigger(hook: Any, phase: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
     trigger = declared_trigger(hook)
     if trigger is None:  # after_create_session makes it.
         return
     try:
-        trigger.resume(phase, step, taken_at)
+        trigger.resume(phase, step, saved_step)
     except Exception as exc:
         trigger.reset()
         _warn(hook, "phase", exc)
 
 
-def _resume_all(hooks: Sequence[Any], entry: Mapping[str, Any], step: int | None) -> bool:
+def _resume_triggers(hooks: Sequence[Any], entry: Mapping[str, Any], step: int | None) -> bool:
     """Gives hooks of one identity the phases of as many with equal triggers; returns False if that is not clear."""
     phases = entry.get(_PHASES) or [entry.get(_PHASE, {})]
-    present = [_phase(hook).get("text") for hook in hooks]
+    present = [_trigger_state(hook).get("text") for hook in hooks]
     if not any(phases) or not any(present):
         return True
     if [phase.get("text") for phase in phases] != present or "" in present:
         return False
     for hook, phase in zip(hooks, phases, strict=True):
         if phase:
-            _resume(hook, phase, step, entry.get(_STEP))
+            _resume_trigger(hook, phase, step, entry.get(_STEP))
     return True
 
 

@@ -10,21 +10,21 @@ from hookline import arguments
 from hookline.coordination.coordinator import caller
 from hookline.graph import Operation, Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.monitored.hooked.fast_path import FastPath, Make
+from hookline.monitored.hooked.fast_path import FastPath, FastRunFunction
 from hookline.monitored.hooked.hook_list import HookList
+from hookline.monitored.hooked.hook_schedule import HookSchedule
 from hookline.monitored.hooked.merged_requests import MergedRequests
-from hookline.monitored.hooked.schedule import Schedule
-from hookline.monitored.hooked.session_hook import SessionHook
-from hookline.monitored.hooked.several_steps import SeveralSteps, in_rows
-from hookline.monitored.session_in_step import InStep
+from hookline.monitored.hooked.multi_step import MultiStepRunner, add_row_axis
+from hookline.monitored.hooked.scheduled_hook import ScheduledHook
+from hookline.monitored.spmd_sync import SpmdSync
 from hookline.monitored.stop_request import StopRequest
-from hookline.session import CHANGED, CachedStep, RunMetadata, RunOptions, Session
+from hookline.session import STEP_MISMATCH, CachedStep, RunMetadata, RunOptions, Session
 from hookline.signals import preemption
-from hookline.summary.writer_cache import SCOPE
+from hookline.summary.writer_cache import WRITER_SCOPE
 
 _NO_OPTIONS = RunOptions()
 
-_Rest = tuple[Iterator[tuple[int, SessionHook]], Sequence[Any], RunOptions, RunMetadata]
+_Undelivered = tuple[Iterator[tuple[int, ScheduledHook]], Sequence[Any], RunOptions, RunMetadata]
 """The hooks without their results so far, and the results."""
 
 
@@ -38,14 +38,14 @@ class RunContext(SessionRunContext):
         schedule: The schedule of the session.
 
     Attributes:
-        stop_asked_by: The code that has called `request_stop` first, in words.
-        stop_is_final: The reason of the first final request; empty without one.
+        stop_requested_by: The code that has called `request_stop` first, in words.
+        final_stop_reason: The reason of the first final request; empty without one.
     """
 
-    _rest: _Rest | None = None
-    stop_asked_by = stop_is_final = ""
+    _undelivered: _Undelivered | None = None
+    stop_requested_by = final_stop_reason = ""
 
-    def __init__(self, original_args: SessionRunArgs, session: Session, runs: int, schedule: Schedule) -> None:
+    def __init__(self, original_args: SessionRunArgs, session: Session, runs: int, schedule: HookSchedule) -> None:
         # In one call, because each run with a hook makes such a context.
         self.original_args, self.session, self.runs, self._schedule = original_args, session, runs, schedule
 
@@ -54,22 +54,22 @@ class RunContext(SessionRunContext):
         """See `SessionRunContext`."""
         return self._schedule.expected_step
 
-    def settle(self) -> None:
+    def deliver_pending(self) -> None:
         """See `SessionRunContext`."""
         # The hooks after one that settles in its after_run get their results first: it may wait for their work.
-        if self._rest is not None:
-            self.give(*self._rest)
-        self._schedule.settle(self)
+        if self._undelivered is not None:
+            self.deliver_results(*self._undelivered)
+        self._schedule.deliver_pending(self)
 
     def request_stop(self, *, final: str | None = None) -> None:
         """See `SessionRunContext`."""
-        why = arguments.text("request_stop", "final", final, optional=True)
-        self.stop_requested, self.stop_asked_by = True, self.stop_asked_by or caller()
-        self.stop_is_final = self.stop_is_final or why or ""
+        why = arguments.check_str("request_stop", "final", final, optional=True)
+        self.stop_requested, self.stop_requested_by = True, self.stop_requested_by or caller()
+        self.final_stop_reason = self.final_stop_reason or why or ""
 
-    def retire(self, hook: Any) -> None:
+    def stop_callbacks(self, hook: Any) -> None:
         """See `SessionRunContext`."""
-        self._schedule.retire(hook)
+        self._schedule.stop_callbacks(hook)
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
         """See `SessionRunContext`."""
@@ -84,9 +84,9 @@ class RunContext(SessionRunContext):
         else:
             found.deliver(self._schedule.run, self, *run_values)
 
-    def give(
+    def deliver_results(
         self,
-        after: Iterable[tuple[int, SessionHook]],
+        hooks: Iterable[tuple[int, ScheduledHook]],
         hook_results: Sequence[Any],
         options: RunOptions,
         run_metadata: RunMetadata,
@@ -103,17 +103,17 @@ class RunContext(SessionRunContext):
                     late firings, latches  of this run and of earlier ones
                 Save.after_run             goes on, and saves; after it nothing is left to give
         """
-        rest, run = iter(after), self._schedule.run
-        self._rest = rest, hook_results, options, run_metadata
+        rest, run = iter(hooks), self._schedule.run
+        self._undelivered = rest, hook_results, options, run_metadata
         try:
             for place, hook in rest:
                 results = hook_results[place] if place >= 0 else None
-                if hook.after is not None:
-                    hook.after(self, SessionRunValues(results, options, run_metadata))
+                if hook.after_run is not None:
+                    hook.after_run(self, SessionRunValues(results, options, run_metadata))
                 else:
                     hook.deliver(run, self, results, options, run_metadata)
         finally:
-            self._rest = None  # Results must not outlive the run, though a hook may keep the context.
+            self._undelivered = None  # Results must not outlive the run, though a hook may keep the context.
 
 
 class HookedSession:
@@ -128,7 +128,7 @@ class HookedSession:
         stop: Keeps a hook's request to stop; a new one by default.
         fast_path: The fast path, which makes the runs that need no decision; a new one by default.
         steps_per_run: The largest number of steps of a run. Each of them counts as a run.
-        in_step: The agreement with the other processes; None if there are none.
+        spmd: The agreement with the other processes; None if there are none.
 
     References:
         The hooked session inside `tf.train.MonitoredSession`.
@@ -141,56 +141,56 @@ class HookedSession:
         stop: StopRequest | None = None,
         fast_path: FastPath | None = None,
         steps_per_run: int = 1,
-        in_step: InStep | None = None,
+        spmd: SpmdSync | None = None,
     ) -> None:
-        self._in_step = in_step
-        if in_step is not None:
-            in_step.meet_while(lambda: self._at_callbacks)
-        self.raw, self._low = session, session.lowlevel
+        self._spmd = spmd
+        if spmd is not None:
+            spmd.set_in_hooks(lambda: self._in_callbacks)
+        self.raw, self._backend = session, session.backend
         self._stop = stop or StopRequest()
         self._fast_path = fast_path or FastPath()
         self._hooks = hooks
         self._steps_per_run = steps_per_run
-        self._several = SeveralSteps(session, self._stop, steps_per_run)
-        self._schedule: Schedule | None = None
-        self._at_callbacks = False
+        self._multi_step = MultiStepRunner(session, self._stop, steps_per_run)
+        self._schedule: HookSchedule | None = None
+        self._in_callbacks = False
         self._context: RunContext | None = None  # Of the run under way.
-        self._failed_inside = False
+        self._failed_midway = False
         self._runs_before = self._stop.runs
         # The metadata that hooks get of runs that record none: one object, which stays empty.
         self._no_metadata = RunMetadata()
 
-    def use(self, hooks: HookList) -> Schedule:
+    def set_hooks(self, hooks: HookList) -> HookSchedule:
         """Uses these hooks from the next run on; their declarations are read, and their triggers started."""
         self.end_fast_path()
-        self._schedule = schedule = Schedule(
+        self._schedule = schedule = HookSchedule(
             self.raw,
             hooks,
             self._schedule,
             runs=self._stop.runs,
             steps_per_run=self._steps_per_run,
-            in_step=self._in_step,
+            spmd=self._spmd,
         )
         self._hooks = hooks
         self.raw.hook_data[HookedSession] = self
         return schedule
 
-    def recall(self, hook: Any) -> None:
+    def resume_callbacks(self, hook: Any) -> None:
         """Starts to call a retired hook on each run again, from the next one on."""
         if self._schedule is not None:
-            self._schedule.recall(hook)
-            self._fast_path.interrupt()
+            self._schedule.resume_callbacks(hook)
+            self._fast_path.stop()
 
-    def settle(self) -> None:
-        """Completes all requests of hooks so far; see `SessionRunContext.settle`."""
-        self._between_runs(Schedule.settle, self._stop.request)
+    def deliver_pending(self) -> None:
+        """Completes all requests of hooks so far; see `SessionRunContext.deliver_pending`."""
+        self._call_between_runs(HookSchedule.deliver_pending, self._stop.request)
 
-    def deliver_arrived(self) -> None:
+    def deliver_ready(self) -> None:
         """Calls late hooks whose values have arrived."""
         runs = self._stop.runs
-        self._between_runs(lambda schedule, context: schedule.deliver_late(context, runs), self._stop.request)
+        self._call_between_runs(lambda schedule, context: schedule.deliver_deferred(context, runs), self._stop.request)
 
-    def salvage(self) -> None:
+    def deliver_after_loss(self) -> None:
         """Calls late hooks whose values have arrived, after the loss of the session and before a new one.
 
         Raises:
@@ -198,43 +198,44 @@ class HookedSession:
         """
         # As after a failed attempt: the run is retried before the stop takes effect.
         runs = self._stop.runs
-        self._between_runs(
-            lambda schedule, context: schedule.deliver_late(context, runs, is_lost=True), self._stop.carry
+        self._call_between_runs(
+            lambda schedule, context: schedule.deliver_deferred(context, runs, session_lost=True),
+            self._stop.request_after_retry,
         )
 
-    def _between_runs(
-        self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[str, str], None]
+    def _call_between_runs(
+        self, work: Callable[[HookSchedule, SessionRunContext], None], request_stop: Callable[[str, str], None]
     ) -> None:
-        """Does some work for hooks with its own context; `stop` is called if one of them requests a stop."""
+        """Does some work for hooks with its own context; `request_stop` is called if one of them requests a stop."""
         if self._schedule is not None:
             context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule)
             try:
                 work(self._schedule, context)
             finally:
                 if context.stop_requested:
-                    stop(context.stop_asked_by, context.stop_is_final)
+                    request_stop(context.stop_requested_by, context.final_stop_reason)
 
     @property
-    def at_rest(self) -> bool:
+    def is_state_consistent(self) -> bool:
         """Whether the variables are those after the last completed run: no run has failed half-way since.
 
         A run that failed in the callback of a hook, or after it had changed variables, counts as half-way.
         """
-        return not self._failed_inside
+        return not self._failed_midway
 
     @property
-    def final_stop(self) -> str:
+    def final_stop_reason(self) -> str:
         """The reason for which a hook has requested a final stop, also in the run under way; empty without one.
 
         Processes in step must agree on a stop before it counts.
         """
-        asked = "" if self._context is None or self._stop.agree is not None else self._context.stop_is_final
-        return self._stop.final or asked
+        asked = "" if self._context is None or self._stop.propose is not None else self._context.final_stop_reason
+        return self._stop.final_reason or asked
 
     @property
     def has_run(self) -> bool:
         """Whether it has made a run."""
-        return self._stop.runs + self._fast_path.made > self._runs_before
+        return self._stop.runs + self._fast_path.num_runs > self._runs_before
 
     def run(
         self,
@@ -252,58 +253,60 @@ class HookedSession:
             RuntimeError: A hook has requested the stop; or two hooks feed the same tensor.
             BaseException: The error of the run or a callback; errors of the engine are mapped to `hookline.errors`.
         """
-        if self._in_step is not None:
-            self._in_step.reserve()
+        if self._spmd is not None:
+            self._spmd.reserve_run()
             preemption.check()
-            self._in_step.use()
+            self._spmd.use_reservation()
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
-        if self._fast_path.is_open:
+        if self._fast_path.is_active:
             self.end_fast_path()
-        self._at_callbacks = self._failed_inside = False
-        writes = self._low.writes
+        self._in_callbacks = self._failed_midway = False
+        writes = self._backend.write_count
         try:
-            schedule = self._schedule or self.use(self._hooks)
+            schedule = self._schedule or self.set_hooks(self._hooks)
             run = schedule.run
-            requests = schedule.decide(fetches, feed_dict, self._stop.runs + 1, self._several.available)
+            requests = schedule.plan_run(fetches, feed_dict, self._stop.runs + 1, self._multi_step.available_steps)
             # A latch has latched, or deferred values have arrived.
-            has_news = self._low.latched_count != schedule.latched_count
-            for results in schedule.awaited:
+            has_news = self._backend.latched_count != schedule.latched_count
+            for results in schedule.pending_results:
                 has_news = has_news or results.is_ready()
-            if run.repeats:
-                self._several.check(feed_dict, options, run_metadata)
-            if has_news or requests.hooks or schedule.overdue:
+            if run.is_multi_step:
+                self._multi_step.check_caller(feed_dict, options, run_metadata)
+            if has_news or requests.hooks or schedule.ask_now:
                 args = SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
-                result = self._run_with(schedule, requests, args, feed_dict, run_metadata, has_news=has_news)
-            elif run.repeats:
-                result, _ = self._several.run(schedule, requests, fetches, schedule.limited(None), None)
+                result = self._run_with_hooks(
+                    schedule, requests, args, feed_dict, run_metadata, has_ready_results=has_news
+                )
+            elif run.is_multi_step:
+                result, _ = self._multi_step.run(schedule, requests, fetches, schedule.options_with_limit(None), None)
             else:
-                limited = options if self.raw.step_limit is None else schedule.limited(options)
-                result, _ = self._make_run(requests, fetches, feed_dict, limited, run_metadata)
-            self._stop.runs += run.room
-            fast_runs = schedule.finish()
-            if schedule.stood > 1:
-                self._stop.warn_of_stillness(self.raw.global_step)
-            may_continue = options is None and not self._stop.requested and self._in_step is None
+                limited = options if self.raw.step_limit is None else schedule.options_with_limit(options)
+                result, _ = self._run_once(requests, fetches, feed_dict, limited, run_metadata)
+            self._stop.runs += run.num_steps
+            fast_runs = schedule.finish_run()
+            if schedule.stalled_runs > 1:
+                self._stop.warn_stalled(self.raw.global_step)
+            may_continue = options is None and not self._stop.requested and self._spmd is None
             if fast_runs is not None and may_continue:
-                make = self._make_of(schedule, fetches, fed=bool(feed_dict))
-                self._fast_path.begin(self._low, fetches, fast_runs, make, feeds=bool(feed_dict))
+                make = self._fast_run_function(schedule, fetches, fed=bool(feed_dict))
+                self._fast_path.begin(self._backend, fetches, fast_runs, make, allow_feeds=bool(feed_dict))
             return result
         except BaseException as exc:  # Whether the variables are those of a whole run must be known.
-            mapped = self._failed(exc, writes)
+            mapped = self._note_failure(exc, writes)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
 
-    def failed_on_fast_path(self, error: BaseException) -> BaseException:
+    def handle_fast_path_failure(self, error: BaseException) -> BaseException:
         """Ends the fast path, on which a run has failed with this error; returns it as `run` would have raised it."""
         self.end_fast_path()
-        return self._failed(error, self._fast_path.writes)
+        return self._note_failure(error, self._fast_path.writes_before)
 
-    def _failed(self, error: BaseException, writes: int) -> BaseException:
+    def _note_failure(self, error: BaseException, writes: int) -> BaseException:
         """Notes a run that has failed, and the session's count of writes before it; returns its error, mapped."""
-        self._failed_inside = self._at_callbacks or self._low.writes != writes
-        return self._low.map_error(error)
+        self._failed_midway = self._in_callbacks or self._backend.write_count != writes
+        return self._backend.map_error(error)
 
     def end_fast_path(self) -> None:
         """Ends the fast path, and counts its runs."""
@@ -312,103 +315,105 @@ class HookedSession:
         if made and self._schedule is not None:
             self._schedule.count_fast_runs(made)
 
-    def _make_of(self, schedule: Schedule, fetches: Any, *, fed: bool) -> Make:
+    def _fast_run_function(self, schedule: HookSchedule, fetches: Any, *, fed: bool) -> FastRunFunction:
         """Returns the function that makes the runs on the fast path."""
-        callers = schedule.callers
-        if schedule.run.repeats:
+        callers = schedule.always_called
+        if schedule.run.is_multi_step:
             hook_fetches = callers.hook_fetches if callers.has_fetches else None
-            return self._low.cached_step(fetches, hook_fetches, self._steps_per_run).run
+            return self._backend.cached_step(fetches, hook_fetches, self._steps_per_run).run
         if not (fed or callers.hooks):
             step = callers.known_step if callers.known_fetches is fetches else self._find_step(callers, fetches)
             if step is not None:
                 return step.run
-        return partial(self._make, schedule, callers, SessionRunArgs(fetches))
+        return partial(self._run_fast, schedule, callers, SessionRunArgs(fetches))
 
-    def _make(
+    def _run_fast(
         self,
-        schedule: Schedule,
-        callers: MergedRequests,
+        schedule: HookSchedule,
+        always_called: MergedRequests,
         args: SessionRunArgs,
         feed_dict: Mapping[Any, Any] | None,
-        expected: int | None,
-        following: float,
+        expected_step: int | None,
+        max_runs: float,
     ) -> Any:
         """Makes a run on the fast path that needs more than a program: hooks are called on it, or it has feeds."""
-        if expected is not None and self._low.known_step != expected:
-            return CHANGED
+        if expected_step is not None and self._backend.known_step != expected_step:
+            return STEP_MISMATCH
         if feed_dict:
             args = SessionRunArgs(args.fetches, dict(feed_dict))
-        outer = SCOPE.set(self._fast_path.scope)
+        outer = WRITER_SCOPE.set(self._fast_path.scope)
         try:
-            if not callers.hooks:
-                return self._make_run(callers, args.fetches, feed_dict, None, None)[0], None, 1
+            if not always_called.hooks:
+                return self._run_once(always_called, args.fetches, feed_dict, None, None)[0], None, 1
             schedule.begin_fast_run()
-            result = self._run_with(schedule, callers, args, feed_dict, None, fast_runs=self._fast_path.made)
-            if schedule.callers is not callers or schedule.overdue:
-                self._fast_path.interrupt()
+            result = self._run_with_hooks(
+                schedule, always_called, args, feed_dict, None, fast_runs=self._fast_path.num_runs
+            )
+            if schedule.always_called is not always_called or schedule.ask_now:
+                self._fast_path.stop()
             return result, None, 1
         finally:
-            SCOPE.reset(outer)
+            WRITER_SCOPE.reset(outer)
 
-    def _run_with(
+    def _run_with_hooks(
         self,
-        schedule: Schedule,
+        schedule: HookSchedule,
         requests: MergedRequests,
         args: SessionRunArgs,
         feed_dict: Mapping[Any, Any] | None,
         run_metadata: RunMetadata | None,
         *,
-        has_news: bool = False,
+        has_ready_results: bool = False,
         fast_runs: int = 0,
     ) -> Any:
         """Makes a run with hooks around it."""
         runs, run = self._stop.runs + fast_runs, schedule.run
         context = RunContext(args, self.raw, runs, schedule)
         fetches, options = args.fetches, args.options
-        self._at_callbacks = True
+        self._in_callbacks = True
         self._context = context
         try:
-            if has_news:
-                schedule.deliver_late(context, runs)
+            if has_ready_results:
+                schedule.deliver_deferred(context, runs)
                 schedule.deliver_latched(context)
             if requests.may_request:
-                requests.ask(run, context)
-            self._at_callbacks = False
+                requests.collect(run, context)
+            self._in_callbacks = False
             if self.raw.step_limit is not None:
-                options = schedule.limited(options)  # A hook may have moved the step.
+                options = schedule.options_with_limit(options)  # A hook may have moved the step.
             if requests.options:
                 options = requests.merged_options(options)
-            has_requests = requests.has_requests or run.repeats
+            has_requests = requests.has_requests or run.is_multi_step
             if run_metadata is None and has_requests and options is not None and _wants_metadata(options):
                 run_metadata = RunMetadata()
-            if run.repeats:
-                self._several.check_feeders(requests)
-                result, hook_results = self._several.run(schedule, requests, fetches, options, run_metadata)
+            if run.is_multi_step:
+                self._multi_step.check_feeders(requests)
+                result, hook_results = self._multi_step.run(schedule, requests, fetches, options, run_metadata)
             else:
-                result, hook_results = self._make_run(requests, fetches, feed_dict, options, run_metadata)
-            if requests.stacked and not run.repeats:
-                hook_results = in_rows(requests, hook_results)
-            self._at_callbacks = True
-            context.give(
+                result, hook_results = self._run_once(requests, fetches, feed_dict, options, run_metadata)
+            if requests.any_stacked and not run.is_multi_step:
+                hook_results = add_row_axis(requests, hook_results)
+            self._in_callbacks = True
+            context.deliver_results(
                 schedule.receivers(requests), hook_results, options or _NO_OPTIONS, run_metadata or self._no_metadata
             )
-            if run.waits:
-                schedule.deliver_late(context, runs + run.room)
-            self._at_callbacks = False
+            if run.has_deferred:
+                schedule.deliver_deferred(context, runs + run.num_steps)
+            self._in_callbacks = False
         except BaseException:  # A stop that a hook has requested must not be lost with the run.
             if context.stop_requested:
-                self._stop.carry(context.stop_asked_by, context.stop_is_final)
+                self._stop.request_after_retry(context.stop_requested_by, context.final_stop_reason)
             raise
         finally:
             self._context = None
-            if requests.feeders or requests.stale:
-                requests.forget_feeds()
-        if context.stop_requested or self._stop.carried:
-            self._stop.request(context.stop_asked_by, context.stop_is_final)
-            self._fast_path.interrupt()
+            if requests.hook_feeds or requests.stale:
+                requests.drop_feeds()
+        if context.stop_requested or self._stop.requested_for_retry:
+            self._stop.request(context.stop_requested_by, context.final_stop_reason)
+            self._fast_path.stop()
         return result
 
-    def _make_run(
+    def _run_once(
         self,
         requests: MergedRequests,
         fetches: Any,
@@ -417,8 +422,8 @@ class HookedSession:
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
         """Makes a run of one step, with what hooks request; returns the results of the caller and of the hooks."""
-        feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.feeders else feed_dict
-        if options is None and run_metadata is None and not feeds and self._in_step is None:
+        feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.hook_feeds else feed_dict
+        if options is None and run_metadata is None and not feeds and self._spmd is None:
             step = requests.known_step if requests.known_fetches is fetches else self._find_step(requests, fetches)
             if step is not None:
                 result, hook_results, _ = step.run()
@@ -426,33 +431,33 @@ class HookedSession:
         if not requests.has_fetches:
             return self.raw.run(fetches, feeds, options, run_metadata), requests.hook_fetches.fetches
         try:
-            if self._in_step is not None:
-                self._in_step.asks(requests.asking)
-            return self._low.run_with_hook_fetches(fetches, requests.hook_fetches, feeds, options, run_metadata)
+            if self._spmd is not None:
+                self._spmd.set_fetching_hooks(requests.fetching_hooks)
+            return self._backend.run_with_hook_fetches(fetches, requests.hook_fetches, feeds, options, run_metadata)
         except (KeyError, TypeError, ValueError) as exc:
-            requests.blame(exc, self.raw.graph)
+            requests.attribute_error(exc, self.raw.graph)
             raise
         finally:
-            if self._in_step is not None:
-                self._in_step.asks("")
+            if self._spmd is not None:
+                self._spmd.set_fetching_hooks("")
 
     def _find_step(self, requests: MergedRequests, fetches: Any) -> CachedStep | None:
         """Finds the cached step of runs with these requests and no feeds; None if they are more than a program."""
         hook_fetches = requests.hook_fetches if requests.has_fetches else None
         try:
-            step = self._low.cached_step(fetches, hook_fetches)
+            step = self._backend.cached_step(fetches, hook_fetches)
         except (KeyError, TypeError, ValueError):  # The run itself raises the error.
             return None
-        if isinstance(fetches, Tensor | Operation | str) and (step is None or step.is_kept):
+        if isinstance(fetches, Tensor | Operation | str) and (step is None or step.is_cacheable):
             requests.known_fetches, requests.known_step = fetches, step
         return step
 
 
-def recall(hook: Any, session: Session) -> None:
-    """Calls a hook that has retired (`SessionRunContext.retire`) on each run of this raw session again."""
+def resume_callbacks(hook: Any, session: Session) -> None:
+    """Calls a hook that has retired (`SessionRunContext.stop_callbacks`) on each run of this raw session again."""
     hooked = session.hook_data.get(HookedSession)
     if hooked is not None:
-        hooked.recall(hook)
+        hooked.resume_callbacks(hook)
 
 
 def _wants_metadata(options: RunOptions) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hooked.callbacks import describe
-from hookline.monitored.hooked.session_hook import ScheduledRun, SessionHook
+from hookline.monitored.hooked.scheduled_hook import ScheduledHook, ScheduledRun
 from hookline.session import CachedStep, HookFetches, RunOptions, merge_options
-from hookline.session.plan.feeds import flat_feeds
+from hookline.session.plan.feeds import flatten_feeds
 
 
 class MergedRequests:
@@ -21,60 +21,62 @@ class MergedRequests:
 
     Args:
         hooks: The hooks.
-        standing: The operations of every run.
+        every_run_ops: The operations of every run.
 
     Attributes:
-        hooks, standing: As above.
+        hooks, every_run_ops: As above.
         may_request: Whether any hook must be asked.
-        stacked: Whether any hook takes rows.
-        after: The hooks, each with its index in `hook_fetches`.
-        has_requests: Whether any hook had a request at the last `ask`.
+        any_stacked: Whether any hook takes rows.
+        indexed_hooks: The hooks, each with its index in `hook_fetches`.
+        has_requests: Whether any hook had a request at the last `collect`.
         has_fetches: Whether `hook_fetches` has any fetch.
         hook_fetches: The fetches of each hook, or None; the operations of every run come after them.
-        feeders: The hooks that feed, each with its feeds.
+        hook_feeds: The hooks that feed, each with its feeds.
         options: The requested options.
-        of_each_step: As `hook_fetches`, without the fetches that only the last of several steps computes.
+        per_step_fetches: As `hook_fetches`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
         known_fetches: The last fetches of a caller that cannot change.
         known_step: The cached step of runs of these; None if they are more than a program.
     """
 
-    def __init__(self, hooks: Sequence[SessionHook], standing: tuple[Operation, ...] = ()) -> None:
-        self.hooks, self.standing = hooks, standing
-        self.after = list(enumerate(hooks))
-        self.stacked = any(hook.stacked for hook in hooks)
+    def __init__(self, hooks: Sequence[ScheduledHook], every_run_ops: tuple[Operation, ...] = ()) -> None:
+        self.hooks, self.standing = hooks, every_run_ops
+        self.indexed_hooks = list(enumerate(hooks))
+        self.any_stacked = any(hook.stacked for hook in hooks)
         # The others take part only because they fire, and then their request is this.
-        asked = [place for place, hook in self.after if hook.before or hook.after or hook.before_trigger]
-        self._asked = [None if place in asked else hook.args for place, hook in self.after]
-        self._asking = [(place, hooks[place]) for place in asked if hooks[place].before or hooks[place].asks]
-        self.may_request = bool(self._asking)
+        asked = [
+            place for place, hook in self.indexed_hooks if hook.before_run or hook.after_run or hook.before_trigger
+        ]
+        self._requests = [None if place in asked else hook.request_args for place, hook in self.indexed_hooks]
+        self._askers = [(place, hooks[place]) for place in asked if hooks[place].before_run or hooks[place].has_request]
+        self.may_request = bool(self._askers)
         self._merge()
         self.stale = self.may_request  # The other requests are not known yet.
 
-    def ask(self, run: ScheduledRun, context: SessionRunContext) -> None:
+    def collect(self, run: ScheduledRun, context: SessionRunContext) -> None:
         """Calls every `before_run`, asks the other hooks that may fire, and merges the requests.
 
         Raises:
             TypeError: A hook returned something other than None or a `SessionRunArgs`, or one whose feeds are not a
                 dict or whose options are not `RunOptions`.
         """
-        asked = self._asked
-        for place, hook in self._asking:
-            if hook.before is None:
+        asked = self._requests
+        for place, hook in self._askers:
+            if hook.before_run is None:
                 args = hook.request(run, context)
             else:
-                hook.has_asked = False
-                args = hook.before(context)
+                hook.has_requested = False
+                args = hook.before_run(context)
             if args is not asked[place]:
                 asked[place] = args
                 self.stale = True
         if self.stale:
             self._merge()
 
-    def forget_feeds(self) -> None:
+    def drop_feeds(self) -> None:
         """Forgets the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
-        self.feeders = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.feeders]
-        self._asked = [None if getattr(args, "feed_dict", None) else args for args in self._asked]
+        self.hook_feeds = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.hook_feeds]
+        self._requests = [None if getattr(args, "feed_dict", None) else args for args in self._requests]
         self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
@@ -92,8 +94,8 @@ class MergedRequests:
         """
         merged: dict[Any, Any] = {}
         fed_by: dict[Any, Any] = {}
-        for hook, feeds in self.feeders:
-            by_tensor = {_element(graph, key): value for key, value in feeds.items()}
+        for hook, feeds in self.hook_feeds:
+            by_tensor = {_graph_element(graph, key): value for key, value in feeds.items()}
             conflicts = [tensor for tensor in by_tensor if tensor in merged]
             if conflicts:
                 others = " and ".join(sorted({f"the {describe(fed_by[tensor])}" for tensor in conflicts}))
@@ -103,8 +105,8 @@ class MergedRequests:
                 )
             merged.update(by_tensor)
             fed_by.update(dict.fromkeys(by_tensor, hook))
-        for key, value in (flat_feeds(feed_dict) or {}).items():
-            tensor = _element(graph, key)
+        for key, value in (flatten_feeds(feed_dict) or {}).items():
+            tensor = _graph_element(graph, key)
             if tensor in fed_by:
                 raise RuntimeError(
                     f"Same tensor is fed by a SessionRunHook and user. Conflict(s): {_names([tensor])}, "
@@ -114,37 +116,37 @@ class MergedRequests:
         return merged
 
     @property
-    def asking(self) -> str:
+    def fetching_hooks(self) -> str:
         """The hooks with fetches, in words."""
         pairs = zip(self.hooks, self.hook_fetches.fetches, strict=False)
         return " and ".join(f"the {describe(hook.hook)}" for hook, fetches in pairs if fetches is not None)
 
-    def blame(self, exc: Exception, graph: Graph) -> None:
+    def attribute_error(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again, with the name of the hook, if a hook's fetch has caused it."""
         # The operations of every run come last.
         for hook, fetches in zip(self.hooks, self.hook_fetches.fetches, strict=False):
             hook.check_in_graph(fetches, graph, exc)
 
     def _merge(self) -> None:
-        given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
+        given = [(hook, args) for hook, args in zip(self.hooks, self._requests, strict=True) if args is not None]
         for hook, args in given:
-            _check(hook.hook, "before_trigger" if hook.before is None else "before_run", args)
-        asked = [None if args is None else args.fetches for args in self._asked]
-        late = frozenset(place for place, hook in self.after if self._asked[place] and hook.late)
+            _check(hook.hook, "before_trigger" if hook.before_run is None else "before_run", args)
+        asked = [None if args is None else args.fetches for args in self._requests]
+        late = frozenset(place for place, hook in self.indexed_hooks if self._requests[place] and hook.deferred)
         # The operations of every run, after the hooks' fetches, are run in each step.
-        rows = frozenset([*(place for place, hook in self.after if hook.stacked), len(asked)])
-        standing = (self.standing,) if self.standing else ()
+        rows = frozenset([*(place for place, hook in self.indexed_hooks if hook.stacked), len(asked)])
+        every_run_ops = (self.standing,) if self.standing else ()
         only_rows = [fetches if hook.stacked else None for hook, fetches in zip(self.hooks, asked, strict=True)]
-        self.hook_fetches = HookFetches((*asked, *standing), late, rows)
-        self.of_each_step = HookFetches((*only_rows, *standing), late, rows)
+        self.hook_fetches = HookFetches((*asked, *every_run_ops), late, rows)
+        self.per_step_fetches = HookFetches((*only_rows, *every_run_ops), late, rows)
         self.has_fetches = any(fetches is not None for fetches in self.hook_fetches.fetches)
-        self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
-            (hook.hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
+        self.hook_feeds: list[tuple[Any, Mapping[Any, Any]]] = [
+            (hook.hook, flatten_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
         ]
         self.options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
         self._caller_options: RunOptions | None = None
         self._merged_options: RunOptions | None = None
-        self.has_requests = self.has_fetches or bool(self.feeders) or bool(self.options)
+        self.has_requests = self.has_fetches or bool(self.hook_feeds) or bool(self.options)
         self.stale = False
         self.known_fetches: Any = None
         self.known_step: CachedStep | None = None
@@ -162,7 +164,7 @@ def _check(hook: Any, callback: str, args: Any) -> None:
             )
 
 
-def _element(graph: Graph, key: Any) -> Any:
+def _graph_element(graph: Graph, key: Any) -> Any:
     """Returns the tensor for the key of a feed, or the key itself if only the session can resolve it."""
     try:
         return graph.as_graph_element(key)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.graph import get_default_graph
-from hookline.monitored.starting.restoring import LATEST, check_source
+from hookline.monitored.starting.restoring import LATEST, check_restore_arguments
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.starting.session_manager import SessionManager
 from hookline.session import Session, StoreTarget
@@ -39,7 +39,7 @@ class ChiefSessionCreator(SessionCreator):
         config: The session's configuration.
         checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
         checkpoint_filename_with_path: A checkpoint to restore.
-        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
+        restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
 
     Attributes:
@@ -70,9 +70,9 @@ class ChiefSessionCreator(SessionCreator):
         *,
         restore: str = LATEST,
     ) -> None:
-        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
+        check_restore_arguments(checkpoint_dir, checkpoint_filename_with_path, restore)
         self._restore = restore
-        self.scaffold = arguments.instance("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
+        self.scaffold = arguments.check_optional("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         self._master = master
         self._config = config
         self._checkpoint_dir = checkpoint_dir
@@ -126,8 +126,8 @@ class WorkerSessionCreator(SessionCreator):
         config: Any = None,
         max_wait_secs: float = 1800,
     ) -> None:
-        self.scaffold = arguments.instance("WorkerSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
-        arguments.number("WorkerSessionCreator", "max_wait_secs", max_wait_secs, at_least=0)
+        self.scaffold = arguments.check_optional("WorkerSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
+        arguments.check_number("WorkerSessionCreator", "max_wait_secs", max_wait_secs, at_least=0)
         self._master = master
         self._config = config
         self._max_wait_secs = max_wait_secs

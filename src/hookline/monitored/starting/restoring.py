@@ -10,30 +10,32 @@ from typing import Any
 
 from hookline import arguments, log
 from hookline.checkpoint import Saver
-from hookline.checkpoint.directory import layout, lease, together
-from hookline.checkpoint.directory.state_file import examined, write_state
+from hookline.checkpoint.directory import collective, layout, lease
+from hookline.checkpoint.directory.state_file import resolve_state, write_state
 from hookline.checkpoint.restoring import restart
 from hookline.checkpoint.restoring.restart import Restart
 from hookline.checkpoint.saving import contents, moves
-from hookline.checkpoint.saving.save import finish_saves
+from hookline.checkpoint.saving.save_operation import finish_saves
 from hookline.errors import PREEMPTION_ERRORS, DataLossError, OpError, from_exception
 from hookline.session import Session
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
-LATEST, LATEST_READABLE = "latest", "latest-readable"
+LATEST, LATEST_VALID = "latest", "latest-valid"
 """The checkpoint to restore: the newest, or the newest that can be read."""
 
 
-def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str) -> None:
+def check_restore_arguments(
+    checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str
+) -> None:
     """Checks the arguments that name the checkpoint to restore.
 
     Raises:
         TypeError: A path is not a path.
         ValueError: Both a directory and a checkpoint are given, or `restore` has an undocumented value.
     """
-    arguments.path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
-    arguments.path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
+    arguments.check_path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
+    arguments.check_path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
     if checkpoint_dir and checkpoint_filename_with_path:
         raise ValueError(
             "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "
@@ -44,8 +46,8 @@ def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str 
 
 def check_restore(who: str, restore: Any) -> None:
     """Raises `ValueError` for an undocumented value of `restore`."""
-    if restore not in (LATEST, LATEST_READABLE):
-        raise ValueError(f"{who} requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
+    if restore not in (LATEST, LATEST_VALID):
+        raise ValueError(f"{who} requires restore={LATEST!r} or {LATEST_VALID!r}, got {restore!r}.")
 
 
 def _candidates(saver: Saver, directory: str, wait: Callable[[str], Any] | None) -> Restart:
@@ -59,7 +61,7 @@ def _candidates(saver: Saver, directory: str, wait: Callable[[str], Any] | None)
         return dataclasses.astuple(restart.find(directory))
 
     # In step the chief decides from which checkpoint all continue.
-    found, surprise = together.current().chief(find)
+    found, surprise = collective.current().run_on_chief(find)
     return Restart(tuple(found), surprise)
 
 
@@ -87,65 +89,65 @@ def restore_newest(
         return None
     found = _candidates(saver, directory, wait) if directory else Restart((path,) if path else (), "")
     broken: list[tuple[str, DataLossError]] = []
-    others = together.current()
+    others = collective.current()
     for source in found.candidates:
         logger.info("Restoring %s", source)
         try:
             if directory:
-                others.chief(functools.partial(layout.require_whole, source))
+                others.run_on_chief(functools.partial(layout.require_complete, source))
             saver.restore(session, source)
         except DataLossError as error:
-            if restore != LATEST_READABLE or not directory:
-                raise _with_advice(error, directory) from error
+            if restore != LATEST_VALID or not directory:
+                raise _add_advice(error, directory) from error
             broken.append((source, error))
             continue
         session.origin = f"restored from {source}"
         if directory:
-            aside = others.chief(lambda: _put_aside(directory, broken))
-            reason = "; ".join(filter(None, (found.surprise, aside)))
+            aside = others.run_on_chief(lambda: _quarantine(directory, broken))
+            reason = "; ".join(filter(None, (found.anomaly, aside)))
             if reason and others.is_chief:
                 logger.error("The training in '%s' continues from '%s', because %s", directory, source, reason)
-            take_over(saver, directory, write=bool(reason))
+            adopt_checkpoints(saver, directory, write=bool(reason))
         return source
     if broken:
         raise DataLossError.from_message(
             f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
             f"newest: {broken[0][1]}",
         ) from broken[0][1]
-    if found.surprise and others.is_chief:
+    if found.anomaly and others.is_chief:
         logger.error(
-            "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.surprise
+            "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.anomaly
         )
     if directory:
         saver.recover_last_checkpoints(())  # Those of a session in another directory stay there.
     return None
 
 
-def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
+def _add_advice(error: DataLossError, directory: str | None) -> DataLossError:
     if not directory:
         return error
     return DataLossError.from_message(
-        f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (of "
+        f"{error} To go on from the newest that can be read, start with restore={LATEST_VALID!r} (of "
         "CheckpointOptions and ChiefSessionCreator).",
     )
 
 
-def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
+def _quarantine(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
     """Moves broken checkpoints aside if this process saves there; returns a description of the changes."""
     said = []
-    held = lease.of(directory)
+    held = lease.get_lease(directory)
     for path, error in broken:
         if held is None:
             said.append(f"'{path}' is skipped: {error}")
         else:
-            with held.changing():
+            with held.ensure_held():
                 said.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
     return "; ".join(said)
 
 
-def take_over(saver: Saver, directory: str, write: bool = False) -> None:
+def adopt_checkpoints(saver: Saver, directory: str, write: bool = False) -> None:
     """Gives a saver the checkpoints of a directory; with `write`, corrects the state file."""
-    state, _ = examined(directory)
+    state, _ = resolve_state(directory)
     if state is None:
         return
     saver.recover_last_checkpoints(
@@ -154,15 +156,15 @@ def take_over(saver: Saver, directory: str, write: bool = False) -> None:
         last_preserved_timestamp=state.last_preserved_timestamp,
         best=state.best or state.lost_best,
     )
-    held = lease.of(directory)
+    held = lease.get_lease(directory)
     if write and held is not None:
-        with held.changing():
+        with held.ensure_held():
             write_state(directory, state)
 
 
-def continue_line(session: Session, directory: str) -> None:
+def continue_lineage(session: Session, directory: str) -> None:
     """Has a session whose values come from parameter servers continue the line of saves in a directory."""
-    state, _ = examined(directory)
+    state, _ = resolve_state(directory)
     if state is not None:
         with contextlib.suppress(OpError):  # Whoever restores it says what is wrong.
             contents.begin_from(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)

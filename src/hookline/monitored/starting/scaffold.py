@@ -82,21 +82,21 @@ class Scaffold:
     ) -> None:
         check_fetches("Scaffold", init_op=init_op, local_init_op=local_init_op, summary_op=summary_op)
         check_fetches("Scaffold", ready_op=ready_op, ready_for_local_init_op=ready_for_local_init_op)
-        arguments.instance("Scaffold", "init_feed_dict", init_feed_dict, Mapping)
-        arguments.instance("Scaffold", "local_init_feed_dict", local_init_feed_dict, Mapping)
-        arguments.instance("Scaffold", "saver", saver, Saver)
+        arguments.check_optional("Scaffold", "init_feed_dict", init_feed_dict, Mapping)
+        arguments.check_optional("Scaffold", "local_init_feed_dict", local_init_feed_dict, Mapping)
+        arguments.check_optional("Scaffold", "saver", saver, Saver)
         if init_fn is not None and not callable(init_fn):
             raise TypeError(f"Scaffold requires a function init_fn(scaffold, session) (or None), got {init_fn!r}.")
-        before = arguments.instance("Scaffold", "copy_from_scaffold", copy_from_scaffold, Scaffold)
-        self.init_op = _either(init_op, before and before.init_op)
-        self.init_feed_dict = _either(init_feed_dict, before and before.init_feed_dict)
-        self._init_fn = _either(init_fn, before and before._init_fn)
-        self.ready_op = _either(ready_op, before and before.ready_op)
-        self.ready_for_local_init_op = _either(ready_for_local_init_op, before and before.ready_for_local_init_op)
-        self.local_init_op = _either(local_init_op, before and before.local_init_op)
-        self.local_init_feed_dict = _either(local_init_feed_dict, before and before.local_init_feed_dict)
-        self.summary_op = _either(summary_op, before and before.summary_op)
-        self.saver = _either(saver, before and before.saver)
+        before = arguments.check_optional("Scaffold", "copy_from_scaffold", copy_from_scaffold, Scaffold)
+        self.init_op = _first_given(init_op, before and before.init_op)
+        self.init_feed_dict = _first_given(init_feed_dict, before and before.init_feed_dict)
+        self._init_fn = _first_given(init_fn, before and before._init_fn)
+        self.ready_op = _first_given(ready_op, before and before.ready_op)
+        self.ready_for_local_init_op = _first_given(ready_for_local_init_op, before and before.ready_for_local_init_op)
+        self.local_init_op = _first_given(local_init_op, before and before.local_init_op)
+        self.local_init_feed_dict = _first_given(local_init_feed_dict, before and before.local_init_feed_dict)
+        self.summary_op = _first_given(summary_op, before and before.summary_op)
+        self.saver = _first_given(saver, before and before.saver)
 
     def finalize(self) -> Scaffold:
         """Fills missing parts, then finalizes the default graph. Calling it again changes nothing.
@@ -153,7 +153,7 @@ class Scaffold:
                 f"Collection {collection_key!r} holds {len(items)} items, and a Scaffold needs one: pass the right one "
                 f"as {arg_name}=..., or leave one in the collection."
             )
-        covered = _covered(graph)
+        covered = _covered_names(graph)
         defaults = graph.get_collection_ref(_DEFAULTS)
         if items:
             outdated = [(item, names) for item, names in defaults if item is items[0] and names != covered]
@@ -173,11 +173,11 @@ class Scaffold:
         return None if self._init_fn is None else functools.partial(self._init_fn, self)
 
 
-def _either(first: T | None, second: T | None) -> T | None:
+def _first_given(first: T | None, second: T | None) -> T | None:
     return first if first is not None else second
 
 
-def _covered(graph: Graph) -> tuple[str, ...]:
+def _covered_names(graph: Graph) -> tuple[str, ...]:
     """Returns the names of everything that a default covers."""
     keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.SUMMARIES)
     return tuple(item.name for key in keys for item in graph.get_collection(key))

@@ -15,22 +15,22 @@ from hookline.errors import (
     InvalidArgumentError,
 )
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
-from hookline.graph.global_step import counted_global_step
+from hookline.graph.global_step import find_global_step
 from hookline.monitored.starting.restoring import (
     LATEST,
-    check_source,
-    continue_line,
+    adopt_checkpoints,
+    check_restore_arguments,
+    continue_lineage,
     restore_newest,
-    take_over,
 )
 from hookline.session import RunOptions, Session, StoreTarget
 from hookline.session.origin import INITIALISED, SHARED
 from hookline.session.plan.fetches import check_fetches
 from hookline.signals import interrupts, preemption
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
-_LOOK_EVERY_SECS = 0.1
+_POLL_SECS = 0.1
 # A wait for the chief ends when the chief is ready; it asks again after this interval.
 _WAIT_SECS = 1.0
 
@@ -77,10 +77,10 @@ class SessionManager:
     ) -> None:
         check_fetches("SessionManager", local_init_op=local_init_op, ready_op=ready_op)
         check_fetches("SessionManager", ready_for_local_init_op=ready_for_local_init_op)
-        arguments.instance("SessionManager", "graph", graph, Graph)
-        arguments.number("SessionManager", "recovery_wait_secs", recovery_wait_secs, at_least=0)
-        arguments.instance("SessionManager", "local_init_run_options", local_init_run_options, RunOptions)
-        arguments.instance("SessionManager", "local_init_feed_dict", local_init_feed_dict, Mapping)
+        arguments.check_optional("SessionManager", "graph", graph, Graph)
+        arguments.check_number("SessionManager", "recovery_wait_secs", recovery_wait_secs, at_least=0)
+        arguments.check_optional("SessionManager", "local_init_run_options", local_init_run_options, RunOptions)
+        arguments.check_optional("SessionManager", "local_init_feed_dict", local_init_feed_dict, Mapping)
         serving = {
             "ready_for_local_init_op": ready_for_local_init_op,
             "local_init_run_options": local_init_run_options,
@@ -127,7 +127,7 @@ class SessionManager:
             config: The session's configuration.
             init_feed_dict: Feed of `init_op`.
             init_fn: Called with the session after `init_op`.
-            restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-readable": move it
+            restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
                 aside, to `<path>.hookline-broken`, and restore the one before it.
 
         Raises:
@@ -135,21 +135,21 @@ class SessionManager:
             RuntimeError: There is nothing to initialise with; or the model is not ready afterwards.
             OpError: The checkpoint cannot be read or does not fit.
         """
-        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
-        with self._opened(master, config) as session:
-            _init_own(session)
+        check_restore_arguments(checkpoint_dir, checkpoint_filename_with_path, restore)
+        with self._open_session(master, config) as session:
+            _init_per_worker_variables(session)
             # Local variables do not show whether the servers are ready, because they are new in each process.
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-            if session.lowlevel.shared and session.lowlevel.wait_until_ready() and not session.uninitialized(shared):
+            if session.backend.shared and session.backend.wait_until_ready() and not session.uninitialized(shared):
                 logger.info("The model is ready on the parameter servers%s.", _at_step(session))
                 session.origin = SHARED
                 self._run_local_init_op(session)
                 if saver is not None and checkpoint_dir:
-                    take_over(saver, checkpoint_dir)
-                    continue_line(session, checkpoint_dir)
-                session.lowlevel.publish()
+                    adopt_checkpoints(saver, checkpoint_dir)
+                    continue_lineage(session, checkpoint_dir)
+                session.backend.publish()
                 return session
-            wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
+            wait = partial(self._wait_for_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
             source = restore_newest(session, saver, checkpoint_dir, checkpoint_filename_with_path, restore, wait)
             if source is None:
                 session.origin = INITIALISED
@@ -161,14 +161,14 @@ class SessionManager:
                 if init_op is not None:
                     session.run(init_op, feed_dict=init_feed_dict)
                 if init_fn is not None:
-                    interrupts.call(init_fn, session)
+                    interrupts.call_user_function(init_fn, session)
             did = f"Restoring {source!r}" if source else "Initialising (init_op, init_fn)"
-            self._require(
+            self._require_ready(
                 session, self._ready_for_local_init_op, f"{did} did not make the model ready for local_init_op"
             )
             self._run_local_init_op(session)
-            self._require(session, self._ready_op, f"{did} did not make the model ready")
-            session.lowlevel.publish()
+            self._require_ready(session, self._ready_op, f"{did} did not make the model ready")
+            session.backend.publish()
             return session
 
     def recover_session(
@@ -187,22 +187,22 @@ class SessionManager:
 
         Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks a variable of the
         model, the second item is False. The caller must then initialise the model and, if workers wait for it, call
-        `session.lowlevel.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
+        `session.backend.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
         """
-        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
-        with self._opened(master, config) as session:
-            wait = partial(self._await_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
+        check_restore_arguments(checkpoint_dir, checkpoint_filename_with_path, restore)
+        with self._open_session(master, config) as session:
+            wait = partial(self._wait_for_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
             source = restore_newest(session, saver, checkpoint_dir, checkpoint_filename_with_path, restore, wait)
-            missing = _missing(session, self._ready_for_local_init_op)
+            missing = _uninitialized_names(session, self._ready_for_local_init_op)
             if not missing:
                 self._run_local_init_op(session)
-                missing = _missing(session, self._ready_op)
+                missing = _uninitialized_names(session, self._ready_op)
             if source is None:
                 return session, False
             if missing:
                 logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
             else:
-                session.lowlevel.publish()
+                session.backend.publish()
             return session, not missing
 
     def wait_for_session(
@@ -219,29 +219,29 @@ class SessionManager:
             DeadlineExceededError: The model was not ready in time; the message names the missing variables.
             FailedPreconditionError: This worker's graph is not the chief's; the message names the first difference.
         """
-        with self._opened(master, config) as session:
-            _init_own(session)
+        with self._open_session(master, config) as session:
+            _init_per_worker_variables(session)
             missing = ""
 
             def ready() -> bool | None:
                 nonlocal missing
                 missing = "it still initialises or restores it"
-                if not session.lowlevel.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
+                if not session.backend.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
                     return None
-                if session.lowlevel.shared:
+                if session.backend.shared:
                     # Raises if waiting cannot help: this worker's graph is not the chief's.
                     session.uninitialized()
-                names = _missing(session, self._ready_for_local_init_op)
+                names = _uninitialized_names(session, self._ready_for_local_init_op)
                 if not names:
                     self._run_local_init_op(session)
-                    names = _missing(session, self._ready_op)
+                    names = _uninitialized_names(session, self._ready_op)
                 if names:
                     missing = f"not initialised: {names}"
                     return None
                 # The chief may have started over since then; then this session is already lost, or the wait continues.
-                return True if session.lowlevel.wait_until_ready() else None
+                return True if session.backend.wait_until_ready() else None
 
-            self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
+            self._poll(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
             session.origin = SHARED
             return session
 
@@ -249,29 +249,29 @@ class SessionManager:
         if self._local_init_op is not None:
             session.run(self._local_init_op, feed_dict=self._local_init_feed_dict, options=self._local_init_run_options)
 
-    def _require(self, session: Session, ready_op: Tensor | None, failed: str) -> None:
-        missing = _missing(session, ready_op)
+    def _require_ready(self, session: Session, ready_op: Tensor | None, failed: str) -> None:
+        missing = _uninitialized_names(session, ready_op)
         if missing:
             raise RuntimeError(f"{failed}. Not initialised: {missing}.")
 
-    def _await_checkpoint(self, directory: str, max_wait_secs: float) -> None:
+    def _wait_for_checkpoint(self, directory: str, max_wait_secs: float) -> None:
         what = f"a checkpoint in {directory!r}"
-        self._await(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
+        self._poll(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
 
-    def _await(self, look: Callable[[], Any], what: Callable[[], str], max_wait_secs: float) -> Any:
+    def _poll(self, condition: Callable[[], Any], describe: Callable[[], str], max_wait_secs: float) -> Any:
         start = said = clock.monotonic()
-        while (found := look()) is None:
+        while (found := condition()) is None:
             now = clock.monotonic()
             if now - start >= max_wait_secs:
-                raise DeadlineExceededError.from_message(f"Waited {max_wait_secs} seconds for {what()}.")
+                raise DeadlineExceededError.from_message(f"Waited {max_wait_secs} seconds for {describe()}.")
             if now - said >= self._recovery_wait_secs:
-                logger.info("Waiting for %s", what())
+                logger.info("Waiting for %s", describe())
                 said = now
-            preemption.sleep(min(_LOOK_EVERY_SECS, start + max_wait_secs - now))
+            preemption.sleep(min(_POLL_SECS, start + max_wait_secs - now))
         return found
 
     @contextmanager
-    def _opened(self, master: str | StoreTarget, config: Any) -> Iterator[Session]:
+    def _open_session(self, master: str | StoreTarget, config: Any) -> Iterator[Session]:
         """Yields a new session, which is closed after an error."""
         session = Session(target=master, graph=self._graph, config=config)
         try:
@@ -281,24 +281,24 @@ class SessionManager:
                 session.close()
             except InvalidArgumentError as closing:
                 exc.add_note(f"While closing the session: {closing}")
-            mapped = session.lowlevel.map_error(exc)
+            mapped = session.backend.map_error(exc)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__
 
 
-def _init_own(session: Session) -> None:
+def _init_per_worker_variables(session: Session) -> None:
     """If variables are shared, initialises those that each worker has for itself, because only the worker can."""
-    if session.lowlevel.shared:
+    if session.backend.shared:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
         session.run([variable.initializer for variable in variables if variable.per_worker])
 
 
 def _at_step(session: Session) -> str:
-    return "" if counted_global_step(session.graph) is None else f", at global step {session.global_step}"
+    return "" if find_global_step(session.graph) is None else f", at global step {session.global_step}"
 
 
-def _missing(session: Session, ready_op: Tensor | None) -> str:
+def _uninitialized_names(session: Session, ready_op: Tensor | None) -> str:
     """Returns the names of the uninitialised variables, as text; empty when the model is ready."""
     if ready_op is None:
         return ""

@@ -17,7 +17,7 @@ from hookline.graph.nodes.nodes import Placeholder
 from hookline.session.plan.fetches import parts_of
 
 
-def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
+def flatten_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
     """Flattens feeds, so that each key is one tensor.
 
     A key may be a structure of tensors: a tuple, a named tuple, or anything else hashable that is a mapping or has
@@ -29,21 +29,21 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
     Example:
         >>> import hookline as hl
         >>> x, y = hl.placeholder("float32", name="x"), hl.placeholder("float32", name="y")
-        >>> flat_feeds({(x, y): (1.0, 2.0)}) == {x: 1.0, y: 2.0}
+        >>> flatten_feeds({(x, y): (1.0, 2.0)}) == {x: 1.0, y: 2.0}
         True
     """
     if not isinstance(feed_dict, Mapping) or all(isinstance(key, Tensor | str) for key in feed_dict):
         return feed_dict
     flat: dict[Any, Any] = {}
     for key, value in feed_dict.items():
-        for tensor, part in fed_parts(key, value):
+        for tensor, part in iter_feeds(key, value):
             if tensor in flat:
                 raise ValueError(f"feed_dict: {getattr(tensor, 'name', tensor)!r} is fed twice.")
             flat[tensor] = part
     return flat
 
 
-def fed_parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+def iter_feeds(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
     """Yields each tensor of a key with its part of the value."""
     keys = None if isinstance(key, Tensor | Operation | str) else parts_of(key)
     if keys is None:
@@ -57,7 +57,7 @@ def fed_parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
             f"structure; it has {given}. The key: {key!r}."
         )
     for name, item in keys.items():
-        yield from fed_parts(item, values[name])
+        yield from iter_feeds(item, values[name])
 
 
 def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, ...]:
@@ -91,16 +91,16 @@ def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
     return tuple([key.key if isinstance(key, Tensor) and key.path else key for key in feed_dict])
 
 
-def feeder(tensor: Tensor) -> Callable[[Any], Any]:
+def make_feed_converter(tensor: Tensor) -> Callable[[Any], Any]:
     """Returns a function that checks and casts a value fed for `tensor`; it copies NumPy arrays of numbers."""
     placeholder = tensor.op if isinstance(tensor.op, Placeholder) and not tensor.path else None
     if placeholder is not None and placeholder.is_text:
-        return lambda value: _text(tensor, placeholder, tensor.as_fed(value))
+        return lambda value: _convert_text(tensor, placeholder, tensor.convert_feed(value))
     if tensor.dtype is None or tensor.op.host_only:
-        return lambda value: _tree(tensor, tensor.as_fed(value))
+        return lambda value: _convert_tree(tensor, tensor.convert_feed(value))
     dtype = specs.canonical_dtype(tensor.dtype)
     accepted: set[tuple[Any, Any]] = set()
-    converts = type(tensor).as_fed is not Tensor.as_fed
+    converts = type(tensor).convert_feed is not Tensor.convert_feed
     # The class and aval of the latest array that was fed unchanged. JAX shares `aval` among arrays of one shape and
     # dtype.
     latest_class, latest_aval = None, None
@@ -110,30 +110,30 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
         if value.__class__ is latest_class and value.aval is latest_aval:
             return value
         if converts:
-            value = tensor.as_fed(value)
+            value = tensor.convert_feed(value)
         given = value if isinstance(value, jax.Array) else _as_numpy(tensor, value)
         form = (given.shape, given.dtype)
         if form not in accepted:
-            _check_form(tensor, given, dtype)
+            _check_spec(tensor, given, dtype)
             accepted.add(form)
         if isinstance(given, jax.Array):
             # Only the device knows whether its numbers fit, and nothing waits for that here.
             if given.dtype != dtype:
-                check_alive([(tensor, given)])
+                check_not_deleted([(tensor, given)])
                 return given.astype(dtype)
             if not converts:
                 latest_class, latest_aval = given.__class__, given.aval
             return given
-        problem = specs.overflow(given, dtype)
+        problem = specs.describe_overflow(given, dtype)
         if problem:
-            raise _refusal(tensor, problem)
+            raise _feed_error(tensor, problem)
         # JAX may use the memory of a NumPy array in place while the run goes on; the caller may change it at once.
         return given.astype(dtype)
 
     return check
 
 
-def _refusal(tensor: Tensor, problem: str) -> InvalidArgumentError:
+def _feed_error(tensor: Tensor, problem: str) -> InvalidArgumentError:
     return InvalidArgumentError(tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} {problem}.")
 
 
@@ -154,7 +154,7 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
         ) from None
 
 
-def check_alive(pairs: Iterable[tuple[Tensor, Any]]) -> None:
+def check_not_deleted(pairs: Iterable[tuple[Tensor, Any]]) -> None:
     """Checks that no fed array was deleted before the run, by donation for example.
 
     Raises:
@@ -163,40 +163,40 @@ def check_alive(pairs: Iterable[tuple[Tensor, Any]]) -> None:
     for tensor, value in pairs:
         for leaf in jax.tree.leaves(value):
             if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
-                raise _refusal(
+                raise _feed_error(
                     tensor,
                     "was deleted before the run: a jitted function with donate_argnums takes its arguments away. Feed "
                     "an array that no such function was given",
                 )
 
 
-def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
+def _check_spec(tensor: Tensor, given: Any, dtype: Any) -> None:
     if isinstance(given, np.ndarray) and given.size and given.dtype.kind in "OSU":
-        raise _refusal(tensor, f"has dtype {given.dtype}, where {dtype} is required: {reprlib.repr(given.tolist())}")
+        raise _feed_error(tensor, f"has dtype {given.dtype}, where {dtype} is required: {reprlib.repr(given.tolist())}")
     wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
     # The dtype that NumPy gives to an empty list means nothing.
-    problem = specs.mismatch(wanted, given.shape, given.dtype if given.size else dtype)
+    problem = specs.describe_mismatch(wanted, given.shape, given.dtype if given.size else dtype)
     if problem:
-        raise _refusal(tensor, problem)
+        raise _feed_error(tensor, problem)
 
 
-def _text(tensor: Tensor, placeholder: Placeholder, value: Any) -> Any:
+def _convert_text(tensor: Tensor, placeholder: Placeholder, value: Any) -> Any:
     try:
         # As objects: NumPy would convert a number beside text to text.
         form = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
     except ValueError as error:
-        raise _refusal(tensor, f"is not an array: {error}") from None
+        raise _feed_error(tensor, f"is not an array: {error}") from None
     if form.dtype.kind not in "SU" and not all(isinstance(item, str | bytes) for item in form.flat):
-        raise _refusal(tensor, f"is not text: {value!r}")
+        raise _feed_error(tensor, f"is not text: {value!r}")
     wanted = placeholder.shape
-    if wanted is not None and not specs.is_shape(form.shape, wanted):
-        raise _refusal(tensor, f"has shape {form.shape}, but {tuple(wanted)} is required (None: any length)")
+    if wanted is not None and not specs.is_compatible_shape(form.shape, wanted):
+        raise _feed_error(tensor, f"has shape {form.shape}, but {tuple(wanted)} is required (None: any length)")
     return value
 
 
-def _tree(tensor: Tensor, value: Any) -> Any:
+def _convert_tree(tensor: Tensor, value: Any) -> Any:
     if tensor.spec is specs.UNKNOWN:
-        return jax.tree.map(_own, value)
+        return jax.tree.map(_copy_numpy, value)
     if jax.tree.structure(value) != jax.tree.structure(tensor.spec):
         raise InvalidArgumentError(
             tensor.op.node_def,
@@ -205,30 +205,30 @@ def _tree(tensor: Tensor, value: Any) -> Any:
             f"{jax.tree.structure(tensor.spec)} is required.",
         )
     return jax.tree_util.tree_map_with_path(
-        lambda path, spec, leaf: _leaf(tensor, path, spec, leaf), tensor.spec, value
+        lambda path, spec, leaf: _convert_leaf(tensor, path, spec, leaf), tensor.spec, value
     )
 
 
-def _leaf(tensor: Tensor, path: Any, spec: Any, leaf: Any) -> Any:
+def _convert_leaf(tensor: Tensor, path: Any, spec: Any, leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-    problem = specs.mismatch(spec, np.shape(leaf), dtype)
+    problem = specs.describe_mismatch(spec, np.shape(leaf), dtype)
     if problem is None and not isinstance(leaf, jax.Array):
-        problem = specs.overflow(np.asarray(leaf), spec.dtype)
+        problem = specs.describe_overflow(np.asarray(leaf), spec.dtype)
     if problem:
-        raise _refusal(tensor, f"at {jax.tree_util.keystr(path)} {problem}")
-    return _own(leaf)
+        raise _feed_error(tensor, f"at {jax.tree_util.keystr(path)} {problem}")
+    return _copy_numpy(leaf)
 
 
-def _own(leaf: Any) -> Any:
+def _copy_numpy(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 @jax.tree_util.register_pytree_node_class
-class CompiledIn:
+class StaticArray:
     """A pytree without leaves: the numbers of its array are part of the tree structure, and so static to `jax.jit`.
 
     Example:
-        >>> jax.jit(lambda size: np.zeros(size.array))(CompiledIn(np.asarray(2))).shape
+        >>> jax.jit(lambda size: np.zeros(size.array))(StaticArray(np.asarray(2))).shape
         (2,)
     """
 
@@ -240,7 +240,7 @@ class CompiledIn:
         return (), (self.array.tobytes(), self.array.dtype.str, self.array.shape)
 
     @classmethod
-    def tree_unflatten(cls, form: tuple[Any, ...], children: tuple[()]) -> CompiledIn:
+    def tree_unflatten(cls, form: tuple[Any, ...], children: tuple[()]) -> StaticArray:
         """Builds the array again."""
         numbers, dtype, shape = form
         return cls(np.frombuffer(numbers, dtype).reshape(shape))

@@ -54,29 +54,29 @@ def parts_of(value: Any) -> Mapping[Any, Any] | None:
     return None if fields is None else fields[0]
 
 
-def with_fields(form: Any, fields: Mapping[str, Any]) -> Any:
+def replace_fields(template: Any, fields: Mapping[str, Any]) -> Any:
     """Returns a copy of an object with other values in its fields, frozen or not; its constructor is not called."""
-    made = copy.copy(form)
+    made = copy.copy(template)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made
 
 
-Assemble = Callable[[Sequence[Any]], Any]
+Assembler = Callable[[Sequence[Any]], Any]
 
-called: Any = call
+call_with: Any = call
 """`map(called, functions, repeat(value))` calls each function, with no Python frame in between.
 
 A comprehension would be one call more. That matters in a run with hooks: it is so rare that each call is slow.
 """
 
 # The classes of operations met so far: checking what a fetch is takes longer than anything else here.
-_OWN_KEYS: set[type] = {str}
+_OPERATION_CLASSES: set[type] = {str}
 
 
 def fetch_key(fetches: Any) -> Hashable:
     """Returns the cache key of fetches, quickly; it is equal for structures of the same form and elements."""
-    if type(fetches) in _OWN_KEYS:
+    if type(fetches) in _OPERATION_CLASSES:
         return fetches
     if isinstance(fetches, Tensor):
         # Each `t["loss"]` is a new object for the same value.
@@ -86,18 +86,18 @@ def fetch_key(fetches: Any) -> Hashable:
     if isinstance(fetches, dict):
         return (type(fetches), *fetches, *[fetch_key(item) for item in fetches.values()])
     if isinstance(fetches, Operation | str):
-        _OWN_KEYS.add(type(fetches))
+        _OPERATION_CLASSES.add(type(fetches))
         return fetches
     parts = fields_of(fetches)
     if parts is None:
-        raise TypeError(_cannot(fetches, f"It is of type {type(fetches).__name__}."))
+        raise TypeError(_fetch_error_text(fetches, f"It is of type {type(fetches).__name__}."))
     fields, static = parts
     for name, value in static.items():
         try:
             hash(value)
         except TypeError:
             reason = f"Its field {name!r} is static, and so must be hashable, but is of type {type(value).__name__}."
-            raise TypeError(_cannot(fetches, reason)) from None
+            raise TypeError(_fetch_error_text(fetches, reason)) from None
     return (type(fetches), *static.values(), *[fetch_key(item) for item in fields.values()])
 
 
@@ -119,7 +119,7 @@ def check_fetches(who: str, **given: Any) -> None:
             ) from None
 
 
-def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assemble]:
+def flatten_fetches(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assembler]:
     """Returns the elements of a fetch structure and a function that puts their values into the same structure.
 
     Raises:
@@ -133,23 +133,23 @@ def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assem
             elements.append(graph.as_graph_element(leaf))
         except (TypeError, KeyError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(_cannot(leaf, error.args[0])) from None
+            raise kind(_fetch_error_text(leaf, error.args[0])) from None
         return len(elements) - 1
 
-    return elements, _assembly(fetches, place_of)
+    return elements, _make_assembler(fetches, place_of)
 
 
-def leaves(fetches: Any) -> Iterator[Any]:
+def iter_fetches(fetches: Any) -> Iterator[Any]:
     """Yields the elements of a fetch structure in order; none for `None`, which fetches nothing."""
     parts = None if _is_element(fetches) else parts_of(fetches)
     if parts is not None:
         for item in parts.values():
-            yield from leaves(item)
+            yield from iter_fetches(item)
     elif fetches is not None:
         yield fetches
 
 
-def mapped(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
+def map_fetches(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
     """Returns a fetch structure with `value_of(element)` in place of each element."""
     values: list[Any] = []
 
@@ -157,47 +157,47 @@ def mapped(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
         values.append(value_of(leaf))
         return len(values) - 1
 
-    return _assembly(fetches, place_of)(values)
+    return _make_assembler(fetches, place_of)(values)
 
 
 def _is_element(fetches: Any) -> bool:
     return isinstance(fetches, Tensor | Operation | str)
 
 
-def _assembly(fetches: Any, place_of: Callable[[Any], int]) -> Assemble:
-    """Returns a function that puts values into a structure like `fetches`; `place_of` gives a leaf's index."""
+def _make_assembler(fetches: Any, index_of: Callable[[Any], int]) -> Assembler:
+    """Returns a function that puts values into a structure like `fetches`; `index_of` gives a leaf's index."""
     if isinstance(fetches, list | tuple):
-        parts = [_assembly(item, place_of) for item in fetches]
+        parts = [_make_assembler(item, index_of) for item in fetches]
         make: Any = getattr(type(fetches), "_make", type(fetches))
         if len(parts) == 1:  # Like the next line, but faster.
             (only,) = parts
             return lambda values: make([only(values)])
-        return lambda values: make([*map(called, parts, repeat(values))])
+        return lambda values: make([*map(call_with, parts, repeat(values))])
     if isinstance(fetches, dict):
-        named = {key: _assembly(item, place_of) for key, item in fetches.items()}
+        named = {key: _make_assembler(item, index_of) for key, item in fetches.items()}
         if type(fetches) is dict:
             if len(named) == 1:
                 ((name, only),) = named.items()
                 return lambda values: {name: only(values)}
-            return lambda values: dict(zip(named, map(called, named.values(), repeat(values)), strict=True))
+            return lambda values: dict(zip(named, map(call_with, named.values(), repeat(values)), strict=True))
         return functools.partial(_fill, copy.copy(fetches), named)
     fields = None if _is_element(fetches) else fields_of(fetches)
     if fields is not None:
-        named = {name: _assembly(item, place_of) for name, item in fields[0].items()}
+        named = {name: _make_assembler(item, index_of) for name, item in fields[0].items()}
         form = copy.copy(fetches)
-        return lambda values: with_fields(form, {name: part(values) for name, part in named.items()})
-    return itemgetter(place_of(fetches))
+        return lambda values: replace_fields(form, {name: part(values) for name, part in named.items()})
+    return itemgetter(index_of(fetches))
 
 
-def _fill(form: dict[Any, Any], parts: dict[Any, Assemble], values: Sequence[Any]) -> dict[Any, Any]:
-    """Returns a copy of `form`, which may be of any subclass of `dict`, with its values replaced."""
-    filled = copy.copy(form)
+def _fill(template: dict[Any, Any], parts: dict[Any, Assembler], values: Sequence[Any]) -> dict[Any, Any]:
+    """Returns a copy of `template`, which may be of any subclass of `dict`, with its values replaced."""
+    filled = copy.copy(template)
     for key, part in parts.items():
         filled[key] = part(values)
     return filled
 
 
-def _cannot(fetches: Any, reason: str) -> str:
+def _fetch_error_text(fetches: Any, reason: str) -> str:
     return (
         f"{fetches!r} cannot be fetched. {reason} Fetch tensors, operations, variables or their names, nested in "
         f"lists, tuples, dicts, dataclasses and attrs classes."

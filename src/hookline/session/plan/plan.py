@@ -25,19 +25,19 @@ from enum import IntEnum
 from typing import Any
 
 from hookline.errors import InvalidArgumentError, UnimplementedError
-from hookline.graph.conditions import Guard, counts_runs
+from hookline.graph.conditions import Guard, is_run_counter
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.nodes.nodes import Group, HostCall, Placeholder, SessionCall, Source
 from hookline.graph.nodes.views import Path
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter
 
-Key = tuple[Operation, tuple[Any, ...]]
+TensorKey = tuple[Operation, tuple[Any, ...]]
 HookTensors = tuple[Tensor, ...]
 """The device tensors that one hook fetches."""
 
-OnHost = HostCall | SessionCall
-OnDevice = Function | Update | Gradient
+HostOperation = HostCall | SessionCall
+DeviceOperation = Function | Update | Gradient
 
 
 class Stage(IntEnum):
@@ -60,7 +60,8 @@ class Plan:
     Attributes:
         fetched, fed: As above.
         updates: The updates of each variable in this process.
-        remote: The updates of variables that live elsewhere. Their arguments are computed here, their results there.
+        remote_updates: The updates of variables that live elsewhere. Their arguments are computed here, their results
+            there.
         guards: The operations that can hold back its updates.
         before, after: The host operations that run before and after the program.
         pulled: The tensors that those after it take from the program.
@@ -80,13 +81,13 @@ class Plan:
         self.fetched, self.fed = fetched, fed
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
         self.operations = self.needed([*fetched, *hook_fetches])
-        self.trained = frozenset(self.needed(fetched))
+        self.caller_operations = frozenset(self.needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
-        self.remote: list[Update] = []
+        self.remote_updates: list[Update] = []
         for operation in self.operations:
             if isinstance(operation, Update):
-                if _lives_elsewhere(operation, is_remote):
-                    self.remote.append(operation)
+                if _is_remote_update(operation, is_remote):
+                    self.remote_updates.append(operation)
                     continue
                 for variable in operation.variables:
                     self.updates.setdefault(variable, []).append(operation)
@@ -96,11 +97,11 @@ class Plan:
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
         self.sources = [operation for operation in self.operations if isinstance(operation, Source)]
-        self.before = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.BEFORE]
-        self.after = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.AFTER]
+        self.before = [o for o in self.operations if isinstance(o, HostOperation) and self.stages[o] is Stage.BEFORE]
+        self.after = [o for o in self.operations if isinstance(o, HostOperation) and self.stages[o] is Stage.AFTER]
         self.pulled = input_tensors(self.after, self.needs_device)
-        submitted = set(self.remote)
-        self.device = [o for o in self.operations if isinstance(o, OnDevice) and o not in submitted]
+        submitted = set(self.remote_updates)
+        self.device = [o for o in self.operations if isinstance(o, DeviceOperation) and o not in submitted]
         self._check_fed_views([e for e in (*fetched, *hook_fetches) if isinstance(e, Tensor)])
         self._check_reads()
 
@@ -110,7 +111,7 @@ class Plan:
 
     # Needed operations ------------------------------------------------------------------------------------------
 
-    def fed_place(self, tensor: Tensor) -> tuple[int, int] | None:
+    def find_feed(self, tensor: Tensor) -> tuple[int, int] | None:
         """Returns (index of the feed, depth of the fed path) if `tensor` or a value that it is a view of is fed."""
         if self._fed:
             for depth in range(len(tensor.path), -1, -1):
@@ -122,14 +123,14 @@ class Plan:
     def dependencies(self, operation: Operation) -> Iterable[Operation]:
         """Returns the operations that this one waits for in this run."""
         for tensor in operation.inputs:
-            if self.fed_place(tensor) is None:
+            if self.find_feed(tensor) is None:
                 yield tensor.op
         yield from operation.control_inputs
 
     def needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
         """Returns the operations that these elements need, themselves included, in creation order."""
         needed: set[Operation] = set()
-        pending = [e.op for e in elements if isinstance(e, Operation) or self.fed_place(e) is None]
+        pending = [e.op for e in elements if isinstance(e, Operation) or self.find_feed(e) is None]
         while pending:
             operation = pending.pop()
             if operation in needed:
@@ -146,11 +147,11 @@ class Plan:
         return sorted(needed, key=lambda operation: operation.index)
 
     @functools.cached_property
-    def read_by_caller(self) -> dict[Operation, set[Path]]:
+    def caller_paths(self) -> dict[Operation, set[Path]]:
         """The parts of operations' values that the caller's fetches need."""
         read: dict[Operation, set[Path]] = {}
         fetched = [element for element in self.fetched if isinstance(element, Tensor)]
-        for tensor in (*fetched, *(tensor for operation in self.trained for tensor in operation.inputs)):
+        for tensor in (*fetched, *(tensor for operation in self.caller_operations for tensor in operation.inputs)):
             read.setdefault(tensor.op, set()).add(tensor.path)
         return read
 
@@ -204,9 +205,9 @@ class Plan:
             )
         return versions.pop()
 
-    def is_read_elsewhere(self, tensor: Tensor, reader: Operation) -> bool:
+    def is_remote_read(self, tensor: Tensor, reader: Operation) -> bool:
         """Returns whether `reader` reads a remote variable after an update of this run."""
-        if not isinstance(tensor.op, VariableRead) or self.fed_place(tensor) is not None:
+        if not isinstance(tensor.op, VariableRead) or self.find_feed(tensor) is not None:
             return False
         # The variable of a gradient is read by the operations on its path; those are checked themselves.
         variable = tensor.op.variable
@@ -216,23 +217,23 @@ class Plan:
         for part in self.fed:
             for tensor in (*fetched, *(t for o in self.operations for t in o.inputs)) if part.path else ():
                 shorter = len(tensor.path) < len(part.path) and part.path[: len(tensor.path)] == tensor.path
-                if tensor.op is part.op and shorter and self.fed_place(tensor) is None:
+                if tensor.op is part.op and shorter and self.find_feed(tensor) is None:
                     raise InvalidArgumentError(
                         part.op.node_def,
                         part.op,
                         f"{part.name!r} is fed, but this run needs the whole {tensor.name!r}: feed that.",
                     )
 
-    def exchanges(self, read: Iterable[Variable]) -> bool:
+    def uses_remote_variables(self, read: Iterable[Variable]) -> bool:
         """Returns whether the run updates variables that live elsewhere, or reads one of these there."""
-        return bool(self.remote) or any(map(self._is_remote, read))
+        return bool(self.remote_updates) or any(map(self._is_remote, read))
 
     def _check_reads(self) -> None:
-        if not self.remote:
+        if not self.remote_updates:
             return
         for operation in (*self.device, *self.before, *self.after):
             for tensor in operation.inputs:
-                if self.is_read_elsewhere(tensor, operation):
+                if self.is_remote_read(tensor, operation):
                     raise UnimplementedError(
                         operation.node_def,
                         operation,
@@ -244,30 +245,30 @@ class Plan:
 
     def is_guarded(self, variable: Variable) -> bool:
         """Returns whether a guard may hold back the run's updates of a variable."""
-        initialised = any(update.initialises for update in self.updates[variable])
-        return bool(self.guards) and not initialised and not counts_runs(variable)
+        initialised = any(update.is_initializer for update in self.updates[variable])
+        return bool(self.guards) and not initialised and not is_run_counter(variable)
 
     def _check_guards(self) -> None:
         for guard in (tensor.op for tensor in self.fed if isinstance(tensor.op, Guard)):
             raise InvalidArgumentError(
                 guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
             )
-        strict = [guard for guard in self.guards if guard.refuses_remote]
-        if strict and self.remote:
+        strict = [guard for guard in self.guards if guard.forbids_remote_updates]
+        if strict and self.remote_updates:
             raise UnimplementedError(
                 strict[0].node_def,
                 strict[0],
-                f"{strict[0].node_def} cannot hold back {self.remote[0].node_def}, which happens on a parameter "
-                f"server. Leave out the values that are not finite in the update itself, with jnp.where.",
+                f"{strict[0].node_def} cannot hold back {self.remote_updates[0].node_def}, which happens on a "
+                f"parameter server. Leave out the values that are not finite in the update itself, with jnp.where.",
             )
 
     # Counters ---------------------------------------------------------------------------------------------------
 
     def is_host_known(self, variable: Variable) -> bool:
         """Returns whether the host knows the variable throughout the run: a counter, changed by known amounts."""
-        return is_counter(variable) and self.gain(variable) is not None
+        return is_counter(variable) and self.counter_delta(variable) is not None
 
-    def gain(self, variable: Variable, version: int | None = None) -> int | None:
+    def counter_delta(self, variable: Variable, version: int | None = None) -> int | None:
         """Returns the sum of the first `version` increments of a counter (by default of all); `None` if unknown."""
         increments = [update.increment for update in self.updates.get(variable, ())][:version]
         return None if None in increments else sum(i for i in increments if i is not None)
@@ -282,12 +283,12 @@ class Plan:
                 stage = max(stage, stages[dependency])
             if isinstance(operation, VariableRead):
                 stage = Stage.BEFORE if self.is_host_known(operation.variable) else Stage.DEVICE
-            elif isinstance(operation, OnHost):
+            elif isinstance(operation, HostOperation):
                 stage = Stage.BEFORE if stage is Stage.BEFORE else Stage.AFTER
-            elif isinstance(operation, OnDevice):
+            elif isinstance(operation, DeviceOperation):
                 if stage is Stage.AFTER and not self._waits_only_for_remote(operation, stages):
-                    raise self._refusal(operation, stages)
-                stage = Stage.AFTER if operation in self.remote else Stage.DEVICE
+                    raise self._stage_error(operation, stages)
+                stage = Stage.AFTER if operation in self.remote_updates else Stage.DEVICE
             stages[operation] = stage
         return stages
 
@@ -297,23 +298,23 @@ class Plan:
         def is_order(dependency: Operation) -> bool:
             if isinstance(dependency, Group):
                 return all(stages[d] is not Stage.AFTER or is_order(d) for d in self.dependencies(dependency))
-            return dependency in self.remote
+            return dependency in self.remote_updates
 
-        values = {tensor.op for tensor in operation.inputs if self.fed_place(tensor) is None}
+        values = {tensor.op for tensor in operation.inputs if self.find_feed(tensor) is None}
         after = [d for d in self.dependencies(operation) if stages[d] is Stage.AFTER]
         return all(d not in values and is_order(d) for d in after)
 
-    def _refusal(self, operation: Operation, stages: dict[Operation, Stage]) -> InvalidArgumentError:
+    def _stage_error(self, operation: Operation, stages: dict[Operation, Stage]) -> InvalidArgumentError:
         path = [operation]
         for tensor in operation.inputs:
-            if tensor.op in self.remote:
+            if tensor.op in self.remote_updates:
                 return InvalidArgumentError(
                     operation.node_def,
                     operation,
                     f"{operation.node_def} uses the result of {tensor.op.name!r}, which is computed on a parameter "
                     f"server. Read the variable in the next run, or do it inside hookline.update.",
                 )
-        while not isinstance(path[-1], OnHost):
+        while not isinstance(path[-1], HostOperation):
             path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.AFTER))
         path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.BEFORE))
         route = " <- ".join(repr(step.name) for step in path)
@@ -326,9 +327,9 @@ class Plan:
 
     def needs_device(self, tensor: Tensor) -> bool:
         """Returns whether the value of `tensor` comes from the device program."""
-        if self.fed_place(tensor) is not None:
+        if self.find_feed(tensor) is not None:
             return False
-        return isinstance(tensor.op, OnDevice | VariableRead) and self.stages[tensor.op] is Stage.DEVICE
+        return isinstance(tensor.op, DeviceOperation | VariableRead) and self.stages[tensor.op] is Stage.DEVICE
 
 
 def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -336,7 +337,7 @@ def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
-def _lives_elsewhere(update: Update, is_remote: Callable[[Variable], bool]) -> bool:
+def _is_remote_update(update: Update, is_remote: Callable[[Variable], bool]) -> bool:
     places = {is_remote(variable) for variable in update.variables}
     if len(places) > 1:
         raise InvalidArgumentError(
@@ -350,7 +351,7 @@ def _lives_elsewhere(update: Update, is_remote: Callable[[Variable], bool]) -> b
 
 def input_tensors(operations: Iterable[Operation], wanted: Callable[[Tensor], bool]) -> list[Tensor]:
     """Returns the distinct tensors that the operations take and `wanted` picks, in order of appearance."""
-    found: dict[Key, Tensor] = {}
+    found: dict[TensorKey, Tensor] = {}
     for operation in operations:
         for tensor in operation.inputs:
             if wanted(tensor):

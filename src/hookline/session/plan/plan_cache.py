@@ -6,22 +6,22 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import log
-from hookline.coordination import peers
-from hookline.graph.global_step import counted_global_step
+from hookline.coordination import process_group
+from hookline.graph.global_step import find_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.variable import Update
 from hookline.session.plan.feeds import feed_key
-from hookline.session.plan.fetches import fetch_key, flatten
+from hookline.session.plan.fetches import fetch_key, flatten_fetches
 from hookline.session.plan.request import HookFetches, Request
 from hookline.session.program.program_cache import ProgramCache
 from hookline.session.running.cached_step import CachedStep
 from hookline.session.running.repeated_step import RepeatedStep
 
-logger = log.of(__name__)
+logger = log.get_logger(__name__)
 
 _MANY = 64
-_MOST_LATEST = 16
-_NOT_YET: Any = (object(), None, None)
+_MAX_LATEST = 16
+_NO_LATEST: Any = (object(), None, None)
 
 
 class PlanCache:
@@ -38,55 +38,57 @@ class PlanCache:
         self._young: dict[Hashable, CachedStep] = {}
         self._old: dict[Hashable, CachedStep] = {}
         self._programs = ProgramCache()
-        self._told: set[Operation] = set()
-        self._made = 0
+        self._warned_about: set[Operation] = set()
+        self._num_made = 0
         self._last_made: Any = None
         # By hooks and capacity: the latest fetches and fed tensors, with their step.
         self._latest: dict[tuple[HookFetches | None, int], tuple[Any, tuple[Any, ...], CachedStep]] = {}
-        self._most_latest = min(_MOST_LATEST, max_plans)
+        self._max_latest = min(_MAX_LATEST, max_plans)
 
-    def expect(self, hook_fetches: Iterable[Any]) -> list[int]:
-        """Declares all fetches that hooks may ask for; see `LowLevel.expect`."""
+    def declare_hook_fetches(self, hook_fetches: Iterable[Any]) -> list[int]:
+        """Declares all fetches that hooks may ask for; see `Backend.expect`."""
         found, missing = [], []
         for place, fetches in enumerate(hook_fetches):
             try:
-                found.append(flatten(self._graph, fetches)[0])
+                found.append(flatten_fetches(self._graph, fetches)[0])
             except (KeyError, TypeError, ValueError):
                 missing.append(place)
         self._programs.declared = found
         return missing
 
-    def find(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, capacity: int = 1) -> CachedStep:
+    def find(self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, max_steps: int = 1) -> CachedStep:
         """Returns the cached step of a request, and makes it if there is none.
 
         Raises:
-            ValueError: It cannot make `capacity` steps in a run, because it is more than a program and batches.
+            ValueError: It cannot make `max_steps` steps in a run, because it is more than a program and batches.
         """
         session = self._session
         # None: only the plan key distinguishes these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
-        latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, capacity)) or _NOT_YET
-        if latest_fetches is fetches and latest_fed == fed and session.usable:
+        latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, max_steps)) or _NO_LATEST
+        if latest_fetches is fetches and latest_fed == fed and session.is_usable:
             return latest
         # Runs with equal keys share one plan.
-        key = (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), capacity)
+        key = (fetch_key(fetches), hook_fetches and hook_fetches.key, feed_key(feed_dict), max_steps)
         found = self._young.get(key)
-        if found is None or not session.usable:
+        if found is None or not session.is_usable:
             with session.lock:
                 session.check_usable()
                 found = self._young.get(key) or self._old.get(key)
                 if found is None:
-                    found = self._make(fetches, hook_fetches, feed_dict, capacity)
-                if found.is_kept:
+                    found = self._make(fetches, hook_fetches, feed_dict, max_steps)
+                if found.is_cacheable:
                     if len(self._young) >= self._max_young and key not in self._young:
                         self._old, self._young = self._young, {}
                     self._young[key] = found
         # A structure may be changed in place.
-        lasts = (hook_fetches is None or not hook_fetches.once) and isinstance(fetches, Tensor | Operation | str)
-        if lasts and fed is not None and found.is_kept:
-            if len(self._latest) >= self._most_latest:
+        lasts = (hook_fetches is None or not hook_fetches.is_single_use) and isinstance(
+            fetches, Tensor | Operation | str
+        )
+        if lasts and fed is not None and found.is_cacheable:
+            if len(self._latest) >= self._max_latest:
                 self._latest.clear()
-            self._latest[hook_fetches, capacity] = fetches, fed, found
+            self._latest[hook_fetches, max_steps] = fetches, fed, found
         return found
 
     def _make(
@@ -94,17 +96,17 @@ class PlanCache:
         fetches: Any,
         hook_fetches: HookFetches | None,
         feed_dict: Mapping[Any, Any] | None,
-        capacity: int,
+        max_steps: int,
     ) -> CachedStep:
-        request = Request(self._graph, fetches, hook_fetches, feed_dict, capacity)
-        step = (CachedStep if capacity == 1 else RepeatedStep)(self._session, request, self._programs)
+        request = Request(self._graph, fetches, hook_fetches, feed_dict, max_steps)
+        step = (CachedStep if max_steps == 1 else RepeatedStep)(self._session, request, self._programs)
         self._warn_of_unknown_step(step)
         self._warn_of_lost_updates(step)
         self._warn_of_lost_values(step)
         self._warn_of_many(
             {
                 "fetches": request.fetched,
-                "hook fetches": request.of_hooks(),
+                "hook fetches": request.hook_elements(),
                 "fed tensors": request.fed,
             }
         )
@@ -113,9 +115,9 @@ class PlanCache:
         return step
 
     def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
-        self._made += 1
+        self._num_made += 1
         latest, self._last_made = self._last_made, asked
-        if self._made == _MANY:
+        if self._num_made == _MANY:
             changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
             different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
             logger.warning(
@@ -128,11 +130,11 @@ class PlanCache:
             )
 
     def _warn_of_unknown_step(self, made: CachedStep) -> None:
-        step = counted_global_step(self._graph)
-        if made.gain is not None or step is None or step.op in self._told:
+        step = find_global_step(self._graph)
+        if made.step_delta is not None or step is None or step.op in self._warned_about:
             return
-        if not any(update.initialises for update in made.plan.updates[step]):
-            self._told.add(step.op)
+        if not any(update.is_initializer for update in made.plan.updates[step]):
+            self._warned_about.add(step.op)
             logger.warning(
                 "The global step %r changes in a way that only the device knows: runs wait for it where hooks fire at "
                 "steps. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
@@ -140,12 +142,12 @@ class PlanCache:
             )
 
     def _warn_of_lost_updates(self, made: CachedStep) -> None:
-        for update in made.plan.remote:
-            if update in self._told or update.initialises or not update.overwrites:
+        for update in made.plan.remote_updates:
+            if update in self._warned_about or update.is_initializer or not update.overwrites:
                 continue
             if ancestors(update.inputs).isdisjoint(variable.op for variable in update.variables):
                 continue
-            self._told.add(update)
+            self._warned_about.add(update)
             logger.warning(
                 "%s sets %s to a value computed here from its earlier value: other workers' writes in the meantime "
                 "are lost. Use assign_add or hookline.update, which work on the value where it lives.",
@@ -155,9 +157,9 @@ class PlanCache:
 
     def _warn_of_lost_values(self, made: CachedStep) -> None:
         path, restored = self._session.restored
-        anew = [update for update in made.plan.operations if isinstance(update, Update) and update.initialises]
+        anew = [update for update in made.plan.operations if isinstance(update, Update) and update.is_initializer]
         lost = sorted({variable.op.name for update in anew for variable in update.variables} & restored)
-        if lost and peers.speaks():
+        if lost and process_group.is_primary():
             self._session.restored = "", frozenset()
             logger.warning(
                 "This run initialises %s anew, restored from '%s': the trained values are lost. Leave out the "

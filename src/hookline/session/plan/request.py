@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.graph import Graph, Operation, Tensor
-from hookline.session.plan.feeds import flat_feeds, resolve_feeds
-from hookline.session.plan.fetches import Assemble, fetch_key, flatten
+from hookline.session.plan.feeds import flatten_feeds, resolve_feeds
+from hookline.session.plan.fetches import Assembler, fetch_key, flatten_fetches
 
 
 class HookFetches:
@@ -16,8 +16,8 @@ class HookFetches:
     Attributes:
         fetches: For each hook a fetch structure, or None.
         deferred: The indices in `fetches` whose results come as `DeferredResults`.
-        rows: The indices whose results have a row for each step, if a run has several.
-        once: Whether it was made for a single run, so that nothing need be remembered for it.
+        stacked: The indices whose results have a row for each step, if a run has several.
+        is_single_use: Whether it was made for a single run, so that nothing need be remembered for it.
         key: Its cache key: objects with equal keys share one plan.
 
     Example:
@@ -25,46 +25,46 @@ class HookFetches:
         True
     """
 
-    __slots__ = ("deferred", "fetches", "key", "once", "rows")
+    __slots__ = ("deferred", "fetches", "is_single_use", "key", "stacked")
     key: Hashable
 
     def __init__(
         self,
         fetches: tuple[Any, ...],
         deferred: frozenset[int] = frozenset(),
-        rows: frozenset[int] = frozenset(),
+        stacked: frozenset[int] = frozenset(),
         *,
-        once: bool = False,
+        is_single_use: bool = False,
     ) -> None:
-        self.fetches, self.deferred, self.rows, self.once = fetches, deferred, rows, once
+        self.fetches, self.deferred, self.stacked, self.is_single_use = fetches, deferred, stacked, is_single_use
 
     def __getattr__(self, name: str) -> Any:
         # Not in the constructor: a fetch that is invalid is reported by the run.
         if name != "key":
             raise AttributeError(name)
-        self.key = (self.deferred, self.rows, *[None if item is None else fetch_key(item) for item in self.fetches])
+        self.key = (self.deferred, self.stacked, *[None if item is None else fetch_key(item) for item in self.fetches])
         return self.key
 
 
 _NOTHING = HookFetches(())
 
 
-class HookPart(NamedTuple):
+class HookRequest(NamedTuple):
     """The fetches of one hook.
 
     Args:
-        place: The index of the hook.
+        hook_index: The index of the hook.
         elements: Its tensors and operations.
         assemble: Puts their values into the structure of its fetches.
-        is_late: Whether its results are deferred.
-        in_rows: Whether it wants each of several steps; for the others the result is that of the last step.
+        is_deferred: Whether its results are deferred.
+        is_stacked: Whether it wants each of several steps; for the others the result is that of the last step.
     """
 
-    place: int
+    hook_index: int
     elements: Sequence[Tensor | Operation]
-    assemble: Assemble
-    is_late: bool
-    in_rows: bool
+    assemble: Assembler
+    is_deferred: bool
+    is_stacked: bool
 
 
 class Request:
@@ -75,10 +75,10 @@ class Request:
         fetches: The caller's fetches.
         hook_fetches: Those of hooks.
         feed_dict: The feeds; their values do not matter.
-        capacity: The largest number of steps of the run.
+        max_steps: The largest number of steps of the run.
 
     Attributes:
-        capacity: As above.
+        max_steps: As above.
         fetched: The caller's tensors and operations.
         assemble: Puts their values into the structure of the caller's fetches.
         hooks: The hooks that fetch something.
@@ -94,29 +94,36 @@ class Request:
         fetches: Any,
         hook_fetches: HookFetches | None,
         feed_dict: Mapping[Any, Any] | None,
-        capacity: int,
+        max_steps: int,
     ) -> None:
-        self.capacity = capacity
-        self.fetched, self.assemble = flatten(graph, fetches)
+        self.max_steps = max_steps
+        self.fetched, self.assemble = flatten_fetches(graph, fetches)
         of_hooks = hook_fetches or _NOTHING
         asked = [(place, each) for place, each in enumerate(of_hooks.fetches) if each is not None]
         self.hooks = [
-            HookPart(place, *flatten(graph, each), place in of_hooks.deferred, capacity > 1 and place in of_hooks.rows)
+            HookRequest(
+                place,
+                *flatten_fetches(graph, each),
+                place in of_hooks.deferred,
+                max_steps > 1 and place in of_hooks.stacked,
+            )
             for place, each in asked
         ]
         self.hook_count = len(of_hooks.fetches)
-        flat = flat_feeds(feed_dict)
+        flat = flatten_feeds(feed_dict)
         self.fed = resolve_feeds(graph, flat or {})
         self.has_structures = flat is not feed_dict
         are_constant = not of_hooks.deferred and all(_is_constant(each) for _, each in asked)
         self.is_constant = isinstance(fetches, Operation) and are_constant
 
-    def of_hooks(self, *, is_late: bool | None = None, in_rows: bool | None = None) -> list[Tensor | Operation]:
+    def hook_elements(
+        self, *, is_deferred: bool | None = None, is_stacked: bool | None = None
+    ) -> list[Tensor | Operation]:
         """Returns the elements of the hooks of a kind; None for both kinds."""
         return [
             element
             for part in self.hooks
-            if is_late in (None, part.is_late) and in_rows in (None, part.in_rows)
+            if is_deferred in (None, part.is_deferred) and is_stacked in (None, part.is_stacked)
             for element in part.elements
         ]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from hookline.graph import placement
 from hookline.graph.graph import Operation
 from hookline.graph.nodes.nodes import Source
-from hookline.session.plan.getters import Run
+from hookline.session.plan.result_readers import RunState
 
 T = TypeVar("T")
 
@@ -18,39 +18,41 @@ class Position(NamedTuple):
 
     Attributes:
         value: A pytree that a checkpoint can store.
-        saved: To be called when a checkpoint with this position is complete.
+        on_saved: To be called when a checkpoint with this position is complete.
         before_save: To be called before it is written for a later process; it warns if that could not continue there.
     """
 
     value: Any
-    saved: Callable[[], None]
+    on_saved: Callable[[], None]
     before_save: Callable[[], None]
 
 
 class OpenSource(Protocol):
     """The interface of a sequence that a session reads from.
 
-    A run takes a value, and afterwards uses it up (`use`) or gives it back. The session's lock is held from `take` to
-    `use` or `give_back`, and is not held in `wait`.
+    A run takes a value, and afterwards uses it up (`mark_used`) or gives it back. The session's lock is held from
+    `take` to
+    `mark_used` or `give_back`, and is not held in `wait`.
     """
 
-    def ready(self, most: int = 1) -> int:
-        """Returns how many values a run may take now, at most `most`: those of one form that are ready in a row.
+    def num_ready(self, max_count: int = 1) -> int:
+        """Returns how many values a run may take now, at most `max_count`: those of one form that are ready in a row.
 
         0 means that the run must wait. An error, the end, or a stop in place of the next value counts as 1, and
         `check` raises it.
         """
         ...
 
-    def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
+    def wait(self, max_count: int = 1, capacity: int = 1, upcoming_steps: float = 1) -> None:
         """Blocks until `ready` is not 0; raises nothing.
 
-        If nothing is read ahead, it reads up to `most` values, which will be taken in blocks of that capacity. If
-        more values cost hardly more time, it reads for the following runs, too; this run and those take `to_come`.
+        If nothing is read ahead, it reads up to `max_count` values, which will be taken in blocks of that capacity. If
+        more values cost hardly more time, it reads for the following runs, too; this run and those take
+        `upcoming_steps`.
         """
         ...
 
-    def check(self) -> None:
+    def raise_error(self) -> None:
         """Raises the error in place of the next value, if any: the end of the sequence, or a failure to read it."""
         ...
 
@@ -80,7 +82,7 @@ class OpenSource(Protocol):
         """Puts an item in front again, because the run that took it was not applied."""
         ...
 
-    def use(self, item: Any) -> None:
+    def mark_used(self, item: Any) -> None:
         """Moves the position behind the last value of an item."""
         ...
 
@@ -88,11 +90,11 @@ class OpenSource(Protocol):
         """Returns the position."""
         ...
 
-    def go_to(self, position: Any) -> None:
+    def seek(self, position: Any) -> None:
         """Continues from the value of a position from a checkpoint."""
         ...
 
-    def serve(self, coord: Any) -> None:
+    def attach_coordinator(self, coord: Any) -> None:
         """Makes the thread that reads ahead stop with a coordinator."""
         ...
 
@@ -101,14 +103,14 @@ class OpenSource(Protocol):
         ...
 
 
-NOT_READY: Any = object()
+BATCH_NOT_READY: Any = object()
 """Returned in place of the result of a run: a batch must be awaited first."""
 
 
-def feed(
+def run_with_batches(
     nodes: Sequence[Source],
     sources: Sequence[OpenSource],
-    run: Run,
+    run: RunState,
     make: Callable[..., T],
     *arguments: Any,
     is_used: Callable[[], bool] | None = None,
@@ -123,10 +125,10 @@ def feed(
         make: Makes the run.
         *arguments: The arguments of `make`.
         is_used: Returns whether the batches were used up; by default they were if the run was applied.
-        capacity: If above 1, the batches come in blocks of that capacity, each with `run.count` batches.
+        capacity: If above 1, the batches come in blocks of that capacity, each with `run.num_steps` batches.
 
     Returns:
-        The result of `make`; or `NOT_READY`, and nothing is taken.
+        The result of `make`; or `BATCH_NOT_READY`, and nothing is taken.
 
     Raises:
         OutOfRangeError: A source has ended. Nothing is taken from the others.
@@ -139,17 +141,17 @@ def feed(
             if capacity == 1:
                 item = source.take()
                 if item is None:
-                    return NOT_READY
+                    return BATCH_NOT_READY
             else:
-                item = source.take_block(run.count, capacity)
-                run.starts[node] = item.start
+                item = source.take_block(run.num_steps, capacity)
+                run.block_starts[node] = item.start
             items.append((source, item))
-            run.hosts[node] = item.value
+            run.host_results[node] = item.value
         return make(*arguments)
     finally:
         used = run.applied if is_used is None else is_used()
         for source, item in items:
-            source.use(item) if used else source.give_back(item)
+            source.mark_used(item) if used else source.give_back(item)
 
 
 class Sources:
@@ -159,42 +161,42 @@ class Sources:
         self._session = session
         self._open: dict[Operation, OpenSource] = {}
         self._coord: Any = None
-        self._home = placement.current()
+        self._mesh_context = placement.current_mesh_context()
 
-    def of(self, node: Source) -> OpenSource:
+    def open_source(self, node: Source) -> OpenSource:
         """Returns the open source of a node."""
         found = self._open.get(node)
         if found is None:
-            with placement.inside(self._home):
+            with placement.enter_mesh(self._mesh_context):
                 found = self._open[node] = node.open_for(node, self._session.shared)
             if self._coord is not None:
-                found.serve(self._coord)
+                found.attach_coordinator(self._coord)
         return found
 
-    def serve(self, coord: Any) -> None:
+    def attach_coordinator(self, coord: Any) -> None:
         """Makes the threads that read ahead stop with a coordinator."""
         self._coord = coord
         for source in self._open.values():
-            source.serve(coord)
+            source.attach_coordinator(coord)
 
-    def opened(self, nodes: Iterable[Source]) -> list[OpenSource]:
+    def open_all(self, nodes: Iterable[Source]) -> list[OpenSource]:
         """Returns the open sources of nodes."""
-        return [self.of(node) for node in nodes]
+        return [self.open_source(node) for node in nodes]
 
     def positions(self, names: Iterable[str]) -> dict[str, Position]:
         """Returns the position in each named source that resumes, by the node's name."""
         wanted = set(names)
-        return {node.name: self.of(node).position() for node in self._nodes() if node.name in wanted}
+        return {node.name: self.open_source(node).position() for node in self._nodes() if node.name in wanted}
 
     def names(self) -> list[str]:
         """Returns the names of the sources that resume: checkpoints hold their positions."""
         return [node.name for node in self._nodes()]
 
-    def go_to(self, positions: Mapping[str, Any]) -> None:
+    def seek(self, positions: Mapping[str, Any]) -> None:
         """Continues from the positions of a checkpoint; sources that are not in it are left alone."""
         for node in self._nodes():
             if node.name in positions:
-                self.of(node).go_to(positions[node.name])
+                self.open_source(node).seek(positions[node.name])
 
     def close(self) -> None:
         """Stops reading."""

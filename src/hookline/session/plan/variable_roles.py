@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hookline.graph.conditions import counts_runs
+from hookline.graph.conditions import is_run_counter
 from hookline.graph.graph import Tensor
 from hookline.graph.variable import Variable, VariableRead
-from hookline.session.plan.plan import Key, Plan
+from hookline.session.plan.plan import Plan, TensorKey
 
 
 class VariableRoles:
@@ -19,41 +19,41 @@ class VariableRoles:
         for_hooks: The keys of the outputs that only hooks read.
 
     Attributes:
-        hosted: The counters that the host counts alone. The program does not know them.
-        taken: The variables that it writes and whose old value it reads.
-        counted: The counters among those.
-        alone: The variables that it writes without reading their old value.
-        read: The variables that it only reads.
-        for_callers: The variables that it writes, or reads for more than hooks.
+        host_counters: The counters that the host counts alone. The program does not know them.
+        donated: The variables that it writes and whose old value it reads.
+        counters: The counters among those.
+        write_only: The variables that it writes without reading their old value.
+        read_only: The variables that it only reads.
+        caller_variables: The variables that it writes, or reads for more than hooks.
     """
 
-    def __init__(self, plan: Plan, outputs: Sequence[Tensor], for_hooks: Collection[Key]) -> None:
+    def __init__(self, plan: Plan, outputs: Sequence[Tensor], for_hooks: Collection[TensorKey]) -> None:
         self._plan, self._outputs = plan, outputs
-        self.hosted = self._counted_by_host()
-        updates = [variable for variable in plan.updates if variable not in self.hosted]
-        self.read = [variable for variable in self._read_variables() if variable not in plan.updates]
-        needed = [variable for variable in updates if self._needs_old(variable)]
+        self.host_counters = self._counted_by_host()
+        updates = [variable for variable in plan.updates if variable not in self.host_counters]
+        self.read_only = [variable for variable in self._read_variables() if variable not in plan.updates]
+        needed = [variable for variable in updates if self._needs_old_value(variable)]
         # The old value of a counter is kept, for donating it gains nothing: it shows when a run is computed.
-        self.taken = [variable for variable in needed if not counts_runs(variable)]
-        self.counted = [variable for variable in needed if counts_runs(variable)]
+        self.donated = [variable for variable in needed if not is_run_counter(variable)]
+        self.counters = [variable for variable in needed if is_run_counter(variable)]
         is_needed = set(needed)
-        self.alone = [variable for variable in updates if variable not in is_needed]
-        self.for_callers = [*updates, *self._read_by_callers(for_hooks)]
+        self.write_only = [variable for variable in updates if variable not in is_needed]
+        self.caller_variables = [*updates, *self._read_by_callers(for_hooks)]
 
     def _read_variables(self) -> list[Variable]:
         read: dict[Variable, None] = {}
         tensors = [*self._outputs, *(tensor for operation in self._plan.device for tensor in operation.inputs)]
-        for update in self._plan.remote:
-            tensors += [tensor for tensor in update.inputs if not self._plan.is_read_elsewhere(tensor, update)]
+        for update in self._plan.remote_updates:
+            tensors += [tensor for tensor in update.inputs if not self._plan.is_remote_read(tensor, update)]
         for tensor in tensors:
-            if isinstance(tensor.op, VariableRead) and self._plan.fed_place(tensor) is None:
+            if isinstance(tensor.op, VariableRead) and self._plan.find_feed(tensor) is None:
                 read[tensor.op.variable] = None
         return list(read)
 
     def _counted_by_host(self) -> list[Variable]:
         """Returns the counters that the host can count alone; none if the program would write nothing else."""
         plan, found = self._plan, []
-        readers = [*plan.device, *plan.remote]
+        readers = [*plan.device, *plan.remote_updates]
         read = {tensor.op for tensor in (*self._outputs, *(t for reader in readers for t in reader.inputs))}
         for variable, updates in plan.updates.items():
             is_alone = all(len(update.variables) == 1 and update not in read for update in updates)
@@ -61,14 +61,14 @@ class VariableRoles:
                 found.append(variable)
         return found if len(found) < len(plan.updates) else []
 
-    def _read_by_callers(self, for_hooks: Collection[Key]) -> list[Variable]:
+    def _read_by_callers(self, for_hooks: Collection[TensorKey]) -> list[Variable]:
         """Returns the variables that are read for more than hooks."""
-        callers = [operation for operation in self._plan.device if operation in self._plan.trained]
+        callers = [operation for operation in self._plan.device if operation in self._plan.caller_operations]
         read = {t.op for operation in callers for t in operation.inputs}
         read |= {tensor.op for tensor in self._outputs if tensor.key not in for_hooks}
-        return [variable for variable in (*self.read, *self.counted) if variable.op in read]
+        return [variable for variable in (*self.read_only, *self.counters) if variable.op in read]
 
-    def _needs_old(self, variable: Variable) -> bool:
+    def _needs_old_value(self, variable: Variable) -> bool:
         """Returns whether the program reads the value from before the run."""
         plan = self._plan
         if plan.is_guarded(variable) or not plan.updates[variable][0].overwrites:

@@ -22,7 +22,7 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params, new_jaxpr_eqn
 
 from hookline import jax_internals
-from hookline.graph.nodes.dependence import called
+from hookline.graph.nodes.jaxpr_dependencies import called_jaxpr
 from hookline.jax_internals import ClosedJaxpr
 
 _BARRIER = jax.lax.optimization_barrier_p
@@ -34,7 +34,7 @@ _COSTLY = re.compile(
 )
 
 
-def parts_apart(function: Callable[[], Any], are_main: Callable[[Any], Sequence[bool]]) -> Any:
+def isolate_byproducts(function: Callable[[], Any], are_main: Callable[[Any], Sequence[bool]]) -> Any:
     """Returns a function's result, with its by-products apart.
 
     Args:
@@ -43,15 +43,15 @@ def parts_apart(function: Callable[[], Any], are_main: Callable[[Any], Sequence[
             have the same bits whichever of the others a program wants.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)()
-    jaxpr = _Split(closed.jaxpr, are_main(shape)).apart()
+    jaxpr = _JaxprSplit(closed.jaxpr, are_main(shape)).isolate()
     return jax.tree.structure(shape).unflatten(jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))())
 
 
-class _Split:
+class _JaxprSplit:
     """A jaxpr, split into the equations that its main outputs need, and those of its by-products.
 
     Attributes:
-        taken: For each input, whether the main outputs need it.
+        needed_inputs: For each input, whether the main outputs need it.
     """
 
     def __init__(self, jaxpr: Jaxpr, is_main: Sequence[bool]) -> None:
@@ -59,15 +59,15 @@ class _Split:
         needed = {v for v, main in zip(jaxpr.outvars, is_main, strict=True) if main and _is_variable(v)}
         self._makers: dict[Any, JaxprEqn] = {}
         # By the equation's id: for each of its inputs, whether the main outputs need it.
-        self._takes: dict[int, list[bool]] = {}
+        self._inputs_needed_by: dict[int, list[bool]] = {}
         for equation in reversed(jaxpr.eqns):
             wanted = [v in needed for v in equation.outvars]
             if any(wanted) or equation.effects:
-                taken = self._takes[id(equation)] = _inputs_for(equation, wanted)
+                taken = self._inputs_needed_by[id(equation)] = _inputs_for(equation, wanted)
                 self._makers |= dict.fromkeys(equation.outvars, equation)
                 needed |= {v for v, takes in zip(equation.invars, taken, strict=True) if takes and _is_variable(v)}
         self._needed = needed
-        self.taken = [v in needed for v in jaxpr.invars]
+        self.needed_inputs = [v in needed for v in jaxpr.invars]
         self._repeated: set[int] = set()
         self._shared = self._found_shared()
 
@@ -76,7 +76,7 @@ class _Split:
         shared, seen = set[Any](), set[Any]()
         pending = [v for v, main in zip(self._jaxpr.outvars, self._is_main, strict=True) if not main]
         for equation in self._jaxpr.eqns:
-            taken = self._takes.get(id(equation), [False] * len(equation.invars))
+            taken = self._inputs_needed_by.get(id(equation), [False] * len(equation.invars))
             pending += [v for v, takes in zip(equation.invars, taken, strict=True) if not takes]
         while pending:
             value = pending.pop()
@@ -97,7 +97,7 @@ class _Split:
         before = self._makers.get(equation.invars[0]) if is_transpose and _is_variable(equation.invars[0]) else None
         return _is_costly(equation) or (before is not None and _is_costly(before))
 
-    def apart(self) -> Jaxpr:
+    def isolate(self) -> Jaxpr:
         """Returns the jaxpr with the by-products apart."""
         equations: list[JaxprEqn] = []
         # The variables that take the place of others, in the two kinds of work.
@@ -119,13 +119,13 @@ class _Split:
             if value in self._shared:
                 beside[value] = behind_barrier(value)
         for equation in self._jaxpr.eqns:
-            taken = self._takes.get(id(equation))
+            taken = self._inputs_needed_by.get(id(equation))
             others = [False] * len(equation.invars)
             if taken is None:
                 equations.append(equation.replace(invars=replaced(equation.invars, others)))
                 continue
             wanted = [v in self._needed for v in equation.outvars]
-            params = equation.params if all(wanted) else _params_apart(equation, wanted)
+            params = equation.params if all(wanted) else _isolate_in_params(equation, wanted)
             equations.append(equation.replace(invars=replaced(equation.invars, taken), params=params))
             for value in equation.outvars:
                 if value in self._shared:
@@ -144,7 +144,7 @@ def _is_variable(atom: Any) -> bool:
 
 
 def _is_costly(equation: JaxprEqn) -> bool:
-    if (body := called(equation)) is not None:
+    if (body := called_jaxpr(equation)) is not None:
         return any(map(_is_costly, body.eqns))
     has_body = any(True for _ in jaxprs_in_params(equation.params))
     return has_body or bool(equation.effects) or _COSTLY.fullmatch(equation.primitive.name) is not None
@@ -158,16 +158,16 @@ def _inputs_for(equation: JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
     return _body_of(equation, wanted)[1]
 
 
-def _params_apart(equation: JaxprEqn, wanted: Sequence[bool]) -> dict[str, Any]:
+def _isolate_in_params(equation: JaxprEqn, wanted: Sequence[bool]) -> dict[str, Any]:
     """Returns the parameters of an equation, with the by-products in its bodies apart."""
     are_main, _, names = _body_of(equation, wanted)
-    return {**equation.params, **{name: _body_apart(equation.params[name], are_main) for name in names}}
+    return {**equation.params, **{name: _isolate_in_body(equation.params[name], are_main) for name in names}}
 
 
-def _body_apart(body: Any, are_main: Sequence[bool]) -> Any:
+def _isolate_in_body(body: Any, are_main: Sequence[bool]) -> Any:
     if isinstance(body, tuple):  # of branches
-        return tuple(_body_apart(branch, are_main) for branch in body)
-    split = _Split(getattr(body, "jaxpr", body), are_main).apart()
+        return tuple(_isolate_in_body(branch, are_main) for branch in body)
+    split = _JaxprSplit(getattr(body, "jaxpr", body), are_main).isolate()
     return ClosedJaxpr(split, body.consts) if isinstance(body, ClosedJaxpr) else split
 
 
@@ -178,23 +178,23 @@ def _body_of(equation: JaxprEqn, wanted: Sequence[bool]) -> tuple[list[bool], li
     if all(wanted):
         return are_main, every, []
     if name == "cond":
-        taken = [_Split(branch.jaxpr, are_main).taken for branch in params["branches"]]
+        taken = [_JaxprSplit(branch.jaxpr, are_main).needed_inputs for branch in params["branches"]]
         return are_main, [True, *map(any, zip(*taken, strict=True))], ["branches"]
     if name == "scan":
-        consts, carried = jax_internals.counts_of_scan(params)
+        consts, carried = jax_internals.scan_counts(params)
         rest = consts + carried
         are_main, taken = _of_loop(params["jaxpr"].jaxpr, are_main, consts, carried)
         return are_main, [*taken[:consts], *are_main[: rest - consts], *taken[rest:]], ["jaxpr"]
     if name == "while":
         tests, consts = params["cond_nconsts"], params["body_nconsts"]
-        test = _Split(params["cond_jaxpr"].jaxpr, [True]).taken
+        test = _JaxprSplit(params["cond_jaxpr"].jaxpr, [True]).needed_inputs
         are_main = [main or reads for main, reads in zip(are_main, test[tests:], strict=True)]
         are_main, taken = _of_loop(params["body_jaxpr"].jaxpr, are_main, consts, len(are_main))
         return are_main, [*test[:tests], *taken[:consts], *are_main], ["body_jaxpr"]
-    if (body := called(equation)) is not None or name == "shard_map":
+    if (body := called_jaxpr(equation)) is not None or name == "shard_map":
         body = params["jaxpr"] if body is None else body
         names = [key for key in ("jaxpr", "call_jaxpr") if key in params]
-        return are_main, _Split(body, are_main).taken, names
+        return are_main, _JaxprSplit(body, are_main).needed_inputs, names
     return are_main, every, []
 
 
@@ -204,7 +204,7 @@ def _of_loop(body: Jaxpr, are_main: Sequence[bool], start: int, count: int) -> t
     What the main outputs need of the iteration before is main, too. `count` values are carried, from input `start` on.
     """
     while True:
-        taken = _Split(body, are_main).taken
+        taken = _JaxprSplit(body, are_main).needed_inputs
         carried = [main or takes for main, takes in zip(are_main[:count], taken[start : start + count], strict=True)]
         if carried == list(are_main[:count]):
             return list(are_main), taken

@@ -27,7 +27,7 @@ from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Constant, Group, HostCall, SessionCall, Source
 from hookline.graph.variable import VariableRead
-from hookline.session.plan.plan import HookTensors, Key, Plan, input_tensors
+from hookline.session.plan.plan import HookTensors, Plan, TensorKey, input_tensors
 from hookline.session.plan.request import Request
 from hookline.session.program.program import Program
 from hookline.session.store import VariableStore
@@ -37,7 +37,7 @@ _LARGE_CONSTANT_BYTES = 4096
 
 # Operations without side effects: no update, no latch, no draw of a random key, nothing from outside. (Nor may they
 # have a check, which needs a latch.)
-PURE = (Function, Gradient, VariableRead, Constant, Group)
+PURE_OPERATIONS = (Function, Gradient, VariableRead, Constant, Group)
 
 # To hand out a number takes a run about a microsecond, so many are not worth the one compilation that they save.
 _FEW_NUMBERS = 16
@@ -55,11 +55,11 @@ class ProgramCache:
         self._warned: set[str] = set()
         # By the variables that they write or initialise: the outputs of programs so far, those for hooks, the inputs,
         # and how many steps they make.
-        self._seen: dict[Hashable, tuple[set[Key], set[Key], set[Key], set[int]]] = {}
+        self._seen: dict[Hashable, tuple[set[TensorKey], set[TensorKey], set[TensorKey], set[int]]] = {}
         self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self.declared: list[Sequence[Tensor | Operation]] = []
         # The tensors that hooks have fetched so far, by the fetches and feeds of their runs.
-        self._families: dict[Hashable, list[HookTensors]] = {}
+        self._hook_tensors: dict[Hashable, list[HookTensors]] = {}
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
     def choose(
@@ -70,32 +70,32 @@ class ProgramCache:
         A program is made once. The mask selects the fetches of hooks that this run computes. There is no program of
         several steps if hooks fetch something in the last one that changes state or comes from outside.
         """
-        capacity = request.capacity
+        capacity = request.max_steps
         outputs = _from_device(plan, request.fetched)
         for_host = {tensor.key: tensor for tensor in plan.pulled}
         if capacity == 1:
             # Inputs of a caller's host operation belong to the caller; those of a hook's belong to the hook.
-            callers = {t.key for o in plan.after if o in plan.trained for t in o.inputs}
+            callers = {t.key for o in plan.after if o in plan.caller_operations for t in o.inputs}
             outputs |= {key: tensor for key, tensor in for_host.items() if key in callers}
-        for_hooks = _from_device(plan, request.of_hooks(in_rows=False)) | for_host
-        rows = _from_device(plan, request.of_hooks(in_rows=True))
+        for_hooks = _from_device(plan, request.hook_elements(is_stacked=False)) | for_host
+        rows = _from_device(plan, request.hook_elements(is_stacked=True))
         if capacity == 1:  # With several steps an output has the values of all, and a hook's tensor that of the last.
             for_hooks = {key: tensor for key, tensor in for_hooks.items() if key not in outputs}
-        if not plan.device and not plan.remote and not outputs and not for_hooks:
+        if not plan.device and not plan.remote_updates and not outputs and not for_hooks:
             return None, ()
         shared = None
         if for_hooks or (capacity == 1 and self.declared):
-            shared = self._shared(plan, request, set(outputs) if capacity == 1 else set(), store)
+            shared = self._find_shared(plan, request, set(outputs) if capacity == 1 else set(), store)
         if shared is None:
             if for_hooks and capacity > 1:
                 return None, ()
-            return self._program(plan, outputs, for_hooks | rows, store, capacity), ()
+            return self._find_or_make(plan, outputs, for_hooks | rows, store, capacity), ()
         of_all, always, masked, wanted = shared
-        mask = placement.put_all(tuple(map(jnp.asarray, wanted)), store.home)
-        return self._program(of_all, outputs, rows, store, capacity, always, masked), mask
+        mask = placement.device_put_uncommitted(tuple(map(jnp.asarray, wanted)), store.default_sharding)
+        return self._find_or_make(of_all, outputs, rows, store, capacity, always, masked), mask
 
-    def _shared(
-        self, plan: Plan, request: Request, known: set[Key], store: VariableStore
+    def _find_shared(
+        self, plan: Plan, request: Request, known: set[TensorKey], store: VariableStore
     ) -> tuple[Plan, frozenset[Operation], Sequence[HookTensors], list[bool]] | None:
         """Finds the shared program for a run; None if it cannot share, or has nothing to share.
 
@@ -106,11 +106,11 @@ class ProgramCache:
             The plan of everything, the operations that every run computes, the tensors that each hook may fetch, and
             for each hook whether this run wants them.
         """
-        if plan.remote:
+        if plan.remote_updates:
             return None
-        by_hook = [part.elements for part in request.hooks if not part.in_rows]
-        operations = [element for element in request.of_hooks(in_rows=False) if isinstance(element, Operation)]
-        carried = [*dict.fromkeys(operations), *request.of_hooks(in_rows=True)]
+        by_hook = [part.elements for part in request.hooks if not part.is_stacked]
+        operations = [element for element in request.hook_elements(is_stacked=False) if isinstance(element, Operation)]
+        carried = [*dict.fromkeys(operations), *request.hook_elements(is_stacked=True)]
         always = plan.needed([*plan.fetched, *carried])
 
         def tensors_of(elements: Sequence[Tensor | Operation], among: Plan) -> HookTensors:
@@ -127,14 +127,14 @@ class ProgramCache:
         def is_pure(tensors: HookTensors) -> bool:
             extra = [o for o in plan_for([tensors]).operations if o not in base]
             reads = [o.variable for o in extra if isinstance(o, VariableRead)]
-            return all(type(o) in PURE and o.check is None for o in extra) and not store.uninitialized(reads)
+            return all(type(o) in PURE_OPERATIONS and o.check is None for o in extra) and not store.uninitialized(reads)
 
         base = set(always)
         if not all(map(is_pure, wanted)):
             return None
-        family = (*map(_key, plan.fetched), None, *map(_key, carried), None, *(tensor.key for tensor in plan.fed))
-        if family not in self._families:
-            self._families[family] = found = []
+        cache_key = (*map(_key, plan.fetched), None, *map(_key, carried), None, *(tensor.key for tensor in plan.fed))
+        if cache_key not in self._hook_tensors:
+            self._hook_tensors[cache_key] = found = []
             for elements in self.declared:
                 try:
                     tensors = tensors_of(elements, plan.with_hooks([*carried, *elements]))
@@ -142,7 +142,7 @@ class ProgramCache:
                         found.append(tensors)
                 except (OpError, ValueError):  # It needs a placeholder that these runs do not feed.
                     continue
-        seen = self._families[family]
+        seen = self._hook_tensors[cache_key]
         for tensors in wanted:
             if _keys(tensors) not in map(_keys, seen):
                 seen.append(tensors)
@@ -153,35 +153,35 @@ class ProgramCache:
             return None
         return plan_for(masked), frozenset(always), masked, [key in wants for key in unique]
 
-    def _program(
+    def _find_or_make(
         self,
         plan: Plan,
-        outputs: Mapping[Key, Tensor],
-        for_hooks: Mapping[Key, Tensor],
+        outputs: Mapping[TensorKey, Tensor],
+        for_hooks: Mapping[TensorKey, Tensor],
         store: VariableStore,
-        capacity: int,
-        always: frozenset[Operation] | None = None,
-        masked: Sequence[HookTensors] = (),
+        max_steps: int,
+        base_operations: frozenset[Operation] | None = None,
+        gated: Sequence[HookTensors] = (),
     ) -> Program:
-        inputs = input_tensors((*plan.device, *plan.remote), lambda tensor: _is_input(plan, tensor))
+        inputs = input_tensors((*plan.device, *plan.remote_updates), lambda tensor: _is_input(plan, tensor))
         inputs += [tensor for tensor in (*outputs.values(), *for_hooks.values()) if _is_input(plan, tensor)]
         inputs = _in_order({tensor.key: tensor for tensor in [_as_input(plan, tensor) for tensor in inputs]}.values())
         out, looks = _in_order(outputs.values()), _in_order(for_hooks.values())
         key = (
-            tuple(operation.index for operation in (*plan.device, *plan.remote)),
-            tuple(operation.index for operation in plan.device if operation in plan.trained),
-            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, looks, *masked)),
-            capacity,
+            tuple(operation.index for operation in (*plan.device, *plan.remote_updates)),
+            tuple(operation.index for operation in plan.device if operation in plan.caller_operations),
+            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, looks, *gated)),
+            max_steps,
         )
         found = self._made.get(key)
         if found is None:
-            every = frozenset(plan.device) if always is None else always
-            found = Program(plan, inputs, out, looks, store, every, masked, capacity, self._warned)
-            found.compilations.first_cause = self._cause(found, capacity)
+            every = frozenset(plan.device) if base_operations is None else base_operations
+            found = Program(plan, inputs, out, looks, store, every, gated, max_steps, self._warned)
+            found.compilations.first_cause = self._cause(found, max_steps)
             self._made[key] = found
         return found
 
-    def _cause(self, program: Program, capacity: int) -> Callable[[], str]:
+    def _cause(self, program: Program, max_steps: int) -> Callable[[], str]:
         """Returns a function that says why a program is compiled beside those that write the same variables.
 
         It is called when the program is first compiled: those before it may have been planned only.
@@ -190,35 +190,38 @@ class ProgramCache:
         for_hooks = {t.key: t.name for t in program.outputs if t.key in program.for_hooks}
         inputs = {t.key: t.name for t in program.inputs}
         updates = [update for updates in program.plan.updates.values() for update in updates]
-        writes = any(u.initialises for u in updates), frozenset(v.op for v in (*program.written, *program.hosted))
+        writes = (
+            any(u.is_initializer for u in updates),
+            frozenset(v.op for v in (*program.written, *program.host_counters)),
+        )
 
         def cause() -> str:
             is_first = writes not in self._seen
             seen = self._seen.setdefault(writes, (set(), set(), set(), set()))
             if is_first:
                 found = "first run"
-            elif capacity not in seen[3]:
-                found = f"up to {capacity} steps a run" if capacity > 1 else "a single step a run"
+            elif max_steps not in seen[3]:
+                found = f"up to {max_steps} steps a run" if max_steps > 1 else "a single step a run"
             elif new := [name for key, name in for_hooks.items() if key not in seen[1]]:
-                found = f"hooks ask for {_shown(new)}"
+                found = f"hooks ask for {_format_names(new)}"
             elif new := [name for key, name in outputs.items() if key not in seen[0]]:
-                found = f"a new fetch: {_shown(new)}"
+                found = f"a new fetch: {_format_names(new)}"
             elif new := [name for key, name in inputs.items() if key not in seen[2]]:
-                found = f"a new input: {_shown(new)}"
+                found = f"a new input: {_format_names(new)}"
             else:
                 found = "other fetches together" if for_hooks or not seen[1] else "no hook asks for anything"
-            for had, has in zip(seen, (outputs, for_hooks, inputs, {capacity}), strict=True):
+            for had, has in zip(seen, (outputs, for_hooks, inputs, {max_steps}), strict=True):
                 had.update(has)  # type: ignore[arg-type]
             return found
 
         return cause
 
 
-def _shown(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _from_device(plan: Plan, elements: Iterable[Tensor | Operation]) -> dict[Key, Tensor]:
+def _from_device(plan: Plan, elements: Iterable[Tensor | Operation]) -> dict[TensorKey, Tensor]:
     return {e.key: e for e in elements if isinstance(e, Tensor) and plan.needs_device(e)}
 
 
@@ -228,20 +231,22 @@ def _in_order(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def _is_input(plan: Plan, tensor: Tensor) -> bool:
     """Returns whether a tensor that the device needs is an argument of its program."""
-    if plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall | Source):
+    if plan.find_feed(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall | Source):
         return True
     return isinstance(tensor.op, Constant) and (_is_large(tensor.op) or _is_placed(tensor.op))
 
 
 def _as_input(plan: Plan, tensor: Tensor) -> Tensor:
     """Returns the argument that a tensor is, or is a part of: the fed tensor, or the whole value of its operation."""
-    place = plan.fed_place(tensor)
+    place = plan.find_feed(tensor)
     return plan.fed[place[0]] if place else tensor.op.output
 
 
 def _is_placed(constant: Constant) -> bool:
     """Returns whether it has a sharding: compiled in, it would be where JAX puts it."""
-    return bool(constant.places) or any(specs.place_of(leaf) is not None for leaf in jax.tree.leaves(constant.value))
+    return bool(constant.shardings) or any(
+        specs.placed_sharding(leaf) is not None for leaf in jax.tree.leaves(constant.value)
+    )
 
 
 def _is_large(constant: Constant) -> bool:
@@ -260,5 +265,5 @@ def _are_few_numbers(masked: Iterable[HookTensors], always: set[Operation]) -> b
     return at_hand and 0 < len(tensors) <= _FEW_NUMBERS
 
 
-def _keys(tensors: HookTensors) -> frozenset[Key]:
+def _keys(tensors: HookTensors) -> frozenset[TensorKey]:
     return frozenset(tensor.key for tensor in tensors)

@@ -16,23 +16,23 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from hookline.jax_internals import kept_arguments
-from hookline.session.program.compilation import Compilations
+from hookline.jax_internals import kept_argument_indices
+from hookline.session.program.compilation_log import CompilationLog
 
-_MOST_KEPT = 64
-_PLACE_OF_INPUTS = 3
+_MAX_CACHED = 64
+_INPUTS_INDEX = 3
 # Such a text refers to Python objects of the process, not by what they are.
 _REFERENCES = ("callback", "CustomSPMDPartitioning", "stablehlo.send", "stablehlo.recv")
 _MESHES = ("sdy.mesh", "mhlo.sharding")
 # Settings of JAX: with these it calls a function again that is compiled; with that a text lacks its large constants.
-_CALL_AGAIN = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
+_UNSHARED_SETTINGS = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
 _CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
 # XLA is given these beside the text.
-_OF_COMPILER = ("jax_optimization_level", "jax_memory_fitting_level")
+_COMPILER_SETTINGS = ("jax_optimization_level", "jax_memory_fitting_level")
 # What a program closes over is kept with it, and printed in its text.
 _MOST_CONSTANT_BYTES = 2**20
 
-_kept: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+_cache: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
@@ -40,7 +40,7 @@ class OtherTypesError(Exception):
     """A jitted function that is compiled already was called with other types, or JAX is configured otherwise."""
 
 
-def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+def _trace_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function for `jax.jit` that can be traced once, so that the jitted function is one program.
 
     Then the function itself is forgotten, with all that it refers to but for constants of the program.
@@ -70,9 +70,9 @@ class SharedJit:
         text, and compiles.
     """
 
-    def __init__(self, function: Callable[..., Any], compilations: Compilations, **options: Any) -> None:
+    def __init__(self, function: Callable[..., Any], compilations: CompilationLog, **options: Any) -> None:
         self._function, self._compilations, self._options = function, compilations, options
-        self._latest: Callable[..., Any] = _refuse
+        self._latest: Callable[..., Any] = _raise_other_types
         # By the types of all arguments, and by those of the inputs; the latter are read only if there are several.
         self._all: dict[Hashable, Any] = {}
         self._by_inputs: dict[Hashable, Any] = {}
@@ -80,18 +80,18 @@ class SharedJit:
     def __call__(self, *arguments: Any) -> Any:  # noqa: D102
         jitted = self._latest
         if len(self._by_inputs) > 1:
-            jitted = self._by_inputs.get(_types(arguments[_PLACE_OF_INPUTS]), jitted)
+            jitted = self._by_inputs.get(_types(arguments[_INPUTS_INDEX]), jitted)
         try:
             return jitted(*arguments)
         except OtherTypesError:
             pass  # The error of a later call has no such context.
         for _ in range(2):
-            jitted = self._found(arguments, jitted)
+            jitted = self._find(arguments, jitted)
             try:
                 return jitted(*arguments)
             except OtherTypesError:
                 pass
-        self._all, self._by_inputs, self._latest = {}, {}, self._unshared()
+        self._all, self._by_inputs, self._latest = {}, {}, self._jit()
         return self._latest(*arguments)
 
     @property
@@ -101,53 +101,53 @@ class SharedJit:
 
     def lower(self, *arguments: Any) -> Any:
         """Lowers the program for these arguments; see `jax.stages.Lowered`."""
-        return self._unshared().lower(*arguments)
+        return self._jit().lower(*arguments)
 
-    def _unshared(self) -> Any:
+    def _jit(self) -> Any:
         return jax.jit(self._function, **self._options)
 
-    def _found(self, arguments: tuple[Any, ...], refusing: Any) -> Any:
+    def _find(self, arguments: tuple[Any, ...], refusing: Any) -> Any:
         """Returns the jitted function for these arguments: a known one, one of another program, or a new one."""
-        if any(getattr(jax.config, name) for name in _CALL_AGAIN) or any(
+        if any(getattr(jax.config, name) for name in _UNSHARED_SETTINGS) or any(
             isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)
         ):
-            return self._unshared()
-        types = _types(arguments), _places(arguments)
+            return self._jit()
+        types = _types(arguments), _shardings(arguments)
         found = self._all.get(types)
         if found is None:
-            found = self._shared(arguments, types, refusing)
+            found = self._find_shared(arguments, types, refusing)
         elif found is refusing:  # JAX is configured otherwise: as `jit` keeps a program for each configuration.
-            found = self._unshared()
+            found = self._jit()
         self._all[types] = found
-        self._by_inputs[_types(arguments[_PLACE_OF_INPUTS])] = self._latest = found
+        self._by_inputs[_types(arguments[_INPUTS_INDEX])] = self._latest = found
         return found
 
-    def _shared(self, arguments: tuple[Any, ...], types: tuple[Any, Any], refusing: Any) -> Any:
-        own = jax.jit(_traced_once(self._function), **self._options)
-        with self._compilations.held():
+    def _find_shared(self, arguments: tuple[Any, ...], types: tuple[Any, Any], refusing: Any) -> Any:
+        own = jax.jit(_trace_once(self._function), **self._options)
+        with self._compilations.defer_logging():
             traced = own.trace(*arguments)
             lowered = traced.lower()
-        key = _content(traced, lowered, *types, self._options)
+        key = _cache_key(traced, lowered, *types, self._options)
         with _lock:
-            found = _kept.get(key)
+            found = _cache.get(key)
             if found is None or found is refusing:
                 found = own
             if key is not None:
-                _kept[key] = found
-                _kept.move_to_end(key)
-                if len(_kept) > _MOST_KEPT:
-                    _kept.popitem(last=False)
-        self._compilations.tell(is_needed=found is own)
+                _cache[key] = found
+                _cache.move_to_end(key)
+                if len(_cache) > _MAX_CACHED:
+                    _cache.popitem(last=False)
+        self._compilations.log_compilation(is_needed=found is own)
         return found
 
 
-def forget_all() -> None:
+def clear_cache() -> None:
     """Forgets the programs that are shared; sessions that use one go on with it."""
     with _lock:
-        _kept.clear()
+        _cache.clear()
 
 
-def _content(
+def _cache_key(
     traced: Any, lowered: Any, types: Hashable, places: tuple[Any, ...], options: dict[str, Any]
 ) -> Hashable | None:
     """Returns what makes a program equal to another one; None if that cannot be said."""
@@ -162,11 +162,11 @@ def _content(
     is_anywhere = any(mark in text for mark in _MESHES) and not any(places)
     if is_anywhere or any(reference in text for reference in _REFERENCES):
         return None
-    of_compiler = tuple(getattr(jax.config, name, None) for name in _OF_COMPILER)
+    of_compiler = tuple(getattr(jax.config, name, None) for name in _COMPILER_SETTINGS)
     given, form = jax.tree.flatten(options, is_leaf=lambda option: option is None)
     digest = hashlib.sha256(text.encode()).digest()
     # The text of `f(a, b) = 2 * a` is that of `f(a, b) = 2 * b`: `jit` leaves out what a program does not use.
-    if (kept := kept_arguments(lowered)) is None:
+    if (kept := kept_argument_indices(lowered)) is None:
         return None
     key = digest, kept, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), tuple(given), form
     try:
@@ -181,10 +181,10 @@ def _types(inputs: Any) -> Hashable:
     return structure, tuple(map(jax.typeof, leaves))
 
 
-def _places(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _shardings(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     leaves = jax.tree.leaves(arguments)
     return tuple(leaf.sharding if getattr(leaf, "committed", False) else None for leaf in leaves)
 
 
-def _refuse(*arguments: Any) -> Any:
+def _raise_other_types(*arguments: Any) -> Any:
     raise OtherTypesError

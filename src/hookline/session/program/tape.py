@@ -29,9 +29,9 @@ class Cell:
         self.value = value
 
     @property
-    def moves(self) -> bool:
+    def is_differentiable(self) -> bool:
         """Whether it has a derivative, that is, is floating point."""
-        return _moves(self.value)
+        return _is_differentiable(self.value)
 
 
 class Cells(NamedTuple):
@@ -57,7 +57,7 @@ class _Entry(NamedTuple):
     level: int
     inputs: Sequence[Cell]
     outputs: Sequence[Cell]
-    pull: Cells  # a function from cotangents of the outputs to those of the inputs
+    pullback: Cells  # a function from cotangents of the outputs to those of the inputs
 
 
 class Tape:
@@ -65,28 +65,28 @@ class Tape:
 
     Args:
         gradients: The gradients of the run.
-        trained: The operations that are computed for the caller, and not only because a hook fetches them.
+        caller_operations: The operations that are computed for the caller, and not only because a hook fetches them.
     """
 
-    def __init__(self, gradients: Iterable[Gradient], trained: frozenset[Operation]) -> None:
+    def __init__(self, gradients: Iterable[Gradient], caller_operations: frozenset[Operation]) -> None:
         self._gradients = list(gradients)
-        self._trained = trained
+        self._caller_operations = caller_operations
         self._entries: list[_Entry] = []
         self._orders: dict[Operation | None, list[int]] = {}
 
-    def branch(self) -> Tape:
+    def fork(self) -> Tape:
         """Returns a tape that continues this one, which stays unchanged."""
-        other = Tape(self._gradients, self._trained)
+        other = Tape(self._gradients, self._caller_operations)
         other._entries, other._orders = self._entries.copy(), self._orders
         return other
 
-    def passing(self, owner: Operation | None) -> list[Gradient]:
+    def gradients_through(self, owner: Operation | None) -> list[Gradient]:
         """Returns the gradients that go back through the work of `owner`; all of them for `None`."""
-        return [g for g in self._gradients if owner is None or g.passes(owner)]
+        return [g for g in self._gradients if owner is None or g.is_on_path(owner)]
 
     def _orders_of(self, owner: Operation | None) -> list[int]:
         if owner not in self._orders:
-            self._orders[owner] = sorted({gradient.order for gradient in self.passing(owner)})
+            self._orders[owner] = sorted({gradient.order for gradient in self.gradients_through(owner)})
         return self._orders[owner]
 
     def record(self, owner: Operation | None, fn: Callable[..., Any], inputs: Sequence[Cell]) -> Cells:
@@ -117,13 +117,13 @@ class Tape:
             return moving, still, pull
 
         leaves, treedef = self._record(owner, with_pullback, inputs, level + 1, levels)
-        n_results = len(split.moving)
-        moving, still = leaves[: sum(split.moving)], leaves[sum(split.moving) : n_results]
+        n_results = len(split.is_floating)
+        moving, still = leaves[: sum(split.is_floating)], leaves[sum(split.is_floating) : n_results]
         pull = Cells(leaves[n_results:], treedef.children()[2])
         self._entries.append(_Entry(owner, level, inputs, moving, pull))
-        return split.joined(moving, still)
+        return split.join(moving, still)
 
-    def go_back(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
+    def backward(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
         """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's path."""
         times = Counter(ys)
         cotangents = {y: Cell(jnp.full_like(y.value, count)) for y, count in times.items()}
@@ -131,28 +131,28 @@ class Tape:
             given = [cotangents.get(cell) for cell in entry.outputs]
             if not any(given) or not self._goes_through(gradient, entry):
                 continue
-            for cell, pulled in zip(entry.inputs, self._pull(gradient, entry, given), strict=True):
+            for cell, pulled in zip(entry.inputs, self._apply_pullback(gradient, entry, given), strict=True):
                 earlier = cotangents.get(cell)
                 both = pulled if earlier is None else self.record(gradient, jnp.add, [earlier, pulled]).leaves[0]
                 cotangents[cell] = both
         return cotangents
 
     def _goes_through(self, gradient: Gradient, entry: _Entry) -> bool:
-        if entry.owner is not None and not gradient.passes(entry.owner):
+        if entry.owner is not None and not gradient.is_on_path(entry.owner):
             return False
         return entry.level == 1 + self._orders_of(entry.owner).index(gradient.order)
 
-    def _pull(self, gradient: Gradient, entry: _Entry, given: Sequence[Cell | None]) -> Sequence[Cell]:
+    def _apply_pullback(self, gradient: Gradient, entry: _Entry, given: Sequence[Cell | None]) -> Sequence[Cell]:
         """Returns the cotangents of an entry's inputs for those of its outputs; `None` is zero."""
-        cells = entry.pull.leaves
-        moving = [cell for cell in cells if cell.moves]
-        is_for_hook = gradient not in self._trained and entry.owner in self._trained
+        cells = entry.pullback.leaves
+        moving = [cell for cell in cells if cell.is_differentiable]
+        is_for_hook = gradient not in self._caller_operations and entry.owner in self._caller_operations
 
         def pull_back(*values: Any) -> Any:
             remaining = iter(values)
-            kept = [next(remaining) if cell.moves else cell.value for cell in cells]
+            kept = [next(remaining) if cell.is_differentiable else cell.value for cell in cells]
             # A hook's gradient must not change how the rest is compiled.
-            pull = jax.tree.unflatten(entry.pull.treedef, barrier(kept) if is_for_hook else kept)
+            pull = jax.tree.unflatten(entry.pullback.treedef, barrier(kept) if is_for_hook else kept)
             cotangents = [None if ct is None else next(remaining) for ct in given]
 
             def filled(zero: Callable[[Any], Any]) -> list[Any]:
@@ -173,24 +173,24 @@ class _Split:
     """Separates the floating point leaves of a function's result from the others, and remembers their places.
 
     Attributes:
-        moving: For each leaf, whether it is floating point.
+        is_floating: For each leaf, whether it is floating point.
     """
 
-    moving: Sequence[bool]
+    is_floating: Sequence[bool]
 
     def __call__(self, result: Any) -> tuple[list[Any], list[Any]]:
         leaves, self._treedef = jax.tree.flatten(result)
-        self.moving = [_moves(leaf) for leaf in leaves]
-        moving = [leaf for leaf, moves in zip(leaves, self.moving, strict=True) if moves]
-        return moving, [leaf for leaf, moves in zip(leaves, self.moving, strict=True) if not moves]
+        self.is_floating = [_is_differentiable(leaf) for leaf in leaves]
+        moving = [leaf for leaf, moves in zip(leaves, self.is_floating, strict=True) if moves]
+        return moving, [leaf for leaf, moves in zip(leaves, self.is_floating, strict=True) if not moves]
 
-    def joined(self, moving: Sequence[Cell], still: Sequence[Cell]) -> Cells:
+    def join(self, moving: Sequence[Cell], still: Sequence[Cell]) -> Cells:
         """Returns the result with these leaves in place of its own."""
         sources = (iter(still), iter(moving))
-        return Cells([next(sources[moves]) for moves in self.moving], self._treedef)
+        return Cells([next(sources[moves]) for moves in self.is_floating], self._treedef)
 
 
-def _moves(leaf: Any) -> bool:
+def _is_differentiable(leaf: Any) -> bool:
     dtype = getattr(leaf, "dtype", None)
     return jnp.issubdtype(jnp.result_type(leaf) if dtype is None else dtype, jnp.inexact)
 

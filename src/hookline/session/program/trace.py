@@ -18,11 +18,11 @@ from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import Constant, Group
-from hookline.graph.nodes.views import Path, Step, take, take_path
+from hookline.graph.nodes.views import Path, PathStep, get_at_path, get_part
 from hookline.graph.variable import Update, Variable, VariableRead
-from hookline.session.plan.feeds import CompiledIn
-from hookline.session.plan.plan import Key, Plan
-from hookline.session.program.byproducts import parts_apart
+from hookline.session.plan.feeds import StaticArray
+from hookline.session.plan.plan import Plan, TensorKey
+from hookline.session.program.byproducts import isolate_byproducts
 from hookline.session.program.tape import Cell, Cells, Tape, barrier
 
 
@@ -34,24 +34,26 @@ class Trace:
     """
 
     def __init__(
-        self, plan: Plan, for_hooks: frozenset[Key], held: dict[Variable, Any], inputs: dict[Key, Any]
+        self, plan: Plan, for_hooks: frozenset[TensorKey], old_values: dict[Variable, Any], inputs: dict[TensorKey, Any]
     ) -> None:
         self.plan = plan
         self._for_hooks = for_hooks
-        self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in held.items()}
+        self._versions: dict[tuple[Variable, int], Any] = {
+            (variable, 0): value for variable, value in old_values.items()
+        }
         self._inputs = inputs
         self.values: dict[Operation, Any] = {}
         self._failures: dict[Operation, Any] = {}
         self._barriered: dict[Any, Any] = {}
-        self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
+        self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.caller_operations)
         self._cells: dict[Any, Cells] = {}
 
-    def branch(self) -> Trace:
+    def fork(self) -> Trace:
         """Returns a trace that continues this one, which stays unchanged."""
         other = copy.copy(self)
         for name in ("_versions", "values", "_failures", "_barriered", "_cells"):
             setattr(other, name, dict(getattr(self, name)))
-        other._tape = self._tape.branch()
+        other._tape = self._tape.fork()
         return other
 
     def compute(self, operations: Sequence[Function | Update | Gradient]) -> None:
@@ -63,7 +65,7 @@ class Trace:
                     self.values[operation] = self._compute(operation)
                     self._check(operation)
             except Exception as error:
-                operation.note(error)
+                operation.annotate_error(error)
                 raise
 
     def _compute(self, operation: Function | Update | Gradient) -> Any:
@@ -71,21 +73,21 @@ class Trace:
             return self._update(operation)
         if isinstance(operation, Gradient):
             return self._gradient(operation)
-        if self._tape.passing(operation):
-            return self._on_tape(operation)
-        return self._called(operation)
+        if self._tape.gradients_through(operation):
+            return self._record_on_tape(operation)
+        return self._call(operation)
 
-    def _called(self, operation: Function) -> Any:
+    def _call(self, operation: Function) -> Any:
         """Calls a function. What hooks alone may read of its result is computed apart from the rest."""
 
         def call() -> Any:
-            return operation.call(lambda tensor: _copied(self._read(tensor, operation)))
+            return operation.call(lambda tensor: _copy_containers(self._read(tensor, operation)))
 
         spec, declared = operation.output.spec, getattr(operation.fn, "main_parts", None)
-        main = declared or self.plan.read_by_caller.get(operation)
+        main = declared or self.plan.caller_paths.get(operation)
         if main is None or specs.is_array(spec) or (spec is specs.UNKNOWN and not declared):
             return call()
-        return parts_apart(call, lambda spec: _parts_at(main, spec))
+        return isolate_byproducts(call, lambda spec: _is_on_paths(main, spec))
 
     # Checks -----------------------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class Trace:
         """Checks an operation for invalid input, behind a barrier: the rest is compiled as without the check."""
         if operation.check is None:
             return
-        elsewhere = self.plan.is_read_elsewhere
+        elsewhere = self.plan.is_remote_read
 
         def resolve(tensor: Tensor) -> Any:
             if elsewhere(tensor, operation):
@@ -104,7 +106,7 @@ class Trace:
 
     def failures(self) -> dict[Operation, Any]:
         """Returns the results of the checks, by operation."""
-        for update in self.plan.remote:
+        for update in self.plan.remote_updates:
             self._check(update)
         return self._failures
 
@@ -112,14 +114,14 @@ class Trace:
 
     def arguments(self, update: Update) -> tuple[Any, ...]:
         """Returns the values to submit for an update that happens elsewhere; `None` for those that are read there."""
-        elsewhere = self.plan.is_read_elsewhere
+        elsewhere = self.plan.is_remote_read
         return tuple(None if elsewhere(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
 
-    def final(self, variable: Variable) -> Any:
+    def final_value(self, variable: Variable) -> Any:
         """Returns the value of a written variable after the run."""
         return self._versions[variable, len(self.plan.updates[variable])]
 
-    def skip(self) -> Any:
+    def skip_condition(self) -> Any:
         """Returns whether to hold back the updates of the run; None if no guard can."""
         found = [self.values[guard] for guard in self.plan.guards]
         return functools.reduce(jnp.logical_or, found) if found else None
@@ -132,32 +134,32 @@ class Trace:
     def _read(self, tensor: Tensor, reader: Operation | None) -> Any:
         version = self._version(tensor, reader)
         (op, path), rest = self._root(tensor)
-        value = take_path(self._value(op, path, version), rest)
+        value = get_at_path(self._value(op, path, version), rest)
         return self._behind_barrier(tensor, version, value) if self._reads_for_hook(reader, tensor) else value
 
     def _version(self, tensor: Tensor, reader: Operation | None) -> int:
         return self.plan.version(tensor.op.variable, reader) if isinstance(tensor.op, VariableRead) else 0
 
-    def _root(self, tensor: Tensor) -> tuple[Key, tuple[Step, ...]]:
+    def _root(self, tensor: Tensor) -> tuple[TensorKey, tuple[PathStep, ...]]:
         """Returns the key of the value that `tensor` views (a feed, or an operation's value), and the view's path."""
-        fed = self.plan.fed_place(tensor)
+        fed = self.plan.find_feed(tensor)
         depth = fed[1] if fed is not None else 0
         return (tensor.op, tensor.path[:depth]), tensor.path[depth:]
 
-    def _value(self, op: Operation, path: tuple[Step, ...], version: int) -> Any:
+    def _value(self, op: Operation, path: tuple[PathStep, ...], version: int) -> Any:
         if (op, path) in self._inputs:
             given = self._inputs[op, path]
-            return given.array if isinstance(given, CompiledIn) else given
+            return given.array if isinstance(given, StaticArray) else given
         if isinstance(op, VariableRead):
             return self._versions[op.variable, version]
         if isinstance(op, Constant):
-            return op.on_device()
+            return op.device_value()
         return None if isinstance(op, Group) else self.values[op]
 
     def _reads_for_hook(self, reader: Operation | None, tensor: Tensor) -> bool:
         """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""
-        trained = self.plan.trained
-        if reader is None or reader in trained or self.plan.fed_place(tensor) is not None:
+        trained = self.plan.caller_operations
+        if reader is None or reader in trained or self.plan.find_feed(tensor) is not None:
             return False
         return isinstance(tensor.op, VariableRead) or tensor.op in trained
 
@@ -175,44 +177,46 @@ class Trace:
             None if operation.overwrites else self._versions[variable, place]
             for variable, place in zip(operation.variables, places, strict=True)
         ]
-        args = operation.bind(lambda tensor: _copied(self._read(tensor, operation)))
-        old = _copied(jax.tree.unflatten(operation.structure, olds))
-        news = operation.check_new(operation.call(old, *args))
-        kept = [_as_held(v, new) for v, new in zip(operation.variables, news, strict=True)]
+        args = operation.bind(lambda tensor: _copy_containers(self._read(tensor, operation)))
+        old = _copy_containers(jax.tree.unflatten(operation.structure, olds))
+        news = operation.check_new_values(operation.call(old, *args))
+        kept = [_cast_to_variable(v, new) for v, new in zip(operation.variables, news, strict=True)]
         for variable, place, value in zip(operation.variables, places, kept, strict=True):
             self._versions[variable, place + 1] = value
         return jax.tree.unflatten(operation.structure, kept)
 
     # Gradients --------------------------------------------------------------------------------------------------
 
-    def _on_tape(self, operation: Function) -> Any:
+    def _record_on_tape(self, operation: Function) -> Any:
         """Computes an operation so that the gradients whose path contains it can go back through it."""
-        passing = self._tape.passing(operation)
-        found: dict[Key, Cells] = {}
+        passing = self._tape.gradients_through(operation)
+        found: dict[TensorKey, Cells] = {}
         for tensor in operation.inputs:
-            if any(gradient.reaches(tensor) for gradient in passing):
+            if any(gradient.depends_on_xs(tensor) for gradient in passing):
                 found[tensor.key] = self._cells_of(tensor, self._version(tensor, operation))
-        moving = list(dict.fromkeys(cell for cells in found.values() for cell in cells.leaves if cell.moves))
+        moving = list(
+            dict.fromkeys(cell for cells in found.values() for cell in cells.leaves if cell.is_differentiable)
+        )
 
         def fn(*values: Any) -> Any:
             given = dict(zip(moving, values, strict=True))
 
             def resolve(tensor: Tensor) -> Any:
                 if tensor.key not in found:
-                    return _copied(self._read(tensor, operation))
+                    return _copy_containers(self._read(tensor, operation))
                 value = found[tensor.key].value(given)
                 return barrier(value) if self._reads_for_hook(operation, tensor) else value
 
             return operation.call(resolve)
 
-        return self._put(operation, self._tape.record(operation, fn, moving))
+        return self._store_cells(operation, self._tape.record(operation, fn, moving))
 
     def _gradient(self, operation: Gradient) -> Any:
         ys = [self._cells_of(y, self._version(y, operation)) for y in operation.ys]
-        cotangents = self._tape.go_back(operation, [cell for y in ys for cell in y.leaves])
+        cotangents = self._tape.backward(operation, [cell for y in ys for cell in y.leaves])
 
         def cotangent(cell: Cell) -> Cell:
-            if not cell.moves:
+            if not cell.is_differentiable:
                 dtype = jnp.result_type(cell.value)
                 raise TypeError(f"gradients: an array to differentiate by is of {dtype}; it must be floating point.")
             given = cotangents.get(cell)
@@ -223,40 +227,44 @@ class Trace:
             return self._tape.record(operation, barrier, [given]).leaves[0]
 
         xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]
-        slopes = [cotangent(cell) for x in xs for cell in x.leaves]
-        return self._put(operation, Cells(slopes, jax.tree.structure(tuple(x.value() for x in xs))))
+        grads = [cotangent(cell) for x in xs for cell in x.leaves]
+        return self._store_cells(operation, Cells(grads, jax.tree.structure(tuple(x.value() for x in xs))))
 
-    def _put(self, operation: Operation, cells: Cells) -> Any:
+    def _store_cells(self, operation: Operation, cells: Cells) -> Any:
         self._cells[(operation, ()), 0, ()] = cells
         return cells.value()
 
     def _cells_of(self, tensor: Tensor, version: int) -> Cells:
         """Returns the value of a tensor with a cell for each array; parts of arrays are taken on the tape."""
         root, rest = self._root(tensor)
-        cells = self._known(root, version, (), lambda: Cells.of(self._value(*root, version)))
+        cells = self._cached_cells(root, version, (), lambda: Cells.of(self._value(*root, version)))
         for depth, step in enumerate(rest, start=1):
             whole = cells
-            cells = self._known(root, version, rest[:depth], lambda w=whole, s=step: self._part(w, s))
+            cells = self._cached_cells(root, version, rest[:depth], lambda w=whole, s=step: self._part(w, s))
         return cells
 
-    def _known(self, root: Key, version: int, path: Sequence[Step], make: Callable[[], Cells]) -> Cells:
+    def _cached_cells(
+        self, root: TensorKey, version: int, path: Sequence[PathStep], make: Callable[[], Cells]
+    ) -> Cells:
         key = (root, version, tuple(path))
         if key not in self._cells:
             self._cells[key] = make()
         return self._cells[key]
 
-    def _part(self, cells: Cells, step: Step) -> Cells:
+    def _part(self, cells: Cells, step: PathStep) -> Cells:
         """Returns the part that a step leads to: its cells, or the result of indexing an array or of a property."""
-        leaves, treedef = jax.tree.flatten(take(cells.value(), step))
+        leaves, treedef = jax.tree.flatten(get_part(cells.value(), step))
         owners = {id(cell.value): cell for cell in cells.leaves}
         is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
         if is_found and not jax.tree_util.treedef_is_leaf(cells.treedef):
             return Cells([owners[id(leaf)] for leaf in leaves], treedef)
-        moving = [cell for cell in cells.leaves if cell.moves]
-        return self._tape.record(None, lambda *v: take(cells.value(dict(zip(moving, v, strict=True))), step), moving)
+        moving = [cell for cell in cells.leaves if cell.is_differentiable]
+        return self._tape.record(
+            None, lambda *v: get_part(cells.value(dict(zip(moving, v, strict=True))), step), moving
+        )
 
 
-def _parts_at(paths: Iterable[Path], spec: Any) -> list[bool]:
+def _is_on_paths(paths: Iterable[Path], spec: Any) -> list[bool]:
     """Returns for each array of a value whether one of these paths leads to it, or into it."""
     leaves, structure = jax.tree.flatten(spec)
     marks = [copy.copy(leaf) for leaf in leaves]
@@ -265,19 +273,19 @@ def _parts_at(paths: Iterable[Path], spec: Any) -> list[bool]:
     for path in paths:
         part = structure.unflatten(marks)
         for step in path:
-            part = part if specs.is_array(part) else take(part, step)
+            part = part if specs.is_array(part) else get_part(part, step)
         found |= {numbers.get(id(mark)) for mark in jax.tree.leaves(part)}
     # A property may have made an array of others.
     return [None in found or number in found for number in range(len(leaves))]
 
 
-def _copied(value: Any) -> Any:
+def _copy_containers(value: Any) -> Any:
     # Each reader gets containers of its own: a function may change its arguments (Flax modules do), and their objects
     # belong to the trace that made them.
     return jax.tree.map(lambda leaf: leaf, value)
 
 
-def _as_held(variable: Variable, value: Any) -> Any:
+def _cast_to_variable(variable: Variable, value: Any) -> Any:
     """Returns the value with the dtypes that the variable holds."""
 
     def cast(leaf: Any, dtype: Any) -> Any:

@@ -14,11 +14,11 @@ from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import HostCall, SessionCall
 from hookline.graph.variable import Update, VariableRead
-from hookline.session.plan.fetches import called
-from hookline.session.plan.getters import Getter, Run, argument_getter
-from hookline.session.plan.plan import Key, Plan, input_tensors
+from hookline.session.plan.fetches import call_with
+from hookline.session.plan.plan import Plan, TensorKey, input_tensors
+from hookline.session.plan.result_readers import ResultReader, RunState, make_argument_reader
 
-OnHost = HostCall | SessionCall
+HostOperation = HostCall | SessionCall
 
 
 class HostStage:
@@ -46,20 +46,20 @@ class HostStage:
         plan: Plan,
         awaited: Sequence[Tensor | Operation],
         deferred: Sequence[Tensor | Operation],
-        places: Mapping[Key, int],
+        places: Mapping[TensorKey, int],
     ) -> None:
         self.before = plan.before
-        self.deferred = _deferred(plan, awaited) if deferred else []
+        self.deferred = _deferred_operations(plan, awaited) if deferred else []
         self.after = [operation for operation in plan.after if operation not in self.deferred]
         self._pulls_any = bool(plan.pulled)
         keys = [tensor.key for tensor in plan.pulled]
-        self._arguments: dict[OnHost, list[Getter]] = {}
+        self._arguments: dict[HostOperation, list[ResultReader]] = {}
         # By operation, the tensors that it takes from the program: index in `plan.pulled` to index among the outputs.
-        self._pulls: dict[OnHost, dict[int, int]] = {}
+        self._device_inputs_of: dict[HostOperation, dict[int, int]] = {}
         for operation in (*plan.before, *plan.after):
-            self._arguments[operation] = [argument_getter(plan, t, operation, keys) for t in operation.inputs]
+            self._arguments[operation] = [make_argument_reader(plan, t, operation, keys) for t in operation.inputs]
             wanted = {tensor.key for tensor in operation.inputs} & places.keys()
-            self._pulls[operation] = {i: places[key] for i, key in enumerate(keys) if key in wanted}
+            self._device_inputs_of[operation] = {i: places[key] for i, key in enumerate(keys) if key in wanted}
         self.before_needs_lock = any(
             isinstance(operation, SessionCall)
             or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
@@ -68,43 +68,43 @@ class HostStage:
         # The indices in `plan.pulled` of arrays of numbers in the memory of the host: reading these transfers nothing,
         # and takes a third of the time of `jax.device_get`.
         is_cpu = jax.default_backend() == "cpu"
-        self._at_hand = {i for i, tensor in enumerate(plan.pulled) if is_cpu and _is_plain(tensor.spec)}
+        self._in_host_memory = {i for i, tensor in enumerate(plan.pulled) if is_cpu and _is_numeric(tensor.spec)}
         late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in deferred if isinstance(e, Tensor))]
         found = [tensor for tensor in late if tensor.key in places]
         self.deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
         self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
-    def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
+    def compute(self, operations: Sequence[HostOperation], run: RunState, session: Any) -> None:
         """Runs host operations, given in creation order, on the values that the run has so far."""
         if run.outputs and self._pulls_any:
             found: dict[int, int] = {}
             for operation in operations:
-                found.update(self._pulls[operation])
+                found.update(self._device_inputs_of[operation])
             outputs = map(run.outputs.__getitem__, found.values())
-            values = map(np.asarray, outputs) if self._at_hand.issuperset(found) else jax.device_get([*outputs])
-            run.pulled.update(zip(found, values, strict=True))
+            values = map(np.asarray, outputs) if self._in_host_memory.issuperset(found) else jax.device_get([*outputs])
+            run.host_inputs.update(zip(found, values, strict=True))
         for operation in operations:
-            given = [*map(called, self._arguments[operation], repeat(run))]
+            given = [*map(call_with, self._arguments[operation], repeat(run))]
             if isinstance(operation, SessionCall):
-                run.hosts[operation] = operation.fn(session.session, *given)
+                run.host_results[operation] = operation.fn(session.session, *given)
                 continue
             try:
                 with session.staged.host_lock(operation):
-                    run.hosts[operation] = operation.call_on(given)
+                    run.host_results[operation] = operation.call_with_values(given)
             except StopIteration as error:
                 raise OutOfRangeError(
                     operation.node_def, operation, f"{operation.node_def}: the input has ended."
                 ) from error
             except Exception as error:
-                operation.note(error)
+                operation.annotate_error(error)
                 raise
 
 
-def _is_plain(spec: Any) -> bool:
+def _is_numeric(spec: Any) -> bool:
     return specs.is_array(spec) and isinstance(spec.dtype, np.dtype)  # Not random keys.
 
 
-def _deferred(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[OnHost]:
+def _deferred_operations(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[HostOperation]:
     """Returns the host operations that need not run in the run itself."""
     needed = set(plan.needed(awaited))
     for operation in plan.operations:

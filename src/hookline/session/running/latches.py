@@ -29,22 +29,22 @@ from hookline.graph import Graph, placement
 from hookline.graph.conditions import Latch
 from hookline.graph.nodes.check import Check
 
-Latched = Any
+LatchValue = Any
 """One number: minus the count of runs so far, or from 1 on the number of the first run in which the condition held.
 
 The latch of checks is a vector: the number, the operation's index and the details of its failure.
 """
 
-Latching = Latch | type[Check]
+LatchKey = Latch | type[Check]
 """A latch; the class stands for all checks together."""
 
-_START_ANEW_RUNS = 2**30
+_REBASE_RUNS = 2**30
 
 
-def after(latched: Latched, condition: Any) -> Latched:
+def next_latch_value(latched: LatchValue, condition: Any) -> LatchValue:
     """Returns the value of a latch after one more run; for checks, `condition` is the result of `first_failure`."""
     if latched.ndim:
-        number = after(latched[0], condition[0] > 0)
+        number = next_latch_value(latched[0], condition[0] > 0)
         return jnp.concatenate([number[None], jnp.where(latched[0] > 0, latched[1:], condition[1:])])
     return jnp.where(latched > 0, latched, jnp.where(condition, 1 - latched, latched - 1))
 
@@ -56,22 +56,22 @@ def first_failure(found: Mapping[int, Any]) -> Any:
 
 
 @jax.jit
-def _less(latched: Latched, runs: int) -> Latched:
+def _subtract_runs(latched: LatchValue, runs: int) -> LatchValue:
     return jnp.where(latched > 0, latched - runs, latched + runs)
 
 
-class _Stretch(NamedTuple):
+class _StepRange(NamedTuple):
     """Consecutive runs that each advance the global step equally.
 
     Args:
-        number: The number of the first run.
+        first_run: The number of the first run.
         step: The global step after it.
-        gain: The increase of the global step in each of the others.
+        step_delta: The increase of the global step in each of the others.
     """
 
-    number: int
+    first_run: int
     step: int
-    gain: int
+    step_delta: int
 
 
 class LatchState:
@@ -80,80 +80,93 @@ class LatchState:
     Attributes:
         value: The value after the latest run, ready when that run is computed. No program donates it.
         runs: The number of runs so far.
-        found: The global step after the first run in which the condition held, once that is known.
-        told: The rest of its vector at that run.
-        stretches: The global steps of the runs, except those that are known to have been fine.
+        found_step: The global step after the first run in which the condition held, once that is known.
+        details: The rest of its vector at that run.
+        step_ranges: The global steps of the runs, except those that are known to have been fine.
     """
 
-    __slots__ = ("_expected", "_gain", "_graph", "_shape", "found", "runs", "stretches", "told", "value")
+    __slots__ = (
+        "_expected_step",
+        "_graph",
+        "_shape",
+        "_step_delta",
+        "details",
+        "found_step",
+        "runs",
+        "step_ranges",
+        "value",
+    )
 
-    def __init__(self, of: Latching, graph: Graph) -> None:
+    def __init__(self, of: LatchKey, graph: Graph) -> None:
         self._shape, self._graph = (2 + Check.DETAILS,) if of is Check else (), graph
         self.reset()
 
     def reset(self) -> None:
         """Starts over."""
-        self.value: Latched = placement.put(jnp.zeros(self._shape, jnp.int32), self._graph.home)
+        self.value: LatchValue = placement.device_put(jnp.zeros(self._shape, jnp.int32), self._graph.default_sharding)
         self.runs = 0
-        self.found: int | None = None
-        self.told: list[int] = []
-        self.stretches: collections.deque[_Stretch] = collections.deque()
+        self.found_step: int | None = None
+        self.details: list[int] = []
+        self.step_ranges: collections.deque[_StepRange] = collections.deque()
         # The global step after the next run, if that belongs to the last stretch.
-        self._expected = -1
-        self._gain = 0
+        self._expected_step = -1
+        self._step_delta = 0
 
-    def put(self, value: Latched, step: int | None, runs: int = 1, gain: int = 0) -> None:
+    def record(self, value: LatchValue, step: int | None, runs: int = 1, step_delta: int = 0) -> None:
         """Stores the value after `runs` more runs; `step` is the global step after them, None if the graph has none.
 
-        Each of the runs has advanced the step by `gain`; 0 for a single one if that is not known.
+        Each of the runs has advanced the step by `step_delta`; 0 for a single one if that is not known.
         """
         self.value = value
         number = self.runs + 1
         self.runs += runs
         if step is None:
-            step, gain = self.runs, 1
-        first = step if runs == 1 else step - gain * (runs - 1)
-        if first != self._expected or (runs > 1 and gain != self._gain):
-            self.stretches.append(_Stretch(number, first, gain))
-            self._gain = gain
-        self._expected = step + self._gain
+            step, step_delta = self.runs, 1
+        first = step if runs == 1 else step - step_delta * (runs - 1)
+        if first != self._expected_step or (runs > 1 and step_delta != self._step_delta):
+            self.step_ranges.append(_StepRange(number, first, step_delta))
+            self._step_delta = step_delta
+        self._expected_step = step + self._step_delta
 
-    def read(self, held: Latched) -> bool:
+    def read(self, held: LatchValue) -> bool:
         """Records an earlier value; returns whether it is the first that shows that the latch has latched."""
-        if self.found is not None:
+        if self.found_step is not None:
             return False
         held = np.asarray(held)
         number: int = held.item(0)
-        stretches = self.stretches
+        stretches = self.step_ranges
         if number > 0:
             # If a Ctrl-C came between a run and `put`, the last run may be missing.
             number = min(number, self.runs)
-            first = next(stretch for stretch in reversed(stretches) if stretch.number <= number)
-            self.found, self.told = first.step + (number - first.number) * first.gain, held.ravel()[1:].tolist()
+            first = next(stretch for stretch in reversed(stretches) if stretch.first_run <= number)
+            self.found_step, self.details = (
+                first.step + (number - first.first_run) * first.step_delta,
+                held.ravel()[1:].tolist(),
+            )
             return True
-        while len(stretches) > 1 and stretches[1].number <= 1 - number:
+        while len(stretches) > 1 and stretches[1].first_run <= 1 - number:
             stretches.popleft()
-        if -number >= _START_ANEW_RUNS:
-            self._count_anew()
+        if -number >= _REBASE_RUNS:
+            self._rebase_count()
         return False
 
-    def _count_anew(self) -> None:
+    def _rebase_count(self) -> None:
         """Subtracts runs that were fine from the count: the device counts in 32 bits."""
-        self.value = _less(self.value, _START_ANEW_RUNS)
-        self.runs -= _START_ANEW_RUNS
-        moved = [s._replace(number=s.number - _START_ANEW_RUNS) for s in self.stretches]
-        self.stretches = collections.deque(moved)  # A new object: values noted before count from the old beginning.
+        self.value = _subtract_runs(self.value, _REBASE_RUNS)
+        self.runs -= _REBASE_RUNS
+        moved = [s._replace(first_run=s.first_run - _REBASE_RUNS) for s in self.step_ranges]
+        self.step_ranges = collections.deque(moved)  # A new object: values noted before count from the old beginning.
 
 
-class Unread(NamedTuple):
+class PendingRead(NamedTuple):
     """The value of a latch at some moment, not yet read.
 
     Args:
         state: The latch.
         value: The value, to be awaited without the session's lock.
-        life: The stretches at that moment: if the latch has others now, it has started over.
+        step_ranges: The stretches at that moment: if the latch has others now, it has started over.
     """
 
     state: LatchState
-    value: Latched
-    life: Any
+    value: LatchValue
+    step_ranges: Any

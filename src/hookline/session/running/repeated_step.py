@@ -9,11 +9,11 @@ from typing import Any
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import spec as specs
 from hookline.graph.nodes.nodes import HostCall, Source
-from hookline.session.plan.getters import Getter, Run, fetch_getter, rows_getter
 from hookline.session.plan.plan import input_tensors
-from hookline.session.plan.source_positions import NOT_READY, feed
-from hookline.session.program.program_cache import PURE
-from hookline.session.running.cached_step import CHANGED, CachedStep
+from hookline.session.plan.result_readers import ResultReader, RunState, make_fetch_reader, make_stacked_reader
+from hookline.session.plan.source_positions import BATCH_NOT_READY, run_with_batches
+from hookline.session.program.program_cache import PURE_OPERATIONS
+from hookline.session.running.cached_step import STEP_MISMATCH, CachedStep
 
 
 class RepeatedStep(CachedStep):
@@ -23,35 +23,42 @@ class RepeatedStep(CachedStep):
     are computed in the last step alone. Batches come in blocks, each of one form.
     """
 
-    def _getter(
-        self, element: Tensor | Operation, places: Mapping[Any, int], *, in_rows: bool, is_late: bool = False
-    ) -> Getter:
-        if not in_rows:
-            return fetch_getter(self.plan, element, places)
-        return rows_getter(self.plan, element, self.program.row_places if self.program else {}, on_host=is_late)
+    def _make_reader(
+        self,
+        element: Tensor | Operation,
+        output_indices: Mapping[Any, int],
+        *,
+        is_stacked: bool,
+        is_deferred: bool = False,
+    ) -> ResultReader:
+        if not is_stacked:
+            return make_fetch_reader(self.plan, element, output_indices)
+        return make_stacked_reader(
+            self.plan, element, self.program.row_indices if self.program else {}, on_host=is_deferred
+        )
 
     @functools.cached_property
-    def holds_hook_fetches(self) -> bool:
+    def computes_hook_fetches(self) -> bool:
         """Whether the program can compute the hooks' fetches of the last step, too; else they need their own run.
 
         It cannot if they have an effect or take a batch: each of the steps would do that.
         """
-        of_each = set(self.plan.needed([*self.request.fetched, *self.request.of_hooks(in_rows=True)]))
+        of_each = set(self.plan.needed([*self.request.fetched, *self.request.hook_elements(is_stacked=True)]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
-        looks = all(type(operation) in (*PURE, HostCall) and operation.check is None for operation in more)
-        takes_batch = any(isinstance(t.op, Source) for t in self._looked_at() if self.plan.fed_place(t) is None)
-        return self.program is not None and not self.hosts.before and looks and not takes_batch
+        looks = all(type(operation) in (*PURE_OPERATIONS, HostCall) and operation.check is None for operation in more)
+        takes_batch = any(isinstance(t.op, Source) for t in self._read_after_loop() if self.plan.find_feed(t) is None)
+        return self.program is not None and not self.host_stage.before and looks and not takes_batch
 
-    def _looked_at(self) -> list[Tensor]:
+    def _read_after_loop(self) -> list[Tensor]:
         """Returns the tensors that are read outside of the program for the last step alone."""
-        asked = [element for element in self.request.of_hooks(in_rows=False) if isinstance(element, Tensor)]
+        asked = [element for element in self.request.hook_elements(is_stacked=False) if isinstance(element, Tensor)]
         return [*asked, *input_tensors(self.plan.after, lambda tensor: True)]
 
     def check(self) -> None:
         """Raises `ValueError` if the step needs more than a program and batches."""
         if (obstacle := self._obstacle) is not None:
             raise ValueError(
-                f"steps_per_run={self.capacity} needs a run that is a program and takes its batches from iterators, "
+                f"steps_per_run={self.max_steps} needs a run that is a program and takes its batches from iterators, "
                 f"and nothing else; but {obstacle}. Leave out steps_per_run."
             )
 
@@ -60,51 +67,53 @@ class RepeatedStep(CachedStep):
         plan, program = self.plan, self.program
         if self.request.fed:
             return f"it is fed {', '.join(repr(tensor.name) for tensor in self.request.fed)}"
-        if self.exchanges:
+        if self.uses_remote_variables:
             return "its variables live on parameter servers"
-        if hosts := [operation for operation in (*plan.before, *plan.after) if operation in plan.trained]:
+        if hosts := [operation for operation in (*plan.before, *plan.after) if operation in plan.caller_operations]:
             return f"{hosts[0].node_def} runs on the host"
-        of_rows = set(plan.needed(self.request.of_hooks(in_rows=True)))
+        of_rows = set(plan.needed(self.request.hook_elements(is_stacked=True)))
         if hosts := [operation for operation in (*plan.before, *plan.after) if operation in of_rows]:
             return f"{hosts[0].node_def}, of which a hook with stacked = True wants each step, runs on the host"
-        if self.gain is None:
+        if self.step_delta is None:
             return "only the device knows how far it advances the global step"
         for node in plan.sources:
-            if why := node.why_no_blocks:
+            if why := node.block_error:
                 return f"{node.node_def} {why}"
         if program is not None:
-            for variable in (*program.written, *program.read):
+            for variable in (*program.written, *program.read_only):
                 if variable.spec is specs.UNKNOWN:
                     return f"the structure of {variable.op.name!r} is not known beforehand"
         return None
 
-    def available(self, most: int, to_come: float) -> int:
-        """Waits for the next batches; returns how many of one form are ready in a row, at most `most`.
+    def await_batches(self, max_steps: int, upcoming_steps: float) -> int:
+        """Waits for the next batches; returns how many of one form are ready in a row, at most `max_steps`.
 
-        `to_come` is the number of steps of this run and the following ones together, as far as it is known.
+        `upcoming_steps` is the number of steps of this run and the following ones together, as far as it is known.
         """
-        while not (count := self._ready(most)):
-            self._await_batches(most, to_come)
+        while not (count := self._num_ready(max_steps)):
+            self._await_batches(max_steps, upcoming_steps)
         return count
 
-    def _ready(self, most: int) -> int:
+    def _num_ready(self, max_count: int) -> int:
         with self._lock:
             self._session.check_usable()
-            for source in self._opened or self._open():
-                most = min(most, source.ready(most))
-            return most
+            for source in self._open_sources or self._open_all():
+                max_count = min(max_count, source.num_ready(max_count))
+            return max_count
 
-    def _start_fed(self, run: Run, expected: int | None) -> Any:
+    def _start_with_batches(self, run: RunState, expected_step: int | None) -> Any:
         """Starts a run with a block of batches of each source."""
-        count = self._ready(run.most)
+        count = self._num_ready(run.max_steps)
         if not count:
-            return NOT_READY
-        for source in self._opened:
-            source.check()
-        if count < run.least:
-            return CHANGED
-        run.count, run.starts = count, {}
+            return BATCH_NOT_READY
+        for source in self._open_sources:
+            source.raise_error()
+        if count < run.min_steps:
+            return STEP_MISMATCH
+        run.num_steps, run.block_starts = count, {}
         for variable in self.counters:
-            before_last = (self.plan.gain(variable) or 0) * (count - 1)
-            run.counters[variable] = self._store.counter(variable) + before_last
-        return feed(self._nodes, self._opened, run, self.dispatch, run, expected, capacity=self.capacity)
+            before_last = (self.plan.counter_delta(variable) or 0) * (count - 1)
+            run.counters[variable] = self._store.read_counter(variable) + before_last
+        return run_with_batches(
+            self._source_nodes, self._open_sources, run, self.dispatch, run, expected_step, capacity=self.max_steps
+        )

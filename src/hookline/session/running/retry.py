@@ -6,22 +6,23 @@ from contextvars import ContextVar
 from typing import Any
 
 
-class Sent:
+class SentUpdates:
     """Updates that a run sends.
 
     Attributes:
-        where: The data with which the store can later find out what became of the updates; `None` before they are sent.
+        tracking: The data with which the store can later find out what became of the updates; `None` before they are
+            sent.
         applied: Whether they were applied; `None` while that is not known.
         step: The global step after them, if they were applied.
-        counted: Whether the iterator batches that they were computed from have been counted as used.
+        batches_used: Whether the iterator batches that they were computed from have been counted as used.
     """
 
     def __init__(self, names: tuple[str, ...], counts: bool) -> None:
-        self.names, self.counts = names, counts
-        self.where: Any = None
+        self.names, self.writes_step = names, counts
+        self.tracking: Any = None
         self.applied: bool | None = None
         self.step: int | None = None
-        self.counted = False
+        self.batches_used = False
 
 
 class Retry:
@@ -34,20 +35,20 @@ class Retry:
 
     Example:
         >>> retry = Retry()
-        >>> first = Sent(("train",), counts=True)
+        >>> first = SentUpdates(("train",), counts=True)
         >>> retry.send(first)  # it is applied, and then a hook fails: the session is lost, the update is not
         >>> retry.begin_again()
-        >>> retry.sent_before(("train",)) is first, retry.sent_before(("train",))
+        >>> retry.find_sent(("train",)) is first, retry.find_sent(("train",))
         (True, None)
     """
 
     def __init__(self) -> None:
-        self._before: list[Sent] = []
-        self._now: list[Sent] = []
+        self._before: list[SentUpdates] = []
+        self._now: list[SentUpdates] = []
         self.repeats = False
 
     @property
-    def latest(self) -> Sent | None:
+    def latest(self) -> SentUpdates | None:
         """The updates that this attempt sent last, or found to be sent already."""
         return self._now[-1] if self._now else None
 
@@ -56,13 +57,13 @@ class Retry:
         self._before = self._now + self._before
         self._now = []
 
-    def send(self, sent: Sent, instead_of: Sent | None = None) -> None:
+    def send(self, sent: SentUpdates, instead_of: SentUpdates | None = None) -> None:
         """Records updates that are sent now, in place of earlier ones that were not applied."""
         if instead_of is not None:
             self._now.remove(instead_of)
         self._now.append(sent)
 
-    def sent_before(self, names: tuple[str, ...]) -> Sent | None:
+    def find_sent(self, names: tuple[str, ...]) -> SentUpdates | None:
         """Returns the updates of these names that an earlier attempt sent, each once in an attempt."""
         for sent in self._before:
             if sent.names == names:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph.graph import Operation
-from hookline.session.plan.getters import Run
-from hookline.session.plan.source_positions import feed
-from hookline.session.running.cached_step import CachedStep, explained
+from hookline.session.plan.result_readers import RunState
+from hookline.session.plan.source_positions import run_with_batches
+from hookline.session.running.cached_step import CachedStep, explain_uninitialized
 from hookline.session.running.retry import RETRY
 
 
@@ -25,99 +25,103 @@ class StagedRuns:
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
 
-    def make(self, step: CachedStep, run: Run) -> None:
+    def run(self, step: CachedStep, run: RunState) -> None:
         """Makes a run."""
-        session, hosts, plan, metadata = self._session, step.hosts, step.plan, run.metadata
+        session, hosts, plan, metadata = self._session, step.host_stage, step.plan, run.metadata
         is_traced = metadata is not None and run.options is not None and run.options.trace_level > 0
-        run.begin()
+        run.reset()
         start = clock.monotonic() if is_traced else 0.0
         if hosts.before and not hosts.before_needs_lock:
             hosts.compute(hosts.before, run, session)
-        if step.exchanges:
+        if step.uses_remote_variables:
             # Not under the lock: a thread that reads or closes must not wait for slower workers.
             nested = self._host_thread == threading.get_ident()
             self._wait_for_sources(step)
-            with session.store.turn(plan.remote, nested=nested):
-                self._exchange(step, run)
+            with session.store.admit_run(plan.remote_updates, nested=nested):
+                self._run_stages(step, run)
         else:
-            self._exchange(step, run)
-        if not step.exchanges or (step.program is not None and step.program.latches):
-            ahead = session.ahead
-            ahead.left -= 1
-            if ahead.left <= 0:
-                ahead.look(step, run)
+            self._run_stages(step, run)
+        if not step.uses_remote_variables or (step.program is not None and step.program.latches):
+            throttle = session.throttle
+            throttle.runs_until_poll -= 1
+            if throttle.runs_until_poll <= 0:
+                throttle.poll(step, run)
         done = clock.monotonic() if is_traced else 0.0
         if hosts.after:
             hosts.compute(hosts.after, run, session)
         if metadata is not None and is_traced:
-            times = {"before": run.begun - start, "device": done - run.begun, "after": clock.monotonic() - done}
+            times = {
+                "before": run.device_start - start,
+                "device": done - run.device_start,
+                "after": clock.monotonic() - done,
+            }
             metadata.stage_secs.update(times)
 
     def _wait_for_sources(self, step: CachedStep) -> None:
         if step.plan.sources:
             with self._session.lock:
                 self._session.check_usable()
-                awaited = self._session.sources.opened(step.plan.sources)
+                awaited = self._session.sources.open_all(step.plan.sources)
             for source in awaited:
                 source.wait()
 
-    def _exchange(self, step: CachedStep, run: Run) -> None:
+    def _run_stages(self, step: CachedStep, run: RunState) -> None:
         """Makes the stages that need the variables, with a batch of each source.
 
         The batches are used up if the run is applied, and else given back.
         """
-        hosts, plan = step.hosts, step.plan
-        is_used = lambda: run.applied and not self._counted_before(step)  # noqa: E731
+        hosts, plan = step.host_stage, step.plan
+        is_used = lambda: run.applied and not self._were_batches_used(step)  # noqa: E731
         while True:
             with self._session.lock, contextlib.ExitStack() as entered:
                 self._session.check_usable()
-                opened = self._session.sources.opened(plan.sources)
-                awaited: Any = next((source for source in opened if not source.ready()), None)
+                opened = self._session.sources.open_all(plan.sources)
+                awaited: Any = next((source for source in opened if not source.num_ready()), None)
                 if awaited is None and hosts.before_needs_lock:
-                    awaited = self._enter(plan.before, entered)
+                    awaited = self._try_locks(plan.before, entered)
                 if awaited is None:
-                    return feed(plan.sources, opened, run, self._exchange_now, step, run, is_used=is_used)
+                    return run_with_batches(plan.sources, opened, run, self._run_stages_now, step, run, is_used=is_used)
             # Not under the session's lock: a thread inside may need it to come out, and a batch may take long.
             awaited.wait()
 
-    def _counted_before(self, step: CachedStep) -> bool:
+    def _were_batches_used(self, step: CachedStep) -> bool:
         """Returns whether an earlier attempt of this run was applied, and used up its batch."""
-        retry = RETRY.get() if step.plan.remote else None
+        retry = RETRY.get() if step.plan.remote_updates else None
         sent = retry.latest if retry is not None else None
         if sent is None:
             return False
-        counted, sent.counted = sent.counted, True
+        counted, sent.batches_used = sent.batches_used, True
         return counted
 
-    def _enter(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Any:
+    def _try_locks(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Any:
         """Takes the locks of host operations without waiting; returns one to wait for if another thread holds it."""
         for operation in operations:
             lock = self.host_lock(operation)
             if not lock.acquire(blocking=False):
-                return _Free(lock)
+                return _HeldLock(lock)
             entered.callback(lock.release)
         return None
 
-    def _exchange_now(self, step: CachedStep, run: Run) -> None:
+    def _run_stages_now(self, step: CachedStep, run: RunState) -> None:
         session = self._session
         store = session.store
-        if step.exchanges:
-            store.begin_run(step.plan.remote)
+        if step.uses_remote_variables:
+            store.begin_run(step.plan.remote_updates)
         try:
             for variable in step.counters:
-                run.counters[variable] = store.counter(variable)
+                run.counters[variable] = store.read_counter(variable)
         except FailedPreconditionError as error:
-            raise explained(step.plan, error) from None
-        if step.hosts.before_needs_lock:
+            raise explain_uninitialized(step.plan, error) from None
+        if step.host_stage.before_needs_lock:
             outer, self._host_thread = self._host_thread, threading.get_ident()
             try:
-                step.hosts.compute(step.hosts.before, run, session)
+                step.host_stage.compute(step.host_stage.before, run, session)
             finally:
                 self._host_thread = outer
         if run.metadata is not None:
-            run.begun = clock.monotonic()
+            run.device_start = clock.monotonic()
         session.check_usable()  # A host operation may have closed it.
-        step.dispatch_with(run)
+        step.dispatch_staged(run)
         if run.metadata is not None:
             run.metadata.global_step = session.step_or_none()
 
@@ -126,7 +130,7 @@ class StagedRuns:
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
 
-class _Free(NamedTuple):
+class _HeldLock(NamedTuple):
     """A lock to wait for, to take it later."""
 
     lock: Any

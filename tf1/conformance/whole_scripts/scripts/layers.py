@@ -64,8 +64,8 @@ for number, (given, make) in enumerate(MADE):
     print(number, result.get_shape())
     total = weighed(result, number)
     own = tf.trainable_variables()[seen:]
-    slopes = tf.gradients(total, [given] + own)
-    fetches["%02d" % number] = [total] + [weighed(slope, 100 + i) for i, slope in enumerate(slopes)]
+    grads = tf.gradients(total, [given] + own)
+    fetches["%02d" % number] = [total] + [weighed(grad, 100 + i) for i, grad in enumerate(grads)]
 updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
 losses = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
 print(len(updates), "updates,", len(losses), "losses")

@@ -23,8 +23,8 @@ d_real, d_fake = critic(real), critic(fake, reuse=True)
 epsilon = tf.random_uniform([64, 1], 0.0, 1.0)
 x_hat = epsilon * real + (1 - epsilon) * fake
 ddx = tf.gradients(critic(x_hat, reuse=True), x_hat)[0]
-slopes = tf.sqrt(tf.reduce_sum(tf.square(ddx), axis=1) + 1e-8)
-penalty = tf.reduce_mean(tf.square(slopes - 1.0) * 10.0)
+grads = tf.sqrt(tf.reduce_sum(tf.square(ddx), axis=1) + 1e-8)
+penalty = tf.reduce_mean(tf.square(grads - 1.0) * 10.0)
 d_loss = tf.reduce_mean(d_fake) - tf.reduce_mean(d_real) + penalty
 g_loss = -tf.reduce_mean(d_fake)
 t_vars = tf.trainable_variables()

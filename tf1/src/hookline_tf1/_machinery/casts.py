@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import Tensor
-from hookline.extend import holds_tensor, specs
+from hookline.extend import contains_tensor, specs
 from hookline_tf1._machinery import dtypes
 from hookline_tf1._rules.tensor_shape import as_ints
 
@@ -43,10 +43,10 @@ def cut(x: Any, dtype: Any) -> Any:
     Raises:
         ValueError: The new dtype has 64 bits, too, which JAX does not have.
     """
-    if isinstance(x, Tensor) or not isinstance(x, int | list | tuple | np.ndarray | np.generic) or holds_tensor(x):
+    if isinstance(x, Tensor) or not isinstance(x, int | list | tuple | np.ndarray | np.generic) or contains_tensor(x):
         return x
     array = np.asarray(as_ints(x))
-    if array.dtype.kind not in "iu" or not specs.overflow(array, np.dtype(np.int32)):
+    if array.dtype.kind not in "iu" or not specs.describe_overflow(array, np.dtype(np.int32)):
         return x
     wanted = dtypes.as_dtype(dtype).dtype
     return dtypes.narrowed(array.astype(wanted), dtypes.canonical(wanted))

@@ -163,7 +163,7 @@ def narrowed(array: np.ndarray, dtype: Any) -> np.ndarray:
         ValueError: It holds numbers that this dtype does not hold.
     """
     with np.errstate(over="ignore"):
-        problem = specs.overflow(array, dtype)
+        problem = specs.describe_overflow(array, dtype)
         if problem:
             raise ValueError(f"A constant {problem}. Set jax_enable_x64 before anything else for 64-bit numbers.")
         return array.astype(dtype)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import hookline as core
-from hookline.extend import default_graph
+from hookline.extend import require_default_graph
 from hookline_tf1._machinery.ignored_arguments import ignored, say_once
 from hookline_tf1._machinery.namespaces import Offers
 
@@ -90,7 +90,7 @@ def get_default_graph() -> Graph:
     References:
         `tf.get_default_graph`.
     """
-    return default_graph(Graph)
+    return require_default_graph(Graph)
 
 
 def reset_default_graph() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline.extend import log
 
-_logger = log.of("hookline.tf1")
+_logger = log.get_logger("hookline.tf1")
 
 
 def ignored(who: str, **given: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 import hookline as core
 from hookline import Tensor as CoreTensor
-from hookline.extend import holds_tensor, specs
+from hookline.extend import contains_tensor, specs
 from hookline_tf1._machinery import dtypes
 from hookline_tf1._machinery.graphs import get_default_graph
 from hookline_tf1._rules import host_strings
@@ -79,7 +79,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     get_default_graph()
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     value = as_ints(value)
-    if holds_tensor(value):
+    if contains_tensor(value):
         raise TypeError("tf.constant takes plain values; a tensor is in it. Use tf.stack or tf.convert_to_tensor.")
     array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
     if verify_shape and shape is not None and array.shape != tuple(TensorShape(shape).as_list()):
@@ -124,7 +124,7 @@ def as_array(array: Any, dtype: Any = None, *, plain: bool = True) -> np.ndarray
     """
     array = np.asarray(array)
     if dtype is None and plain:
-        small = array.dtype.kind == "i" and not specs.overflow(array, np.int32)
+        small = array.dtype.kind == "i" and not specs.describe_overflow(array, np.int32)
         dtype = dtypes.float32 if array.dtype.kind == "f" else dtypes.int32 if small else None
     if dtype is not None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +159,7 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
     if shape.is_known and host_strings.is_text(made):
         host_strings.mark(made, shape.as_list())
     elif shape.is_known and made.dtype is not None:
-        made.spec = specs.declared(made.dtype.dtype, shape.as_list())
+        made.spec = specs.array_spec(made.dtype.dtype, shape.as_list())
     return made
 
 
@@ -173,7 +173,7 @@ def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None, pr
     if isinstance(value, CoreTensor):
         return value
     value = as_ints(value)
-    if not holds_tensor(value):
+    if not contains_tensor(value):
         if dtype is None and preferred_dtype is not None:
             with contextlib.suppress(TypeError, ValueError):
                 return constant(value, preferred_dtype, name=name or "Const")
@@ -198,7 +198,7 @@ def argument(value: Any) -> Any:
     if host_strings.is_plain_text(value):
         return constant(value)
     value = as_ints(value) if isinstance(value, TensorShape | Dimension | list | tuple) else value
-    if holds_tensor(value):
+    if contains_tensor(value):
         return convert_to_tensor(value)
     if isinstance(value, list | tuple | np.ndarray | np.generic):
         array = np.asarray(value)

@@ -13,7 +13,7 @@ import numpy as np
 import hookline as core
 from hookline.errors import InvalidArgumentError
 from hookline.extend import Constant as ConstantOperation
-from hookline.extend import holds_tensor, specs
+from hookline.extend import contains_tensor, specs
 from hookline_tf1._machinery import default_session
 from hookline_tf1._machinery.dtypes import DType, as_dtype, canonical, narrowed, string
 from hookline_tf1._machinery.nodes import TAKEN
@@ -66,10 +66,10 @@ class Operation(core.Operation):
 class Constant(Operation, ConstantOperation):
     """A constant. A few whole numbers stay NumPy's, as shapes are: XLA may have to know them."""
 
-    def on_device(self) -> Any:
+    def device_value(self) -> Any:
         """See `hookline.graph.nodes.nodes.Constant`."""
         is_known = isinstance(self.value, np.ndarray) and self.value.dtype.kind in "iu" and self.value.size <= _FEW
-        return self.value.copy() if is_known else super().on_device()
+        return self.value.copy() if is_known else super().device_value()
 
 
 class Tensor(core.Tensor):
@@ -108,7 +108,7 @@ class Tensor(core.Tensor):
             if host_strings.is_text(self):
                 host_strings.mark(self, merged.as_list())
                 return
-            self.spec = specs.declared(np.float32 if dtype is None else canonical(dtype), merged.as_list())
+            self.spec = specs.array_spec(np.float32 if dtype is None else canonical(dtype), merged.as_list())
 
     @property
     def dtype(self) -> DType | None:  # type: ignore[override]
@@ -136,7 +136,7 @@ class Tensor(core.Tensor):
         """Returns the operations that take it."""
         return [op for op in self.graph.get_operations() if any(tensor.op is self.op for tensor in op.inputs)]
 
-    def as_fed(self, value: Any) -> Any:
+    def convert_feed(self, value: Any) -> Any:
         """Returns a fed value as an array of the tensor's dtype: floats are cut to integers, as TensorFlow does.
 
         Raises:
@@ -183,7 +183,7 @@ class Tensor(core.Tensor):
         is_short = given.size <= _SHORT and given.dtype.kind == dtype.kind
         if is_short and found.astype(given.dtype).tobytes() == given.tobytes():
             return found
-        problem = specs.overflow(given, dtype)
+        problem = specs.describe_overflow(given, dtype)
         if problem:
             raise InvalidArgumentError(self.op.node_def, self.op, f"feed_dict: the value for {self.name!r} {problem}.")
         return found
@@ -199,7 +199,7 @@ class Tensor(core.Tensor):
 
     def __getitem__(self, item: Any) -> Any:
         parts = item if isinstance(item, tuple) else (item,)
-        if any(isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)) for part in parts):
+        if any(isinstance(part, slice) and contains_tensor((part.start, part.stop, part.step)) for part in parts):
             return self._window(parts)
         self._check_places(parts)
         return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
@@ -233,7 +233,7 @@ class Tensor(core.Tensor):
 
     def _beside(self, operand: Any) -> Any:
         """Converts the other operand of a tensor: arrays and lists get the tensor's dtype."""
-        if isinstance(operand, core.Tensor | bool | int | float | complex) or holds_tensor(operand):
+        if isinstance(operand, core.Tensor | bool | int | float | complex) or contains_tensor(operand):
             return operand
         operand = as_ints(operand)
         dtype = self.dtype

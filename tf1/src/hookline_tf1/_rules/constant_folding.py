@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hookline import Operation, Tensor
-from hookline.extend import Constant, Function, specs, take_path
+from hookline.extend import Constant, Function, get_at_path, specs
 from hookline_tf1._rules import inference_by_example
 
 # Inside `own_symbols`, the names of symbols, by tensor; and whether numbers that only a run knows have some, too.
@@ -53,17 +53,17 @@ def symbolic(tensor: Tensor) -> Any:
 def _evaluated(tensor: Tensor) -> Any:
     op = tensor.op
     if isinstance(op, Constant):
-        return take_path(op.value, tensor.path)
+        return get_at_path(op.value, tensor.path)
     if getattr(op, "kind", "") == WITH_DEFAULT:
         raise Unknown
     if isinstance(op, Sizes):
-        return take_path(op.of(of_dims(op.inputs[0])), tensor.path)
+        return get_at_path(op.of(of_dims(op.inputs[0])), tensor.path)
     if not isinstance(op, Function) or getattr(op, "twin", op) is None:
         raise Unknown
     value_of = _number if getattr(op, "kind", "") in _PACKS else symbolic
     values = {source.key: value_of(source) for source in op.inputs}
     try:
-        return take_path(op.call(lambda source: values[source.key]), tensor.path)
+        return get_at_path(op.call(lambda source: values[source.key]), tensor.path)
     except Exception:
         raise Unknown from None
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from hookline import Tensor
-from hookline.extend import HostCall, Path, specs, take_path
+from hookline.extend import HostCall, Path, get_at_path, specs
 
 STRING = "string"
 """The dtype of text."""
@@ -83,7 +83,7 @@ def shape_of(tensor: Tensor) -> Shape:
     shape, path = found if found is not None else (None, ())
     if shape is None or not path:
         return shape
-    found, _ = _tried(lambda size: take_path(_words(shape, size), path))
+    found, _ = _tried(lambda size: get_at_path(_words(shape, size), path))
     return _common(found)
 
 
@@ -108,7 +108,7 @@ class OnHost(HostCall):
 
     def __init__(self, fn: Callable[..., Any], name: str, args: dict[str, Any], dtype: Any, shape: Any) -> None:
         self._plain, self._names, self._form = fn, tuple(args), (dtype, shape)
-        spec = specs.UNKNOWN if dtype in (None, STRING) or shape is None else specs.declared(dtype, shape)
+        spec = specs.UNKNOWN if dtype in (None, STRING) or shape is None else specs.array_spec(dtype, shape)
         super().__init__(self._called, name, tuple(args.values()), {}, spec)
         self.type = name.rpartition("/")[2]
         if dtype == STRING:
@@ -128,8 +128,8 @@ class OnHost(HostCall):
             return [encoded(part) for part in result]
         return encoded(result) if dtype == STRING else np.asarray(result, dtype)
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> OnHost:
-        """See `Operation.copied`."""
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> OnHost:
+        """See `Operation.copy_with_inputs`."""
         values, _ = self.bind(resolve)
         return OnHost(self._plain, name, dict(zip(self._names, values, strict=True)), *self._form)
 

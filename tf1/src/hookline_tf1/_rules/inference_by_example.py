@@ -134,7 +134,7 @@ def where_alike(one: Any, other: Any) -> Any:
     pairs = list(zip(one.shape, other.shape, strict=True))
     if all(not isinstance(a, int) or a == b for a, b in pairs):
         return one
-    return specs.declared(one.dtype, [a if isinstance(a, int) and a == b else None for a, b in pairs])
+    return specs.array_spec(one.dtype, [a if isinstance(a, int) and a == b else None for a, b in pairs])
 
 
 # So many sizes are tried for the open dimensions of one operation, which mostly has one or two.
@@ -216,4 +216,4 @@ def _known_beside(given: Sequence[Any], name: str) -> list[int]:
 def _common(one: Any, other: Any) -> Any:
     """Merges two specs: dimensions that differ are open."""
     dims = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
-    return specs.declared(one.dtype, dims)
+    return specs.array_spec(one.dtype, dims)

@@ -34,7 +34,7 @@ def of(kind: str, args: dict[str, Any]) -> Any:
         dtype, dims = _RULES[kind](types.SimpleNamespace(**args))
     except (constant_folding.Unknown, ValueError):  # The run reports shapes that do not fit.
         return specs.UNKNOWN
-    found = specs.declared(dtype, [None if dim is None or dim < 0 else dim for dim in dims])
+    found = specs.array_spec(dtype, [None if dim is None or dim < 0 else dim for dim in dims])
     return [found, jax.ShapeDtypeStruct(found.shape, np.int32)] if kind == "TopKV2" else found
 
 

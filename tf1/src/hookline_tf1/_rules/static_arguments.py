@@ -100,8 +100,8 @@ class Node(Function):
                 raise
             raise InvalidArgumentError(self.node_def, self, f"{self.node_def}: {error.message}") from None
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
-        """See `Operation.copied`."""
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
+        """See `Operation.copy_with_inputs`."""
         return type(self)(
             self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind, self._computed,
             self._within, self.bind(resolve)[1].get("taken"),
@@ -177,7 +177,7 @@ class Node(Function):
         whole = math.prod(wanted)
         if whole > 0 and whole % known:
             raise self._misfit(f"Dimension size must be evenly divisible by {known} but is {whole}", [tensor.spec])
-        return specs.declared(tensor.spec.dtype, [None if dim < 0 else dim for dim in wanted])
+        return specs.array_spec(tensor.spec.dtype, [None if dim < 0 else dim for dim in wanted])
 
     def _misfit(self, what: str, given: Any) -> ValueError:
         shapes = inference_by_example.shown(given)
@@ -202,7 +202,7 @@ class Node(Function):
                 else dim
                 for dim in dims
             ]
-        return specs.declared(tensor.spec.dtype, [dim if isinstance(dim, int) else None for dim in dims])
+        return specs.array_spec(tensor.spec.dtype, [dim if isinstance(dim, int) else None for dim in dims])
 
     def _doubted(self, found: Any, held: dict[Any, Tensor], loose: dict[Any, Tensor]) -> Any:
         """Opens the dimensions of a spec that are known only because open dimensions were assumed equal."""

@@ -82,14 +82,14 @@ class Check(Guard):
     """The node behind a check: true where it has failed, and the run changes nothing."""
 
     # A check raises; it holds back nothing that a parameter server does, as TensorFlow's.
-    refuses_remote = False
+    forbids_remote_updates = False
 
     def __init__(self, failed: Any, name: str) -> None:
         super().__init__(failed, name)
         self.type = "Assert"
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Check:
-        """See `Operation.copied`."""
+    def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Check:
+        """See `Operation.copy_with_inputs`."""
         ((failed,), _) = self.bind(resolve)
         return Check(failed, name)
 

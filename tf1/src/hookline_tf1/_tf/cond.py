@@ -26,7 +26,7 @@ class BranchedUpdate(Operation, Update):
     """An update made in a branch: it changes nothing if the branch is not taken."""
 
     def __init__(self, name: str, variables: Any, fn: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> None:
-        taken = None if how.get("initialises") else TAKEN.get()
+        taken = None if how.get("is_initializer") else TAKEN.get()
         self._is_branched = taken is not None
         if not self._is_branched:
             Update.__init__(self, name, variables, fn, args, **how)

@@ -56,7 +56,7 @@ class ScriptFrontEnd(FrontEnd):
             raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
         raise_failed(graph)
 
-    def is_compiled_in(self, op: Any, computed: Collection[Any]) -> bool:
+    def is_static(self, op: Any, computed: Collection[Any]) -> bool:
         """Whether a shape or another size in the program depends on the operation."""
         return constant_folding.says_a_size(op, computed)
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from hookline import Tensor as CoreTensor
-from hookline.extend import holds_tensor
+from hookline.extend import contains_tensor
 from hookline_tf1 import initializers
 from hookline_tf1._machinery import dtypes
 from hookline_tf1._machinery.graphs import GraphKeys, get_default_graph, name_scope
@@ -34,7 +34,7 @@ def dtype_of(initializer: Any, wanted: Any = None) -> Any:
     """
     if isinstance(initializer, str) or not _is_value(initializer):
         return None
-    if isinstance(initializer, CoreTensor) or holds_tensor(initializer):
+    if isinstance(initializer, CoreTensor) or contains_tensor(initializer):
         found = convert_to_tensor(initializer).dtype
     else:
         found = as_array(as_ints(initializer), plain=not hasattr(initializer, "dtype")).dtype

@@ -9,7 +9,7 @@ import numpy as np
 
 import hookline as core
 from hookline import Tensor as CoreTensor
-from hookline.extend import SessionCall, holds_tensor, specs
+from hookline.extend import SessionCall, contains_tensor, specs
 from hookline_tf1._machinery import default_session, dtypes
 from hookline_tf1._machinery.graphs import GraphKeys, get_collection, get_default_graph
 from hookline_tf1._machinery.ignored_arguments import ignored, unknown
@@ -142,7 +142,7 @@ class Variable(Tensor, core.Variable):
             self.shape.assert_is_compatible_with(value.shape)
         if isinstance(value, CoreTensor | int | float):
             return value
-        return convert_to_tensor(value, self.dtype) if holds_tensor(value) else self._beside(value)
+        return convert_to_tensor(value, self.dtype) if contains_tensor(value) else self._beside(value)
 
     def scatter_add(self, indices: Any, updates: Any, name: str = "ScatterAdd") -> Any:
         """Returns an update that adds rows at these places."""

@@ -11,7 +11,7 @@ from hookline_tf1._machinery.namespaces import missing
 _MESSAGES = ("EmbeddingInfo", "ProjectorConfig", "SpriteMetadata")
 PUBLIC = [*_MESSAGES, "visualize_embeddings"]
 
-_logger = log.of("hookline.tf1")
+_logger = log.get_logger("hookline.tf1")
 _missing = missing("tf.contrib.tensorboard.plugins.projector", lambda: PUBLIC)
 
 

@@ -23,7 +23,7 @@ __all__ = ["clip_gradient_norms", "create_train_op", "multiply_gradients", "trai
 
 __getattr__, __dir__ = offered("tf.contrib.slim.learning", lambda: __all__)
 
-_logger = log.of("hookline.tf1")
+_logger = log.get_logger("hookline.tf1")
 _OF_GRAPH = 0
 """Stands for the global step of the graph, as in TensorFlow."""
 

@@ -147,7 +147,7 @@ def as_declared(component: Component, value: Any) -> Any:
         ValueError: It has another shape.
     """
     array = as_array(value)
-    if component.shape is not None and not specs.is_shape(array.shape, component.shape):
+    if component.shape is not None and not specs.is_compatible_shape(array.shape, component.shape):
         raise ValueError(f"from_generator: an element has shape {array.shape}, but {component.shape} is declared.")
     return array if component.dtype in (None, STRING) else array.astype(component.dtype)
 

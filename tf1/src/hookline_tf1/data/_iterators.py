@@ -92,7 +92,7 @@ class Iterator:
         on_host = [part.dtype in (None, _elements.STRING) for part in parts]
         spec: Any = specs.UNKNOWN
         if all(part.is_array() for part in parts):
-            spec = _elements.mapped(lambda part: specs.declared(part.dtype, part.shape), self.element_spec)
+            spec = _elements.mapped(lambda part: specs.array_spec(part.dtype, part.shape), self.element_spec)
         node = Source(name, self._open, spec, host_only=all(on_host), resumes=False)
         if len(parts) == 1 and parts[0].dtype not in (None, _elements.STRING):
             node.dtype = parts[0].dtype  # pyright: ignore[reportAttributeAccessIssue] - where the rank is unknown
@@ -163,11 +163,11 @@ class HandledIterator:
 
         def read(session: Session, handle: Any) -> Any:
             source: Any = session.graph.get_operation_by_name(as_word(handle))
-            reader = session.lowlevel.source(source)
+            reader = session.backend.source(source)
             reader.wait()
-            reader.check()
+            reader.raise_error()
             item = reader.take()
-            reader.use(item)
+            reader.mark_used(item)
             return item.value
 
         call = SessionCall(name or "IteratorGetNext", read, [self._handle])
@@ -176,8 +176,8 @@ class HandledIterator:
 
 def _turn(session: Session, source: Source, stream: Stream) -> None:
     """Lets an operation of an iterator read from a stream in a session."""
-    reader: Any = session.lowlevel.source(source)
-    reader.turn_to(stream)
+    reader: Any = session.backend.source(source)
+    reader.switch_to(stream)
 
 
 def make_one_shot_iterator(dataset: Dataset) -> Iterator:

@@ -92,7 +92,7 @@ def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: 
         asked = [None] * len(kernel or ()) or None
     if value.spec is specs.UNKNOWN or asked is None:
         return specs.UNKNOWN
-    return specs.declared(value.spec.dtype, asked)
+    return specs.array_spec(value.spec.dtype, asked)
 
 
 def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_format: Any, dilations: Any) -> Any:

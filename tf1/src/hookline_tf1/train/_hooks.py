@@ -31,7 +31,7 @@ __all__ = [
     "SummarySaverHook",
 ]
 
-_logger = log.of("hookline.tf1")
+_logger = log.get_logger("hookline.tf1")
 
 _MAX_STILL_WARNINGS = 5
 
@@ -130,7 +130,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
     def _last_step(self, step: int | None) -> None:
         self.last_step = step
         if (session := self._take()) is not None:
-            session.limit_step(None, owner=self)  # The step of the former target.
+            session.set_last_step(None, owner=self)  # The step of the former target.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Sets the target; where the session asks for it, see `hookline.train.StopAtStepHook`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, ClassVar
 
-from hookline.extend import is_claimed, recall
+from hookline.extend import is_claimed, resume_callbacks
 from hookline.train import SecondOrStepTimer as CoreTimer
 from hookline.train import SessionRunHook
 
@@ -90,7 +90,7 @@ class OwnCallbacks(SessionRunHook):
         self._is_taken = True
         session = None if self._rides_on is None else self._rides_on()
         if session is not None:
-            recall(self, session)
+            resume_callbacks(self, session)
         return session
 
     def before_run(self, run_context: Any) -> Any:
@@ -100,7 +100,7 @@ class OwnCallbacks(SessionRunHook):
                 self._rides_on = None
                 self._take_over(run_context)
         elif is_claimed(self):
-            run_context.retire(self)
+            run_context.stop_callbacks(self)
             self._rides_on = weakref.ref(run_context.session)
             return super().before_run(run_context)
         else:

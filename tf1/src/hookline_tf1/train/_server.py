@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock
-from hookline.distributed import Cluster, ClusterOptions, PrivateRayCluster
+from hookline.distributed import Cluster, ClusterOptions, LocalRayCluster
 from hookline.errors import DeadlineExceededError
 from hookline.extend import log
 from hookline_tf1._machinery.ignored_arguments import ignored, say_once
 
-_logger = log.of("hookline.tf1")
+_logger = log.get_logger("hookline.tf1")
 
-_LOOK_EVERY_SECS = 0.2
+_POLL_SECS = 0.2
 _LISTENS_WITHIN_SECS = 1.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
@@ -138,7 +138,7 @@ class Server:
         self._index = task_index or 0
         self._spec.task_address(self._job, self._index)
         self._stopped = threading.Event()
-        self._ray: PrivateRayCluster | None = None
+        self._ray: LocalRayCluster | None = None
         if start:
             self.start()
 
@@ -150,7 +150,7 @@ class Server:
     def start(self) -> None:
         """Starts the Ray cluster, in the first `ps` task of a cluster on this machine; elsewhere does nothing."""
         if self._job == "ps" and self._index == 0 and self._is_here() and self._ray is None:
-            self._ray = PrivateRayCluster().start()
+            self._ray = LocalRayCluster().start()
             atexit.register(self._ray.stop)
             _publish(self._spec.task_address("ps", 0), self._ray)
 
@@ -160,7 +160,7 @@ class Server:
         Raises:
             UnavailableError: The Ray cluster that this task has started has ended by itself.
         """
-        while not clock.wait(self._stopped, _LOOK_EVERY_SECS):
+        while not clock.wait(self._stopped, _POLL_SECS):
             if self._ray is not None:
                 self._ray.check()
 
@@ -238,7 +238,7 @@ def _place(address: str) -> Path:
     return folder / f"{address.replace(':', '_')}.json"
 
 
-def _publish(address: str, ray: PrivateRayCluster) -> None:
+def _publish(address: str, ray: LocalRayCluster) -> None:
     place = _place(address)
     partial = place.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps([ray.address, ray.token_path]), encoding="utf-8")
@@ -258,7 +258,7 @@ def _published(address: str) -> tuple[str, str]:
         if not said:
             _logger.info("Waiting for the ps task at %s.", address)
             said = True
-        clock.sleep(_LOOK_EVERY_SECS)
+        clock.sleep(_POLL_SECS)
     raise DeadlineExceededError.from_message(
         f"Waited {wait_secs:g} seconds for the ps task at {address}: start the script with job ps, task 0."
     )

@@ -14,7 +14,7 @@ from hookline.train import Coordinator, LooperThread, Saver, Scaffold, SessionMa
 from hookline.train import global_step as step_of
 from hookline_tf1._machinery.graphs import get_default_graph
 
-_logger = log.of("hookline.tf1")
+_logger = log.get_logger("hookline.tf1")
 
 
 class Supervisor:

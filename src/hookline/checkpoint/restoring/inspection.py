@@ -1,0 +1,287 @@
+"""Examining checkpoints: what a directory holds, broken or not, without changing it or disturbing who saves there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from hookline.checkpoint.directory import layout, lease
+from hookline.checkpoint.directory import owner_file as owner
+from hookline.checkpoint.directory.leaves import Match
+from hookline.checkpoint.directory.manifest import FILE_NAME, Leaf, Manifest
+from hookline.checkpoint.directory.owner_file import Owner
+from hookline.checkpoint.directory.state_file import CheckpointState, get_checkpoint_state, read_state
+from hookline.checkpoint.restoring import reading, restart
+from hookline.errors import FailedPreconditionError, NotFoundError, OpError, PermissionDeniedError
+
+_FILE = re.compile(r'local file "[^"]*?/(state/[^"]*|[^/"]*)"')
+_DENIED = "cannot be read: Permission denied"
+_UNFINISHED = {
+    "writing": "it is half-written",
+    "saving": "it is half-written",
+    "replaced": "a newer one has replaced it, and it is half-removed",
+    "removed": "it is half-removed",
+    "broken": "it was moved aside because it was broken",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint, or what there is of one.
+
+    Attributes:
+        path: Where it is.
+        manifest: Its description; None if there is none, or none that can be read.
+        defect: What is wrong with it, as a clause; empty if it is complete. The arrays are not looked at.
+        is_unfinished: Whether it is on its way, to be or to go, or that was cut off: nothing takes it for a checkpoint.
+        nbytes: What its files take on the disk.
+        timestamp: When it became complete, or was changed last, in seconds since the epoch.
+    """
+
+    path: str
+    manifest: Manifest | None
+    defect: str
+    is_unfinished: bool
+    nbytes: int
+    timestamp: float
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return os.path.basename(self.path)
+
+    @property
+    def step(self) -> int | None:
+        """The number of completed steps, from its description or else from its name."""
+        if self.manifest is not None:
+            return self.manifest.step
+        number = re.search(r"-(\d+)(\.hookline-|$)", self.name)
+        return int(number[1]) if number else None
+
+
+class Writer(NamedTuple):
+    """The process that has, or had, the lease of a directory; `is_running` is None if only a wait would show it."""
+
+    owner: Owner
+    is_running: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectoryContents:
+    """What a directory holds.
+
+    Attributes:
+        directory: Its path.
+        checkpoints: All of them, newest first.
+        restore_target: The one that a training would restore, broken or not; None if there is none.
+        newest: The newest complete one; None if there is none.
+        state: The complete ones, as a training would find them; None if there is none.
+        anomaly: What is wrong with the state file, as a clause; empty if nothing is.
+        notes: That, and how the state file differs from what is there, as clauses.
+        writer: Who saves there, or was ended while it did; None if nobody does.
+    """
+
+    directory: str
+    checkpoints: tuple[FoundCheckpoint, ...]
+    restore_target: FoundCheckpoint | None
+    newest: FoundCheckpoint | None
+    state: CheckpointState | None
+    anomaly: str
+    notes: tuple[str, ...]
+    writer: Writer | None
+
+
+def inspect_directory(directory: str) -> DirectoryContents:
+    """Looks at a directory.
+
+    Raises:
+        OpError: It cannot be read.
+    """
+    writer = current_writer(
+        directory
+    )  # Before the rest: it may end meanwhile, and then nothing is half-written any more.
+    state, surprise, named = None, "", ()
+    try:
+        state, found = get_checkpoint_state(directory), restart.find(directory)
+        surprise, named = found.anomaly, found.candidates
+    except FailedPreconditionError as error:
+        surprise = str(error).removesuffix(".")
+    except PermissionDeniedError as error:  # Of one of them, perhaps: the others are shown.
+        surprise = str(error).removesuffix(".")
+    unfinished = {left.path: _UNFINISHED[left.kind] for left in layout.leftovers(directory)}
+    whole = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
+    there = [os.path.join(directory, entry) for entry in layout.subdirectories(directory)]
+    flawed = [path for path in there if path not in unfinished and _looks_like_checkpoint(path) and _defect(path)]
+    complete = {*whole, *named, *flawed}
+    for path in whole:  # Complete, and about to get its name.
+        unfinished.pop(path + layout.SAVING_SUFFIX, None)
+    each = [_found_complete(path) for path in complete] + [
+        _found_incomplete(path, why, True) for path, why in unfinished.items()
+    ]
+    known = [checkpoint for checkpoint in each if checkpoint is not None]
+    known.sort(key=lambda found: (-1 if found.step is None else found.step, found.timestamp), reverse=True)
+    by_path = {found.path: found for found in known if not found.is_unfinished}
+    to_restore = [by_path[path] for path in named if path in by_path]
+    newest = next((found for found in to_restore if found.manifest is not None), None)
+    due = next(iter(to_restore), None)
+    notes = [surprise] if surprise else []
+    if state is not None and (writer is None or writer.is_running is False):  # Otherwise it is about to be written.
+        notes += _differences(directory, state, known)
+    return DirectoryContents(directory, tuple(known), due, newest, state, surprise, tuple(notes), writer)
+
+
+def _differences(directory: str, state: CheckpointState, known: Iterable[FoundCheckpoint]) -> Iterator[str]:
+    """Yields how the state file differs from what is there, as clauses."""
+    if (written := read_state(directory)) is None:
+        return
+    there = {found.path for found in known}
+    gone = [path for path in written.all_model_checkpoint_paths if path not in there]
+    if gone := [path for path in gone if path != written.model_checkpoint_path]:  # Of that one, `Restart` says it.
+        yield f"its state file names {_named(gone)}, which {'is' if len(gone) == 1 else 'are'} not there"
+    base = layout.base_path(state.model_checkpoint_path)
+    listed = {*state.all_model_checkpoint_paths, *written.pending_removals}
+    whole = [found.path for found in known if found.manifest is not None and layout.base_path(found.path) == base]
+    if unlisted := [path for path in whole if path not in listed]:
+        yield f"its state file does not list {_named(unlisted)}, so no training removes {_them(unlisted)}"
+
+
+def _named(paths: Iterable[str]) -> str:
+    return ", ".join(map(os.path.basename, paths))
+
+
+def _them(paths: list[str]) -> str:
+    return "it" if len(paths) == 1 else "them"
+
+
+def is_checkpoint(path: str) -> bool:
+    """Returns whether there is a checkpoint at a path, or what is left of one; an empty folder may be anything."""
+    if _defect(path) == f"it {_DENIED}":
+        return layout.base_path(path) != path
+    return layout.locate(path) is not None or (layout.looks_like_checkpoint(path) and bool(layout.entries(path)))
+
+
+def inspect_checkpoint(path: str) -> FoundCheckpoint:
+    """Looks at one checkpoint.
+
+    Raises:
+        OpError: There is none, or hookline did not write it.
+    """
+    if layout.locate(path) is None and not _looks_like_checkpoint(path):
+        layout.read_manifest(path)  # Its error says what is there.
+    if (found := _found_complete(path)) is None:
+        raise NotFoundError.from_message(f"'{path}' was removed just now.")
+    return found
+
+
+def current_writer(directory: str) -> Writer | None:
+    """Returns who has the lease of a directory, by the file that says so. It does not touch the lock."""
+    found = owner.read(os.path.join(directory, lease.OWNER_NAME))
+    if found is None:
+        return None
+    return Writer(found, not found.has_ended if found.has_comparable_pid else None)
+
+
+def read_values(path: str, wanted: Iterable[Leaf]) -> Iterator[Any]:
+    """Yields the value of each leaf of a checkpoint in turn, as it was saved, or the error with which it is read.
+
+    So much is in memory at once as a restore reads at once: 32 MiB, or one leaf. Arrays are NumPy's, and no device is
+    needed. Each has been compared with its checksum.
+
+    Raises:
+        NotFoundError: The checkpoint was removed meanwhile.
+    """
+    for part in reading.batch_leaves(wanted, reading.AT_ONCE_BYTES):
+        try:
+            found: dict[str, Any] = _read(path, part)
+        except NotFoundError:
+            raise
+        except OpError as error:
+            found = {name: error if len(part) == 1 else _read_or_error(path, name) for name in part}
+        for name in part:
+            yield found.pop(name, _replaced(path, name))
+
+
+def _read_or_error(path: str, name: str) -> Any:
+    try:
+        return _read(path, [name]).get(name, _replaced(path, name))
+    except NotFoundError:
+        raise
+    except OpError as error:
+        return error
+
+
+def _read(path: str, part: Iterable[str]) -> dict[str, Any]:
+    def choose(now: Manifest) -> dict[str, Match]:
+        return reading.leaf_matches(now.leaves[name] for name in part if name in now.leaves)
+
+    return reading.read(path, choose, on_host=True)
+
+
+def _replaced(path: str, name: str) -> OpError:
+    return NotFoundError.from_message(f"'{path}' was replaced just now by one without {name!r}.")
+
+
+def describe_error(error: OpError) -> str:
+    """Returns why something could not be read, as a clause without the name of its checkpoint.
+
+    Of TensorStore's long messages it is the file and what is wrong with it.
+    """
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.filename:
+        what = "is missing" if isinstance(cause, FileNotFoundError) else f"cannot be read: {cause.strerror}"
+        return f"its file {os.path.basename(cause.filename)} {what}"
+    text = str(cause or error).strip().splitlines()[0].partition(" [tensorstore_spec")[0].removesuffix(".")
+    *_, last = [None, *_FILE.finditer(text)]
+    if last is None:
+        return text
+    what = "is missing" if text.startswith("NOT_FOUND") else "is damaged"
+    if isinstance(error, PermissionDeniedError):
+        what = _DENIED
+    return f"its file {last[1]} {what}"
+
+
+def is_permission_denied(defect: str) -> bool:
+    """Returns whether a checkpoint is not broken, as far as that is known: this user may not read it."""
+    return defect.endswith(_DENIED)
+
+
+def _defect(path: str) -> str:
+    try:
+        return layout.defect(path)
+    except PermissionDeniedError:
+        return f"it {_DENIED}"
+
+
+def _looks_like_checkpoint(path: str) -> bool:
+    try:
+        return layout.looks_like_checkpoint(path)
+    except PermissionDeniedError:
+        return True  # By its name.
+
+
+def _found_complete(path: str) -> FoundCheckpoint | None:
+    if why := _defect(path):
+        return _found_incomplete(path, why, False)
+    try:
+        directory, manifest = layout.read_manifest(path)
+    except NotFoundError:  # Removed while we looked.
+        return None
+    except OpError as error:
+        why = describe_error(error)
+        return _found_incomplete(path, why if why.startswith("it") else f"its {FILE_NAME} cannot be read: {why}", False)
+    return FoundCheckpoint(path, manifest, "", False, _nbytes(directory), manifest.timestamp)
+
+
+def _found_incomplete(path: str, why: str, is_unfinished: bool) -> FoundCheckpoint | None:
+    status = layout.stat_or_none(path)
+    if status is None:
+        return None
+    return FoundCheckpoint(path, None, why, is_unfinished, _nbytes(path), status.st_mtime)
+
+
+def _nbytes(path: str) -> int:
+    files = [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]
+    return sum(status.st_size for file in files or [path] if (status := layout.stat_or_none(file)) is not None)

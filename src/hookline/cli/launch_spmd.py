@@ -1,0 +1,234 @@
+"""`hookline launch --spmd`: a script as several synchronous processes, on one machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from hookline import clock
+from hookline.cli.guardian import Guardian
+from hookline.cli.task import (
+    STOP_SIGNALS,
+    OutputEcho,
+    SignalCatcher,
+    describe_exit,
+    is_failure,
+    log_message,
+    restart_policy,
+    shell_status,
+    start_process,
+)
+from hookline.distributed.cluster.initialize import environment
+from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
+from hookline.monitored import RecoveryPolicy
+
+_SPMD_COMMAND = (sys.executable, str(Path(__file__).with_name("spmd_script.py")))
+
+_POLL_SECS = 0.02
+# Without the failed process the others cannot save. In a collective they notice, and end by themselves.
+_AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
+# The statuses of a process that has lost another, or ends with its error: JAX aborts it, or it leaves by itself.
+_LOST_ANOTHER = (-signal.SIGABRT, 128 + signal.SIGABRT, os.EX_TEMPFAIL)
+_LEFT = tuple(128 + number for number in STOP_SIGNALS)
+
+# Gloo prints this from C++, possibly in the middle of a line.
+_GLOO_MESSAGE = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.[^\n]*? : \d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpmdLaunchConfig:
+    """The job to start.
+
+    Attributes:
+        command: The script and its arguments.
+        processes: The number of processes.
+        grace_secs: The time for processes to end on request.
+        check_every_launch: Whether the processes compare each program before its launch.
+        restarts: The number of restarts of all processes, and the waits before them; None for no restart.
+    """
+
+    command: tuple[str, ...]
+    processes: int
+    grace_secs: float = 30.0
+    check_every_launch: bool = False
+    restarts: RecoveryPolicy | None = None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Starts the processes, waits, and returns the exit status."""
+    return launch_spmd(
+        SpmdLaunchConfig(
+            command=(str(arguments.script), *arguments.arguments),
+            processes=arguments.processes,
+            grace_secs=arguments.grace,
+            check_every_launch=arguments.check_every_launch,
+            restarts=restart_policy(arguments),
+        )
+    )
+
+
+def launch_spmd(config: SpmdLaunchConfig) -> int:
+    """Runs a script in several synchronous processes, shows their output, and waits for their end.
+
+    The processes find each other on the loopback interface. If one fails, the others are asked to end, and killed after
+    3 seconds or the grace period, because they may wait for the missing one. With `restarts` all are then started
+    again, and resume from their last checkpoint. SIGINT and SIGTERM ask every process to save and end, within the grace
+    period; a second signal ends everything at once. If this process is killed, a guardian process ends all, within the
+    grace period or 5 seconds.
+
+    Returns:
+        The exit status of the process that failed first (128 plus the signal that ended it), else 0. If a signal has
+        ended the job, 128 plus that signal if all processes ended in order; else that of the first that did not, 137
+        if it was killed.
+    """
+    with SignalCatcher() as signals, Guardian(config.grace_secs) as guardian, _compilation_cache(config) as variables:
+        policy, attempt = config.restarts, 0
+        generator = None if policy is None else policy.generator()
+        while True:
+            with _reserved_port() as port:
+                status = _Job(config, port, variables, signals, guardian).run()
+            attempt += 1
+            if policy is None or generator is None or attempt > policy.max_attempts:
+                return status
+            if signals.caught or not is_failure(status):
+                return status
+            wait_secs = policy.backoff_secs(attempt, generator)
+            log_message(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
+            if signals.wait(wait_secs):
+                return signals.exit_status
+
+
+@contextlib.contextmanager
+def _compilation_cache(what: SpmdLaunchConfig) -> Iterator[dict[str, str]]:
+    """Yields the environment variables of a compilation cache, so that restarted processes need not compile again."""
+    if what.restarts is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="hookline-compiled-") as folder:
+        yield {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """Yields a port for process 0, and holds it, so that the system gives it to no other program."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+class _Job:
+    """The processes of a job."""
+
+    def __init__(
+        self,
+        what: SpmdLaunchConfig,
+        port: int,
+        variables: Mapping[str, str],
+        signals: SignalCatcher,
+        guardian: Guardian,
+    ) -> None:
+        self._config, self._variables, self._signals, self._guardian = what, variables, signals, guardian
+        self._address = f"127.0.0.1:{port}"
+        self._secret = secrets.token_hex(32)  # A new one for each start: processes left of an earlier one have another.
+        self._echo = OutputEcho(width=len(str(what.processes - 1)), removed_pattern=_GLOO_MESSAGE)
+        self._groups: list[ProcessTree] = []
+        self._ended: list[int] = []
+
+    def run(self) -> int:
+        """Starts all processes, waits, and leaves none; returns the exit status."""
+        try:
+            for index in range(self._config.processes):
+                self._start(index)
+            self._wait(is_enough=lambda: any(self._statuses()))
+            if self._signals.caught:
+                self._signals.stop(self._groups, self._config.grace_secs)
+                return self._end_in_order(self._signals.exit_status)
+            return self._end_after_failure() if any(self._statuses()) else 0
+        finally:
+            stop_all(self._groups)
+            self._echo.finish()
+
+    def _start(self, index: int) -> None:
+        command = [*_SPMD_COMMAND, *self._config.command]
+        own = environment(
+            self._address,
+            self._config.processes,
+            index,
+            check_every_launch=self._config.check_every_launch,
+            secret=self._secret,
+        )
+        # With a seed of its own, each process would order a set, and so the operations of a step, in its own way.
+        fixed = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+        variables = {**os.environ, **self._variables, **own, **fixed}
+        group = start_process(str(index), command, variables, self._guardian, self._echo)
+        self._groups.append(group)
+
+        def note_end() -> None:
+            group.block()
+            self._ended.append(index)
+
+        threading.Thread(target=note_end, name=f"hookline-process-{index}", daemon=True).start()
+
+    def _statuses(self) -> list[int | None]:
+        return [group.status() for group in self._groups]
+
+    def _wait(self, until: float = math.inf, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all processes have ended, a signal has come, it is enough or too late."""
+        while None in self._statuses() and not (self._signals.caught or is_enough()) and clock.monotonic() < until:
+            self._signals.wait(_POLL_SECS)
+
+    def _end_after_failure(self) -> int:
+        """Leaves none of the others, and returns the exit status of the process that failed first."""
+        begun, secs = clock.monotonic(), min(self._config.grace_secs, _AFTER_FAILURE_SECS)
+        by_themselves = begun + min(secs, _BY_THEMSELVES_SECS)
+        # A process loses its connections a moment before it has ended, and the others may end sooner.
+        self._wait(by_themselves, lambda: not {None, 0, *_LOST_ANOTHER}.issuperset(self._statuses()))
+        first, status = self._first_failed()
+        if status in _LEFT:
+            # All leave together; a second request would interrupt those that still save.
+            log_message(f"process {first} {describe_exit(status)}.")
+            deadline = clock.monotonic() + self._config.grace_secs
+            while None in self._statuses() and not self._signals.has_repeated and clock.monotonic() < deadline:
+                clock.sleep(_POLL_SECS)
+        elif None in self._statuses():
+            log_message(f"process {first} {describe_exit(status)}. The others are ended, within {secs:g} s.")
+            self._wait(by_themselves)
+            left = max(begun + secs - clock.monotonic(), 0)
+            others = [group for group in self._groups if group.status() is None]
+            stop_all(others, left, lambda: bool(self._signals.caught))
+        else:
+            log_message(f"process {first} {describe_exit(status)}.")
+        return shell_status(status) if is_failure(status) else self._end_in_order(shell_status(status))
+
+    def _first_failed(self) -> tuple[int, int]:
+        """Returns the process that failed first, or else one that left on a signal, and its exit status."""
+        statuses = {index: status for index, status in enumerate(self._statuses()) if status}
+        order = [*self._ended, *range(len(self._groups))]
+
+        def rank(index: int) -> tuple[bool, bool, int]:
+            status = statuses[index]
+            return not is_failure(status), status in _LOST_ANOTHER, order.index(index)
+
+        first = min(statuses, key=rank)
+        return first, statuses[first]
+
+    def _end_in_order(self, status: int) -> int:
+        """Kills what still runs, and returns `status` if all processes ended in order."""
+        stop_all(self._groups)
+        failed = {index: each for index, each in enumerate(self._statuses()) if each and is_failure(each)}
+        for index, each in failed.items():
+            log_message(f"process {index} {describe_exit(each)}.")
+        return shell_status(self._first_failed()[1]) if failed else status

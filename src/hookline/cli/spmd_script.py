@@ -1,0 +1,51 @@
+"""One process of `hookline launch --spmd`: joins the others, then runs the script as `python script.py` would.
+
+It is run by its path, with the script and its arguments.
+"""
+
+import os
+import signal
+import sys
+from types import ModuleType
+
+# The exit statuses of a requested end: all processes leave together.
+_LEFT = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+
+
+def _main(path: str) -> None:
+    """Runs the script in a new module `__main__`, which pickles refer to as well."""
+    from hookline.coordination import service
+    from hookline.distributed.cluster.initialize import initialize
+    from hookline.errors import AbortedError, OpError
+
+    try:
+        initialize()
+    except (OpError, ValueError) as error:
+        service.skip_exit_barrier(1)
+        sys.exit(f"hookline launch: {error}")
+    main, full_path = ModuleType("__main__"), os.path.abspath(path)
+    main.__dict__.update(__file__=full_path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = main
+    try:
+        with open(path, "rb") as file:
+            code = compile(file.read(), full_path, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+    except SystemExit as exit:
+        if (status := service.exit_status_of(exit)) not in (0, *_LEFT):
+            service.skip_exit_barrier(status)
+        raise
+    except BaseException as error:  # Printed as Python would; the status tells the launcher who has failed.
+        if isinstance(error, RuntimeError) and "distributed.initialize" in str(error):
+            error.add_note("The launcher has called it. Call hookline.distributed.initialize(): it does nothing here.")
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = os.EX_TEMPFAIL if isinstance(error, AbortedError) or service.is_connection_loss(error) else 1
+        service.skip_exit_barrier(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else status)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+    _main(sys.argv[0])

@@ -1,0 +1,140 @@
+"""RollCall: the status of processes in step, also of those whose main thread hangs."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from hookline import clock
+from hookline.coordination.process_group import ProcessGroup
+from hookline.errors import UnauthenticatedError
+
+_WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _MAX_ATTEMPTS = 3600.0, 2.0, 2.0, 20
+_CALL, _NEWS, _END = "call ", "news ", "end "
+
+
+class LivenessMonitor:
+    """Asks all processes for their status, and tells all of them the verdict.
+
+    A thread in each answers, because the main thread may hang in a collective that another process does not join.
+    Rounds follow each other as in `agreement`; nothing else depends on them.
+
+    Args:
+        group: The processes.
+        on_end: Called, in its thread, when the roll calls have ended, with the process that has left, if any.
+
+    Attributes:
+        answer: Returns the answer of this process to a question, as JSON.
+        diagnose: Called in process 0 with all answers; returns the problem, or None.
+        problem: The problem that process 0 has found; None as long as there is none.
+        on_broadcast: Called with the news of another process.
+        exited_process: The process that has ended its script, and with it the roll calls.
+        error: The error if somebody other than the processes has written on the board, which ends them, too.
+    """
+
+    def __init__(self, group: ProcessGroup, on_end: Callable[[int | None], None] = lambda gone: None) -> None:
+        self._group, self._number, self.on_end = group, 0, on_end
+        self.answer: Callable[[str], Any] = lambda question: []
+        self.diagnose: Callable[[list[Any]], str | None] = lambda answers: None
+        self.on_broadcast: Callable[[Any], None] = lambda news: None
+        self.exited_process: int | None = None
+        self.error: UnauthenticatedError | None = None
+        self.problem: str | None = None
+        self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
+        self._thread.start()
+        _open.add(self)
+
+    def request_status(self, question: str) -> None:
+        """Asks all processes; the verdict comes later. If one has called already, its question is answered."""
+        self._set(f"{self._number}/call", f"{_CALL}{question}")
+
+    def broadcast(self, news: Any) -> None:
+        """Sends news to all processes, as JSON: their threads call `heard`, whatever their main threads are doing."""
+        until, text = clock.monotonic() + _LEAVE_SECS, f"{_NEWS}{json.dumps(news)}"
+        while not self._set(f"{self._number}/call", text):  # A roll call or other news came first.
+            self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
+            if not self._thread.is_alive() or clock.monotonic() >= until:
+                return
+
+    def unresponsive(self, within_secs: float) -> list[int]:
+        """Returns the processes that do not answer within this time."""
+        number, until = self._number, clock.monotonic() + within_secs
+        try:
+            self._set(f"{number}/call", _CALL)
+            places = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
+            found = [self._group.store.get(place, max(0.0, until - clock.monotonic())) for place in places]
+        except Exception:  # The board is in process 0.
+            return [0]
+        return [process for process, answer in enumerate(found) if answer is None]
+
+    def wait_until_acknowledged(self) -> None:
+        """Waits briefly until all have heard the verdict: a process that ends now may end the others, too."""
+        for process in range(self._group.count):
+            self._group.store.get(_key(f"heard/{process}"), _HEARD_SECS)
+
+    def close(self) -> None:
+        """Ends the roll calls of all processes, unless one of them no longer answers."""
+        _open.discard(self)
+        for _ in range(_MAX_ATTEMPTS):
+            with contextlib.suppress(Exception):  # A lost process need not be told.
+                self._set(f"{self._number}/call", f"{_END}{self._group.index}")
+            self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
+            if not self._thread.is_alive():
+                return
+
+    def _work(self) -> None:
+        try:
+            self._listen()
+        except UnauthenticatedError as error:
+            self.error = error
+        except Exception:  # The board and the other processes are gone: all its users report that.
+            return
+        self.on_end(self.exited_process)
+
+    def _listen(self) -> None:
+        index, board = self._group.index, self._group.store
+        for self._number in itertools.count():
+            number = self._number
+            called = self._get(f"{number}/call")
+            if called.startswith(_END):
+                self.exited_process = int(called.removeprefix(_END))
+                return
+            if called.startswith(_NEWS):
+                self.on_broadcast(json.loads(called.removeprefix(_NEWS)))
+                continue
+            self._set(f"{number}/answer/{index}", json.dumps(self.answer(called.removeprefix(_CALL))))
+            if self._group.is_chief:
+                answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._group.count)]
+                self._set(f"{number}/verdict", json.dumps(self.diagnose(answers)))
+                board.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
+            if (verdict := json.loads(self._get(f"{number}/verdict"))) is not None:
+                self.problem = verdict
+                self._set(f"heard/{index}", "")
+
+    def _get(self, key: str) -> str:
+        while (text := self._group.store.get(_key(key), _WAIT_SECS)) is None:
+            pass
+        return text
+
+    def _set(self, key: str, text: str) -> bool:
+        return self._group.store.set(_key(key), text)
+
+
+def _key(name: str) -> str:
+    return f"roll-call/{name}"
+
+
+_open: weakref.WeakSet[LivenessMonitor] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends the threads before JAX ends the service they listen to."""
+    for roll_call in list(_open):
+        roll_call.close()

@@ -1,0 +1,434 @@
+"""Prefetching: a thread reads batches and puts them on devices before runs ask for them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import clock
+from hookline.coordination import Coordinator
+from hookline.data import batches
+from hookline.data.batch_sharding import BatchSharding, outline
+from hookline.data.sequences import START, ReadCancelled, ReadRequest, ReadResult
+from hookline.errors import InvalidArgumentError
+from hookline.graph import placement
+from hookline.signals.interrupts import calls_user_code
+
+_EXIT_SECS = 1.0
+# The time to hand a batch from one thread to another, roughly, if both share the processor.
+_HANDOVER_SECS = 1e-4
+
+
+@dataclasses.dataclass(slots=True)
+class PrefetchedBatch:
+    """An item of the sequence: a batch, or several in a block, or the error in place of the next batch.
+
+    Attributes:
+        prefetcher: The pass through the sequence on which it was read.
+        number: The number of its last batch on that pass.
+        value: The batch; or the block, whose arrays have one more dimension in front.
+        start: The index of its first batch in the block.
+        count: The number of its batches.
+        capacity: The number of batches that the block has room for; 0 for a single batch.
+        position: Returns the position after the batch at an index of the block.
+        error: The error that a run gets instead: of the source, or `StopIteration` at the end.
+        traceback: The original traceback of that error; the error's own grows each time it is raised.
+    """
+
+    # A block of the batches 5 to 8 of a pass, of which a run takes two:
+    #
+    #     the block          number 8, start 0, count 4, capacity 4
+    #     what the run has   number 6, start 0, count 2: the same arrays, and position(1) is the place after batch 6
+    #     what is left       number 8, start 2, count 2
+    #
+    # If the run fails before it was applied, `give_back` puts both together again.
+
+    prefetcher: Prefetcher
+    number: int
+    value: Any = None
+    start: int = 0
+    count: int = 1
+    capacity: int = 0
+    position: Callable[[int], dict[str, Any]] = lambda _: START
+    error: BaseException | None = None
+    traceback: TracebackType | None = None
+
+    @property
+    def position_after(self) -> Callable[[], dict[str, Any]]:
+        """A function that returns the position after this item, without a reference to its value."""
+        return functools.partial(self.position, self.start + self.count - 1)
+
+    def batch(self, place: int) -> Any:
+        """Returns one of its batches as a single batch."""
+        return batches.get_row(self.value, self.start + place) if self.capacity else self.value
+
+    def take_first(self) -> PrefetchedBatch:
+        """Takes out its first batch, as a single batch."""
+        value, position, place = self.batch(0), self.position, self.start
+        self.start, self.count = place + 1, self.count - 1
+        return PrefetchedBatch(self.prefetcher, self.number - self.count, value, position=lambda _: position(place))
+
+    def take_part(self, count: int) -> PrefetchedBatch:
+        """Takes out its first batches, as a part of the same block."""
+        start, left = self.start, self.count - count
+        self.start, self.count = start + count, left
+        return PrefetchedBatch(
+            self.prefetcher, self.number - left, self.value, start, count, self.capacity, self.position
+        )
+
+
+class Prefetcher:
+    """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected.
+
+    Args:
+        begin: Returns the stream of batches after a position.
+        position: Returns the position to begin at.
+        started: A stream that was started at that position already, and its demand.
+        batch_spec: The form of the batches.
+        batch_sharding: Where the batches are put.
+        limit: The number of items that the thread keeps ready.
+        read_size: The number of batches to read at once for runs that take one each, if the source gives many at a
+            time:
+            more cost hardly more time.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[dict[str, Any], ReadRequest], Iterator[ReadResult]],
+        position: Callable[[], dict[str, Any]],
+        started: tuple[Iterator[ReadResult], ReadRequest] | None,
+        batch_spec: batches.BatchSpec,
+        batch_sharding: BatchSharding,
+        limit: int,
+        read_size: int = 1,
+    ) -> None:
+        self._begin, self._end_position = begin, position
+        self._stream, self.request = started or (None, ReadRequest())
+        self._batch_spec, self._batch_sharding, self._limit, self._read_size = (
+            batch_spec,
+            batch_sharding,
+            limit,
+            read_size,
+        )
+        self._reading = threading.Lock()
+        self._starting = threading.Lock()
+        self._count = 0
+        self._group_size = 0  # The number of single batches that the last read gave.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # Entering it takes longer than entering its lock.
+        self.items: deque[PrefetchedBatch] = deque()
+        self.thread: threading.Thread | None = None
+        self.mesh_context: Any = None
+        self._on_one_cpu = batch_sharding.on_one_cpu
+        # The mean time, over the last reads, that a read waits for something other than the processor.
+        self._idle_secs = 2 * _HANDOVER_SECS
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether the thread shortens the wait of runs.
+
+        A program on the CPU shares it with the host. There a thread gains only the time in which the source waits for
+        a disk or a network; a source that computes is slower in a thread, by the handover.
+        """
+        return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
+
+    # By the thread ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Reads until the sequence ends, or no more batches are wanted."""
+        with placement.enter_mesh(self.mesh_context):
+            while self._wait_for_room():
+                most = self.request.capacity
+                if not self.read(most, ahead=True, read_size=self._read_size if most == 1 else most):
+                    return
+
+    def _wait_for_room(self) -> bool:
+        with self._changed:
+            while not (self.request.is_cancelled or self._has_room()):
+                clock.wait_for(self._changed, lambda: self.request.is_cancelled or self._has_room())
+            return not self.request.is_cancelled
+
+    def _has_room(self) -> bool:
+        # Of batches that come together, half are kept ready.
+        limit = max(self._limit, self._group_size // 2) if self.request.capacity == 1 else self._limit
+        return len(self.items) < limit and self.is_worthwhile
+
+    def read(self, max_count: int, *, ahead: bool = False, read_size: int = 1) -> bool:
+        """Reads up to `max_count` batches in a row, if none are ready or `ahead`; returns whether more may follow.
+
+        `read_size` is the number to ask of a source that gives many at a time.
+        """
+        with self._reading:
+            if self.items and (not ahead or self.items[-1].error is not None):
+                return self.items[-1].error is None
+            row: list[ReadResult] = []
+            try:
+                while len(row) < max_count and not (row and self.request.is_cancelled):
+                    self.request.max_count = max_count - len(row) if row else max(max_count, read_size)
+                    read = self._next()
+                    is_block = read.size is not None
+                    if row and (is_block or _shapes(read.batch) != _shapes(row[0].batch)):
+                        begun, row = row, []
+                        self._enqueue(begun, max_count)
+                        row = [read]
+                        break
+                    row.append(read)
+                    if is_block:
+                        break
+                done, row = row, []
+                self._enqueue(done, max_count)
+                return True
+            except ReadCancelled:
+                self._stream = None  # A reader that continues after the stop begins again.
+            except BaseException as error:  # The batches read so far go to the runs, and then the error.
+                if row:
+                    self._enqueue(row, max_count)
+                # A Ctrl-C is meant for the run that waits, even if batches were read before it came.
+                is_now = isinstance(error, KeyboardInterrupt)
+                if isinstance(error, StopIteration):  # The frames of this one would keep the session alive.
+                    error = StopIteration()
+                self._add(
+                    PrefetchedBatch(self, self._count, error=error, traceback=error.__traceback__), in_front=is_now
+                )
+            return False
+
+    def _next(self) -> ReadResult:
+        """Returns the next batch or block, in the form of the batches."""
+        if self._stream is None:
+            self._stream = self._begin(self._end_position(), self.request)
+        while True:
+            read = self._timed_next() if self._limit and self._on_one_cpu else next(self._stream)
+            try:
+                value = self._batch_spec.fit(read.batch, read.size)
+            except InvalidArgumentError:
+                if read.size is None:
+                    raise
+                # Only the batch that does not fit is an error.
+                self._stream = itertools.chain(_split_block(read, read.size), self._stream)
+                continue
+            if value is read.batch:
+                return read
+            if value is not None:
+                return read._replace(batch=value)
+
+    def _timed_next(self) -> ReadResult:
+        """Returns the next batch or block, and notes how long its source has waited."""
+        assert self._stream is not None, "It was started before."
+        start, computed = clock.monotonic(), clock.thread_cpu_time()
+        read = next(self._stream)
+        took, computed = clock.monotonic() - start, clock.thread_cpu_time() - computed
+        # Other threads may have had the processor, and a thread does not shorten such a wait. So a part of the read's
+        # computing time is allowed for it, and one long wait counts little.
+        idle = max(took - 1.25 * computed, 0)
+        paid = self.is_worthwhile
+        self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
+        if paid and not self.is_worthwhile:
+            with self._changed:
+                self._changed.notify_all()  # Runs that wait for the thread must now read themselves.
+        return read
+
+    def _enqueue(self, row: list[ReadResult], max_count: int) -> None:
+        """Makes an item of batches of one form, or of a block, and puts it where runs take it.
+
+        A batch that was wanted alone stays a single batch, unless batches are put on a device, where stacking would
+        copy it again.
+        """
+        value, position, size = row[0]
+        one, count, capacity = None, len(row), 0
+        is_placed = not (self._batch_sharding.stay_on_host and self._batch_spec.block_error is None)
+        if size is not None and self.request.capacity == 1 and self._batch_sharding.sharding is None:
+            # Runs take them one by one. A device gets them together, which takes hardly longer than one.
+            value = self._batch_sharding.device_put(value, jax.tree.map(_batch_outline, value)) if is_placed else value
+            alone = batches.unstack(value, size)
+            before, self._count, self._group_size = self._count, self._count + size, size
+            items = [
+                PrefetchedBatch(self, before + i + 1, batch, i, position=position) for i, batch in enumerate(alone)
+            ]
+            self._end_position = items[-1].position_after
+            self._add(*items)
+            return
+        if size is not None:
+            count, capacity = size, len(jax.tree.leaves(value)[0])
+            one = jax.tree.map(_batch_outline, value) if is_placed else None
+        elif max_count > 1 or (is_placed and self.request.capacity > 1 and self._batch_spec.block_error is None):
+            # The runs may want blocks of another size by now.
+            capacity, positions = max(self.request.capacity, count), [read.position for read in row]
+            value, one = batches.stack([read.batch for read in row], capacity), jax.tree.map(outline, value)
+            position = lambda place: positions[place](0)  # noqa: E731
+        if is_placed:
+            value = self._batch_sharding.device_put(value, one)
+        self._count += count
+        item = PrefetchedBatch(self, self._count, value, 0, count, capacity, position)
+        self._end_position = item.position_after
+        self._add(item)
+
+    def _add(self, *items: PrefetchedBatch, in_front: bool = False) -> None:
+        with self._lock:
+            (self.items.extendleft if in_front else self.items.extend)(items)
+            self._notify()
+
+    # By the runs ------------------------------------------------------------------------------------------------
+
+    @property
+    def front(self) -> PrefetchedBatch | None:
+        """The item that the next run gets, if it is there."""
+        return self.items[0] if self.items else None
+
+    def num_in_row(self, max_count: int) -> int:
+        """Returns how many batches of one form are in front, at most `max_count`; call it only if there is an item."""
+        front = self.items[0]
+        if front.error is not None or front.capacity or max_count == 1 or self._batch_spec.block_error is not None:
+            return min(front.count, max_count)
+        count, shapes = 1, _shapes(front.value)
+        while count < min(max_count, len(self.items)):
+            item = self.items[count]
+            if item.error is not None or item.capacity or _shapes(item.value) != shapes:
+                break
+            count += 1
+        return count
+
+    @calls_user_code
+    def wait(self) -> None:
+        """Blocks until there is an item, or no thread reads ahead."""
+        with self._changed:
+            while self.is_worthwhile and not (self.items or self.request.is_cancelled):
+                clock.wait_for(
+                    self._changed, lambda: bool(self.items) or self.request.is_cancelled or not self.is_worthwhile
+                )
+
+    def _notify(self) -> None:
+        """Wakes the thread, if it may have work, and the runs that wait for it."""
+        if self.thread is not None and self.is_worthwhile:
+            self._changed.notify_all()
+
+    def take(self) -> PrefetchedBatch:
+        """Takes the first batch."""
+        with self._lock:
+            item = self.items[0]
+            found = item.take_first() if item.capacity else item
+            if found is item or not item.count:
+                self.items.popleft()
+            if self.thread is not None and self._has_room():
+                self._notify()
+        if found is not item and not self._batch_sharding.stay_on_host:
+            found.value = self._batch_sharding.device_put(found.value)
+        return found
+
+    def take_block(self, count: int, capacity: int) -> PrefetchedBatch:
+        """Takes the first `count` batches, which are ready in a row, as a block with room for `capacity`."""
+        with self._lock:
+            parts = [self._pop(count)]
+            left = count - parts[0].count
+            for _ in range(left):  # If the first item is no block, they are single batches.
+                parts.append(self._pop(1))
+            self._notify()
+        if parts[0].capacity == capacity:
+            return parts[0]
+        # They were read before it was known that blocks of this capacity are wanted.
+        try:
+            rows = [(part, place) for part in parts for place in range(part.count)]
+            value = batches.stack([part.batch(place) for part, place in rows], capacity)
+            if not self._batch_sharding.stay_on_host:
+                value = self._batch_sharding.device_put(value, jax.tree.map(outline, parts[0].batch(0)))
+        except BaseException:  # The batches go back: the next run gets them.
+            for part in reversed(parts):
+                self.give_back(part)
+            raise
+        positions = [functools.partial(part.position, part.start + place) for part, place in rows]
+        return PrefetchedBatch(self, parts[-1].number, value, 0, count, capacity, lambda place: positions[place]())
+
+    def _pop(self, count: int) -> PrefetchedBatch:
+        front = self.items[0]
+        return front.take_part(count) if front.count > count else self.items.popleft()
+
+    def give_back(self, item: PrefetchedBatch) -> None:
+        """Puts batches in front again."""
+        with self._lock:
+            front = self.items[0] if self.items else None
+            if front is not None and front.value is item.value and item.start + item.count == front.start:
+                item = dataclasses.replace(front, start=item.start, count=item.count + front.count)
+                self.items.popleft()
+            self.items.appendleft(item)
+
+    def start(self, name: str, coord: Coordinator | None) -> None:
+        """Starts the thread, unless it was started before."""
+        with self._starting:
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+                if coord is not None:
+                    coord.register_thread(self.thread)
+                _stop_at_exit(self)
+                self.thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, and stops a source that is reading towards a position."""
+        with self._changed:
+            self.request.is_cancelled = True
+            self._changed.notify_all()
+
+    def read_after_stop(self, max_count: int, *, ahead: bool = False) -> None:
+        """Reads after a stop, for a run that needs a batch."""
+        self.resume()
+        try:
+            self.read(max_count, ahead=ahead)
+        finally:
+            self.stop()
+
+    def resume(self) -> None:
+        """Begins again after a stop."""
+        with self._starting:
+            self.request.is_cancelled = False
+            self.thread = None
+
+    def recover_from_interrupt(self) -> None:
+        """Removes an interrupt, and makes the next read begin the source again after the batches read so far."""
+        with self._starting:
+            self.items.popleft()
+            self._stream = self.thread = None
+
+
+def _split_block(read: ReadResult, size: int) -> Iterator[ReadResult]:
+    """Yields the batches of a block as single batches."""
+    for place in range(size):
+        yield ReadResult(batches.get_row(read.batch, place), lambda _, place=place: read.position(place))
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+
+
+def _batch_outline(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of a batch's array, given an array of a block."""
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+_reading: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+
+
+def _stop_at_exit(ahead: Prefetcher) -> None:
+    """Stops a reading thread before Python removes the objects it uses."""
+    if not _reading:
+        with contextlib.suppress(Exception):
+            atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+    _reading.add(ahead)
+
+
+def _stop_all() -> None:
+    for ahead in list(_reading):
+        ahead.stop()
+    for ahead in list(_reading):
+        if ahead.thread is not None:
+            ahead.thread.join(_EXIT_SECS)

@@ -1,0 +1,184 @@
+"""Calls over connections: of a server by workers, and of servers by each other."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookline import errors
+from hookline.distributed.codec import CodecError, encode
+from hookline.distributed.connections import CONNECTION_ERRORS, HANDSHAKE_SECS, Address, SocketConnection, connect
+
+
+class ServerClient:
+    """Calls one server. Each call has its own connection until its answer is read; then another call takes it.
+
+    Args:
+        who: The server, for messages.
+        address: The address at which the server listens.
+        find: Returns the address again, after a connection was lost.
+        timeout_secs: The time that a call may take before the server counts as away.
+    """
+
+    def __init__(self, who: str, address: Address, find: Callable[[], Address], timeout_secs: float) -> None:
+        self.who, self._find_address, self.timeout_secs = who, find, timeout_secs
+        self._address: Address | None = address
+        self._idle: list[SocketConnection] = []
+        self._closed = False
+
+    def call(self, message: Any) -> PendingReply:
+        """Starts a call.
+
+        Raises:
+            NotPlainError: The message cannot be sent this way.
+            UnavailableError: The server cannot be reached.
+        """
+        packed = encode((True, message))
+        line = self._get_connection()
+        try:
+            line.send(*packed)
+        except BaseException as error:  # The connection is given up: part of a message may be in it.
+            line.close()
+            if isinstance(error, OSError):
+                raise self.connection_lost(error) from error
+            raise
+        return PendingReply(self, line)
+
+    def _get_connection(self) -> SocketConnection:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        # Another thread may lose its connection, and the address with it, at any moment.
+        address = self._address
+        if address is None:
+            address = self._address = self._find_address()
+        try:
+            line = connect(address, min(self.timeout_secs, HANDSHAKE_SECS))
+        except CONNECTION_ERRORS as error:
+            self.connection_lost(error)
+            raise _unreachable_error(self.who, address, error) from error
+        line.set_timeouts(self.timeout_secs, self.timeout_secs)
+        return line
+
+    def release(self, line: SocketConnection) -> None:
+        """Takes back a connection whose answer was read."""
+        self._idle.append(line)
+        # The thread that closes may have looked before.
+        if self._closed:
+            self._close_idle()
+
+    def close(self) -> None:
+        """Closes the connections, those of calls under way once their answers are read. Later calls open their own."""
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for line in idle:
+            line.close()
+
+    def connection_lost(self, error: BaseException) -> errors.UnavailableError:
+        """Returns the error of a call whose connection is lost; the other connections count as lost with it."""
+        self._address = None
+        self._close_idle()
+        late = isinstance(error, TimeoutError | BlockingIOError)
+        return errors.UnavailableError.from_message(
+            f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
+        )
+
+
+class PendingReply:
+    """The result of a call under way. An answer that is never read takes its connection with it."""
+
+    def __init__(self, caller: ServerClient, line: SocketConnection) -> None:
+        self._caller = caller
+        self._line: SocketConnection | None = line
+
+    def get(self) -> Any:
+        """Waits for the result and returns it, or raises the server's error.
+
+        Raises:
+            NotPlainError: The answer cannot be read.
+            UnavailableError: No answer has come.
+        """
+        line, self._line = self._line, None
+        assert line is not None, "read once"
+        try:
+            done, result = line.receive()
+        except BaseException as error:  # The connection is given up: part of an answer may be in it.
+            line.close()
+            if isinstance(error, CONNECTION_ERRORS):
+                raise self._caller.connection_lost(error) from error
+            if isinstance(error, Exception):
+                raise CodecError(f"{self._caller.who} gave an answer that cannot be read: {error}") from error
+            raise
+        self._caller.release(line)
+        if not done:
+            raise result
+        return result
+
+
+class SocketPeerClient:
+    """One server's connections to the others; opened when needed.
+
+    If a connection is lost, or a message fails on the other side, `on_failure` is called.
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = list(addresses)
+        self._connections: dict[int, SocketConnection] = {}
+        self._closed = False
+
+    def __reduce__(self) -> Any:
+        return SocketPeerClient, (self._addresses,)
+
+    def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
+        """Calls a method of a server without waiting."""
+        try:
+            if server not in self._connections:
+                self._connections[server] = self._open(server, on_failure)
+        except CONNECTION_ERRORS as error:
+            on_failure(
+                _unreachable_error(f"Parameter server {server}", self._addresses[server], error, "by another one ")
+            )
+            return
+        try:
+            self._connections[server].send(*encode((False, (method, *args))))
+        except CONNECTION_ERRORS as error:
+            on_failure(_connection_lost_error(server, error))
+
+    def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> SocketConnection:
+        line = connect(self._addresses[server], HANDSHAKE_SECS)
+
+        def listen() -> None:
+            try:
+                while True:
+                    _, error = line.receive()
+                    on_failure(error)
+            except Exception as error:
+                if not self._closed:
+                    on_failure(_connection_lost_error(server, error))
+
+        threading.Thread(target=listen, name="hookline-link", daemon=True).start()
+        return line
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._closed = True
+        for line in self._connections.values():
+            line.close()
+
+
+def _connection_lost_error(server: int, error: BaseException) -> errors.UnavailableError:
+    return errors.UnavailableError.from_message(
+        f"Parameter server {server} cannot be reached by another one: {error!r}"
+    )
+
+
+def _unreachable_error(who: str, address: Address, error: BaseException, by: str = "") -> errors.UnavailableError:
+    return errors.UnavailableError.from_message(
+        f"{who} cannot be reached {by}at {address.host}:{address.port} (tried for up to {HANDSHAKE_SECS:g} s): "
+        f"{error!r}. If it runs, and the network lets only Ray's ports through, set ClusterOptions(over_ray=True) on "
+        f"the chief and start the job again.",
+    )

@@ -1,0 +1,200 @@
+"""The step server's knowledge of senders and of transactions that are not decided yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from hookline import clock, errors
+from hookline.distributed.protocol import Committed, Transaction
+from hookline.distributed.server.server_state import WriteOp
+from hookline.distributed.server.variable_owner import STAGED_SECS
+
+UNDECIDED_SECS = 10 * STAGED_SECS
+"""The time that the step server waits for parts about which no owner has sent anything."""
+
+REQUEST_LAG_SECS = 10.0
+"""The time by which a request may lag behind an owner's question about it: it may lie unread at a busy step server."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A transaction as its sender describes it to the step server.
+
+    Attributes:
+        entries: The step server's own part.
+        last_step: The transaction is refused if the global step is this or more.
+        pull: Variables of the step server to return, as they are afterwards.
+        owners: The other servers that get a part.
+        answer: The future that gets the outcome.
+    """
+
+    entries: Sequence[WriteOp]
+    last_step: int | None
+    pull: Sequence[str]
+    owners: Sequence[int]
+    answer: Future[Committed] = field(default_factory=Future)
+
+
+class PendingCommit:
+    """The open transaction of one sender: a sender has one at a time, with increasing numbers."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.request: Request | None = None
+        self.votes: dict[int, BaseException | None] = {}
+        self.asked_at: dict[int, float] = {}
+        self.since = clock.monotonic()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The reason why a part cannot be applied, if an owner has given one."""
+        return next((failure for failure in self.votes.values() if failure is not None), None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything needed for a decision has come."""
+        if self.request is None:
+            return False
+        return self.votes.keys() >= set(self.request.owners) or self.failure is not None
+
+
+class PendingCommits:
+    """Undecided transactions: the request of the sender, and the votes of the owners of its parts.
+
+    Either may come first.
+
+    Example:
+        >>> ballots, transaction = PendingCommits(), ("worker", 1)
+        >>> ballots.vote(transaction, 2, None)
+        True
+        >>> ballots.add_request(transaction, Request([], None, (), [2]))
+        >>> ballots.find(transaction).is_complete
+        True
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, PendingCommit] = {}
+
+    def _get_or_open(self, transaction: Transaction) -> PendingCommit | None:
+        sender, number = transaction
+        ballot = self._open.get(sender)
+        if ballot is None or ballot.number < number:
+            # The sender has abandoned its earlier transaction.
+            if ballot is not None and ballot.request is not None:
+                ballot.request.answer.set_exception(_duplicate_error((sender, ballot.number)))
+            self._open[sender] = PendingCommit(number)
+        return self.find(transaction)
+
+    def add_request(self, transaction: Transaction, request: Request) -> None:
+        """Records a request.
+
+        Raises:
+            InternalError: It was recorded before, or its sender has begun another transaction since.
+        """
+        ballot = self._get_or_open(transaction)
+        if ballot is None or ballot.request is not None:
+            raise _duplicate_error(transaction)
+        ballot.request = request
+
+    def vote(self, transaction: Transaction, owner: int, failure: BaseException | None) -> bool:
+        """Records the vote of a part's owner: `None` if the part can be applied, or the reason why it cannot.
+
+        Returns:
+            False if the sender has begun another transaction since.
+        """
+        ballot = self._get_or_open(transaction)
+        if ballot is not None:
+            ballot.votes[owner] = failure
+        return ballot is not None
+
+    def is_request_overdue(self, transaction: Transaction, owner: int) -> bool:
+        """Returns whether the request is missing, although an owner asked about it at least `REQUEST_LAG_SECS` ago."""
+        ballot = self._get_or_open(transaction)
+        if ballot is None or ballot.request is not None:
+            return False
+        now = clock.monotonic()
+        return now - ballot.asked_at.setdefault(owner, now) >= REQUEST_LAG_SECS
+
+    def find(self, transaction: Transaction) -> PendingCommit | None:
+        """Returns the ballot of a transaction; None if there is none."""
+        sender, number = transaction
+        ballot = self._open.get(sender)
+        return ballot if ballot is not None and ballot.number == number else None
+
+    def close(self, transaction: Transaction) -> Request | None:
+        """Forgets a transaction; returns its request, if that has come."""
+        return None if self.find(transaction) is None else self._open.pop(transaction[0]).request
+
+    def close_all(self) -> list[Request]:
+        """Forgets all transactions; returns the requests."""
+        ballots, self._open = self._open, {}
+        return [ballot.request for ballot in ballots.values() if ballot.request is not None]
+
+    def timed_out(self) -> list[Transaction]:
+        """Returns the transactions that have been open for longer than `UNDECIDED_SECS`."""
+        now = clock.monotonic()
+        return [(sender, ballot.number) for sender, ballot in self._open.items() if now - ballot.since > UNDECIDED_SECS]
+
+
+class Senders:
+    """The last decided transaction of each sender, and the senders that are excluded."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, bool]] = {}
+        self._excluded: set[str] = set()
+
+    def check(self, transaction: Transaction) -> None:
+        """Checks that a transaction may be decided now.
+
+        Raises:
+            AbortedError: Its sender was excluded.
+            InternalError: It was already decided.
+        """
+        sender, _ = transaction
+        if sender in self._excluded:
+            raise errors.AbortedError.from_message(
+                f"Worker {sender} was shut out in the middle of a transaction: its request was missing for "
+                f"{STAGED_SECS:g} s, or a part of it for {UNDECIDED_SECS:g} s. Nothing of it was applied. The worker "
+                f"has to start a new session.",
+            )
+        if self.is_decided(transaction):
+            raise _duplicate_error(transaction)
+
+    def decide(self, transaction: Transaction, accepted: bool) -> None:
+        """Records the outcome of a transaction, unless it is already decided."""
+        sender, number = transaction
+        if not self.is_decided(transaction):
+            self._last[sender] = number, accepted
+
+    def outcome(self, transaction: Transaction) -> bool:
+        """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
+
+        Raises:
+            InternalError: Its sender has sent another one since then; only the last outcome is known.
+        """
+        self.decide(transaction, False)
+        sender, number = transaction
+        last, accepted = self._last[sender]
+        if last != number:
+            raise errors.InternalError.from_message(f"Transaction {transaction} is not the last one of its sender.")
+        return accepted
+
+    def exclude(self, transaction: Transaction) -> None:
+        """Excludes the sender of a transaction, unless the transaction is already decided."""
+        if not self.is_decided(transaction):
+            self._excluded.add(transaction[0])
+
+    def may_commit(self, transaction: Transaction) -> bool:
+        """Returns whether a transaction may still be accepted: it is not decided, and its sender was not excluded."""
+        return not self.is_decided(transaction) and transaction[0] not in self._excluded
+
+    def is_decided(self, transaction: Transaction) -> bool:
+        """Returns whether a transaction, or a later one of its sender, was accepted or refused."""
+        sender, number = transaction
+        return number <= self._last.get(sender, (-1, False))[0]
+
+
+def _duplicate_error(transaction: Transaction) -> errors.InternalError:
+    return errors.InternalError.from_message(f"Transaction {transaction} was sent twice, or was given up.")

@@ -1,0 +1,533 @@
+"""Schedule: the decision on the hooks that take part in a run, and on the runs that need no decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookline import clock, log
+from hookline.graph import Operation, Tensor
+from hookline.hooks.base import SessionRunContext
+from hookline.hooks.only_for import fetched_operations
+from hookline.monitored.hooked.callbacks import describe
+from hookline.monitored.hooked.fast_path import FastPathLimits
+from hookline.monitored.hooked.hook_list import HookList
+from hookline.monitored.hooked.merged_requests import MergedRequests
+from hookline.monitored.hooked.scheduled_hook import ScheduledHook, ScheduledRun
+from hookline.monitored.spmd_sync import SpmdSync
+from hookline.session import DeferredResults, RunOptions, Session, merge_options
+from hookline.session.plan.feeds import feed_key
+
+_logger = log.get_logger(__name__)
+
+_MAX_CACHED_MERGES = 64
+_ASK_ALL_EVERY_RUNS = 64
+_MAX_SHORT_RUNS = 8
+_NO_FETCHES = object()
+
+
+class HookSchedule:
+    """The hooks of a session, and the next time at which one of their triggers must be asked.
+
+    Hooks that override a run callback take part in each run. The others take part if their trigger fires: it is asked
+    before the run, about the expected step after it. The session knows the gain of a run in steps beforehand from the
+    fetches. If only the device knows it, the device is asked after each run, and the gain of the last run is assumed.
+    If the step turns out otherwise, hooks without requests are decided on again after the run.
+
+    `finish_run` returns how many runs may follow on the fast path before a trigger must be asked.
+
+    Args:
+        session: The raw session.
+        hooks: All hooks; their declarations are read here.
+        previous: The earlier schedule of the same session, with other hooks; this one continues it.
+        runs: The number of runs made before.
+        steps_per_run: The largest number of steps of a run. Each of them counts as a run.
+        spmd: The agreement with the other processes; None if there are none.
+
+    Raises:
+        KeyError, TypeError, ValueError: Declared `fetches` that are not in the graph.
+        RuntimeError: A trigger in steps, or several steps a run, in a graph without a global step; or a trigger that
+            hooks must not share.
+        TypeError: A `trigger` that is not a `Trigger`; a `late` that is neither a bool nor a number of runs.
+
+    Attributes:
+        run: The decision on the run that is next or under way.
+        ask_now: Whether triggers must be asked in this run, or in the next attempt if it fails.
+        always_called: The requests of the hooks that are called on each fast run; another object if they have changed.
+        by_hook: The session's objects for the hooks in the list, by the hooks' ids.
+        pending_results: The results for which late hooks wait; the device has not computed them yet.
+        latched_count: The session's count of latched latches at the last look.
+        stalled_runs: The number of runs in a row that have left the global step unchanged, while a hook waits for
+            steps.
+
+    Example:
+        every(100) and every(secs=60), training at step 340, where a run is one step:
+
+            finish       the triggers say "in 60 steps" and "in 21 s": a hook is due at step 400, or in 21 s
+            59 runs      the fast path makes them; it counts runs and looks at the clock, and asks no trigger
+            decide       for step 400: asks the first, which fires; the hook's fetches are part of this run
+            finish       400 was reached: the first says "in 100 steps"; the second was not asked, its time stands
+
+        If other code sets the step to 480 in between, the fast path ends, and `plan_run` asks the first for 481: it is
+        due, because no run may skip a step on which it was. If the step is set to 120, all triggers move back to 120
+        first, and all are asked.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        hooks: HookList,
+        previous: HookSchedule | None = None,
+        *,
+        runs: int = 0,
+        steps_per_run: int = 1,
+        spmd: SpmdSync | None = None,
+    ) -> None:
+        hooks.check_triggers()
+        self._session, self._backend, self._spmd = session, session.backend, spmd
+        step = self._previous_step = step_of(session)
+        self._has_global_step = step is not None
+        # If other workers advance the global step too, this session cannot predict the step after a run.
+        self._owns_global_step = not self._backend.shared
+        if steps_per_run > 1 and not self._has_global_step:
+            raise RuntimeError(
+                f"steps_per_run={steps_per_run} counts global steps, and the graph has no global step. Create it with "
+                "train.get_or_create_global_step()."
+            )
+        self._warned: set[str] = previous._warned if previous else set()
+        self._hooks = [
+            ScheduledHook(hook, place, session.graph, hooks, self._warned, is_spmd=spmd is not None)
+            for place, hook in enumerate(hooks.hooks)
+        ]
+        self._trigger_owners = self._start_triggers(step, runs, previous)
+        if spmd is not None:
+            spmd.detach_clocks(lead.trigger for lead in self._trigger_owners)
+        self._stacked_bits = sum(hook.bit for hook in self._hooks if hook.stacked) if steps_per_run > 1 else 0
+        for lead in self._trigger_owners:
+            lead.ends_runs = bool(lead.hook_bits & ~self._stacked_bits)
+        # Firings that are late by some runs are delivered where a full run ends, and full runs end at multiples: so
+        # they come at the same steps, even if other things (a clock, say) end runs.
+        in_full_runs = steps_per_run > 1 and any(h.deferred and not isinstance(h.deferred, bool) for h in self._hooks)
+        self.run = ScheduledRun(runs, steps_per_run, step or 0, align_to_full_runs=in_full_runs)
+        self._active_bits = (1 << len(self._hooks)) - 1
+        self._active_bindings = [hook.binding for hook in self._hooks if hook.binding is not None]
+        self._has_bindings = bool(self._active_bindings)
+        self.by_hook = {id(hook.hook): hook for hook in self._hooks}
+        self._find_always_called()
+        self._declare_fetches()
+        # When to ask: a trigger when a run reaches this step, or at this reading of the clock, or on this run.
+        self._due_step = self._due_secs = -math.inf
+        self._due_run = self._ask_all_run = 0.0
+        # What was expected of the last run.
+        self._last_step = step or 0
+        self._assumed_step_delta = 1
+        self._expected_step_changes = -1
+        self._fetches: Any = _NO_FETCHES
+        self._feed_key: Any = None
+        self._is_predictable = self.ask_now = True
+        self._counts_steps = self._backend.expects_steps or any(lead.trigger.has_steps for lead in self._trigger_owners)
+        self.stalled_runs = 0
+        self._short_runs = self._called_on_short_runs = 0
+        self._resumed_hooks: list[ScheduledHook] = []  # From the next run on.
+        self.pending_results: tuple[DeferredResults, ...] = ()
+        self._deferred_run = math.inf
+        self.latched_count = self._backend.latched_count
+        if previous is not None:
+            self._continue_from(previous)
+
+    def _start_triggers(self, step: int | None, runs: int, before: HookSchedule | None) -> list[ScheduledHook]:
+        """Starts the triggers; returns the hooks that lead."""
+        leads: dict[int, ScheduledHook] = {}
+        renewed = {id(lead.trigger) for lead in before._trigger_owners} if before else set()
+        for hook in self._hooks:
+            hook.start(step, runs, leads, renewed)
+        for hook in self._hooks:
+            hook.warn_if_incomplete()
+        return list(leads.values())
+
+    def _declare_fetches(self) -> None:
+        """Announces the declared fetches to the session, and refuses those that are not in the graph."""
+        hooks = [hook for hook in self._hooks if hook.trigger_owner.trigger is not None]
+        for place in self._backend.declare_hook_fetches([hook.fetches for hook in hooks]):
+            if hooks[place].before_trigger is None:
+                hooks[place].check_in_graph(hooks[place].fetches, self._session.graph)
+
+    def _continue_from(self, other: HookSchedule) -> None:
+        """Takes over the state of an earlier schedule."""
+        other._apply_resumed_callbacks()
+        for earlier in other._hooks:
+            mine = self.by_hook.get(id(earlier.hook))
+            if mine is not None:
+                mine.continue_from(earlier)
+        self.latched_count, self.run.has_deferred = other.latched_count, other.run.has_deferred
+        self.pending_results, self._deferred_run = other.pending_results, other._deferred_run
+        self._find_always_called()
+
+    def _find_always_called(self) -> None:
+        """Finds the hooks that take part in every run."""
+        self._merged_cache: dict[tuple[int, int], MergedRequests] = {}
+        self._always_called_bits = (
+            sum(hook.bit for hook in self._hooks if hook.before_run or hook.after_run) | self._stacked_bits
+        )
+        self.always_called = self._merge_requests(0)
+
+    def _merge_requests(self, bits: int) -> MergedRequests:
+        """Returns the merged requests of some hooks, in list order, for runs like this one."""
+        if len(self._merged_cache) >= _MAX_CACHED_MERGES:
+            self._merged_cache.clear()
+        hooks = [hook for hook in self._hooks if hook.bit & bits]
+        parts = [part for hook in self._hooks if hook.bit & self._active_bits for part in hook.latches]
+        latches = tuple(dict.fromkeys(latch for part in parts for latch in part.latches))
+        found = self._merged_cache[bits, self._active_bits] = MergedRequests(hooks, latches)
+        return found
+
+    # Before a run ----------------------------------------------------------------------------------------------
+
+    def plan_run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        number: int,
+        available_steps: Callable[[Any, int, float], int],
+    ) -> MergedRequests:
+        """Decides on the next run, which has these fetches; returns the requests of the hooks that take part.
+
+        Args:
+            fetches: The fetches.
+            feed_dict: The caller's feeds.
+            number: The number of the run, from 1 on.
+            available_steps: Returns the number of steps for which data are ready, from the fetches, the largest number
+                wanted, and the number of steps until a hook is due.
+        """
+        run = self.run
+        run.number, run.step = number, None
+        if self._resumed_hooks:
+            self._apply_resumed_callbacks()
+        gain = self._assumed_step_delta if run.step_delta is None else run.step_delta
+        known = self._backend.known_step if self._has_global_step else self._last_step
+        is_set, step = False, known
+        if step is None:
+            step, changes = self._last_step + gain, self._backend.step_changes
+            # Other code has set the step, perhaps far past the steps at which hooks are due.
+            is_set = changes != self._expected_step_changes
+            self._expected_step_changes = changes + (run.step_delta != 0)
+        else:
+            self._expected_step_changes = -1
+        gained = step - self._last_step
+        self._last_step = step
+        if gained < 0:
+            for lead in self._trigger_owners:
+                lead.trigger.start(step)
+        # The gain of a run may depend on the fed tensors, too.
+        fed = feed_key(feed_dict) if feed_dict else None
+        if fetches is not self._fetches or fed != self._feed_key:
+            self._inspect_fetches(fetches, feed_dict)
+            self._feed_key = fed
+            gain = self._assumed_step_delta if run.step_delta is None else run.step_delta
+        run.target_step = reach = step + gain if self._has_global_step else number
+        knows_step = not self._has_global_step or (known is not None and bool(run.step_delta))
+        self._is_predictable = self._owns_global_step and self._fetches is not _NO_FETCHES and knows_step
+        now = -math.inf
+        if self._spmd is not None or self._due_secs < math.inf:
+            now = self._now()
+        looks_again = number >= self._ask_all_run and not self._is_predictable
+        everyone = is_set or gained < 0 or not self._owns_global_step or looks_again
+        if run.max_steps > 1:
+            run.is_multi_step, run.num_steps, run.start_step = run.step_delta != 0, 1, known
+            run.has_per_step_hook = bool(self._always_called_bits & ~self._stacked_bits & self._active_bits)
+            if run.is_multi_step and not everyone and known is not None:
+                self._choose_num_steps(fetches, available_steps)
+                number, reach = run.number, run.target_step
+        # If only the device knows the step after the run, it is asked after the run.
+        is_open = self._counts_steps and run.step_delta is None
+        is_due = number >= min(self._due_run, self._deferred_run) or reach >= self._due_step or now >= self._due_secs
+        self.ask_now = self.ask_now or everyone or is_open or is_due
+        run.firing_bits = self._ask_triggers(reach, now, ask_all=everyone) if self.ask_now else 0
+        bits = (self._always_called_bits | run.firing_bits) & self._active_bits
+        if run.max_steps > 1:
+            self._count_short_run(self._always_called_bits & ~self._stacked_bits & self._active_bits or run.firing_bits)
+        return self._merged_cache.get((bits, self._active_bits)) or self._merge_requests(bits)
+
+    def _now(self) -> float:
+        """Returns the clock's reading; in step see `SpmdSync.agreed_time`."""
+        return clock.monotonic() if self._spmd is None else self._spmd.agreed_time()
+
+    def _ask_triggers(self, step: int, now: float, *, ask_all: bool = False, at_end: bool = False) -> int:
+        """Asks the triggers that may be due at this step and time; returns the hooks that fire, as bits.
+
+        Args:
+            step: The global step after the run, or the number of the run.
+            now: The reading of the clock.
+            ask_all: Whether to ask all of them.
+            at_end: Whether to ask those whose hooks are called at the end of a run, whatever its number of steps, and
+                not the others.
+        """
+        run, firing = self.run, 0
+        for lead in self._trigger_owners:
+            if lead.ends_runs is at_end:
+                continue
+            lead.due = False
+            is_asked = ask_all or step >= lead.ask_at_step or now >= lead.ask_at_secs or run.number >= lead.ask_at_run
+            if is_asked and lead.is_due(step, run):
+                firing |= lead.hook_bits
+        return firing & self._active_bits
+
+    def _choose_num_steps(self, fetches: Any, available_steps: Callable[[Any, int, float], int]) -> None:
+        """Decides how many steps the run holds: it ends where a hook is due, and with the data.
+
+        Example:
+            steps_per_run=16, at step 90, with a hook that is due at 100: the run may hold 10 steps, and ends at 100.
+            If 7 batches are ready, it holds 7; the next one begins at 97, and may hold 3.
+        """
+        run, gain = self.run, self.run.step_delta
+        if not gain or run.has_per_step_hook:
+            return
+        limit = math.inf if self._session.step_limit is None else self._session.step_limit
+        due_step, due_run = min(self._due_step, limit), min(self._due_run, self._deferred_run)
+        more = min((due_step - run.target_step) / gain, due_run - run.number)
+        if run.align_to_full_runs:
+            more = min(more, run.steps_left(run.target_step // gain) - 1)
+        to_come = 1 + (more if more == math.inf else math.ceil(max(0, more)))
+        room = int(min(to_come, run.max_steps))
+        if room > 1:
+            run.num_steps = available_steps(fetches, room, to_come)
+            run.number += run.num_steps - 1
+            run.target_step += (run.num_steps - 1) * gain
+            self._last_step += (run.num_steps - 1) * gain
+
+    def _count_short_run(self, called: int) -> None:
+        """Counts runs in which the same hooks are called, so that they hold one step; logs these hooks, each once."""
+        run = self.run
+        is_short = run.is_multi_step and run.num_steps == 1
+        both = called & (self._called_on_short_runs if self._short_runs else called) if is_short else 0
+        self._called_on_short_runs, self._short_runs = both, self._short_runs + 1 if both else 0
+        if self._short_runs <= _MAX_SHORT_RUNS:
+            return
+        for hook in self._hooks:
+            mark = f"short runs {hook.bit}"
+            if hook.bit & both and mark not in self._warned:
+                self._warned.add(mark)
+                _logger.info(
+                    "steps_per_run=%d: each run holds one step, for the %s is called on each. Let it fire less often: "
+                    "declare trigger and fetches in place of before_run and after_run. Or declare stacked = True, and "
+                    "it is called once a run, with the values of all steps.",
+                    run.max_steps,
+                    describe(hook.hook),
+                )
+
+    def limit_to_one_step(self) -> None:
+        """Limits the run to one step, from the present global step."""
+        run, step = self.run, self._backend.known_step
+        run.number -= run.num_steps - 1
+        run.num_steps, run.start_step = 1, step
+        if step is not None:
+            run.target_step, self._last_step = step + (run.step_delta or 0), step
+
+    def count_failed_steps(self, made: int) -> None:
+        """Counts the steps that a run has made before it failed."""
+        for binding in self._active_bindings:
+            binding.runs += made
+
+    def count_fast_runs(self, made: int) -> None:
+        """Counts runs that were made on the fast path."""
+        self._last_step += made * (self.run.step_delta or 0)
+        self._short_runs = 0
+        for binding in self._active_bindings:
+            binding.runs += made
+
+    @property
+    def expected_step(self) -> int | None:
+        """The expected global step after the run under way; None in a graph without one."""
+        return self.run.target_step if self._has_global_step else None
+
+    def options_with_limit(self, options: RunOptions | None) -> RunOptions | None:
+        """Returns the options of the run, with the session's step limit if the run may reach it."""
+        limit = self._session.step_limit
+        if limit is None:
+            return options
+        if self._owns_global_step:
+            step = self._backend.known_step if self._has_global_step else self._last_step
+            if step is not None and step < limit:
+                return options
+        return merge_options([options, RunOptions(last_step=limit)])
+
+    def _inspect_fetches(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
+        """Finds the hooks that take part in runs of these fetches, and the gain of such a run in steps."""
+        if self._has_bindings:
+            asked = fetched_operations(fetches, self._session.graph)
+            here = [hook for hook in self._hooks if hook.binding is None or not hook.bound_to.isdisjoint(asked)]
+            self._active_bits = sum(hook.bit for hook in here)
+            self._active_bindings = [hook.binding for hook in here if hook.binding is not None]
+        self._fetches, self.run.step_delta = _NO_FETCHES, None
+        try:
+            # Hooks will probably feed the same again: without it, a fetched placeholder may lack its value.
+            calls = self._always_called_bits & self._active_bits
+            always = self._merged_cache.get((calls, self._active_bits)) or self._merge_requests(calls)
+            feeds = always.merged_feeds(feed_dict, self._session.graph) if always.hook_feeds else feed_dict
+            self.run.step_delta = self._backend.step_delta(fetches, feeds)
+        except Exception:  # The run itself raises the error, after `before_run` as always.
+            return
+        if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
+            self._fetches = fetches
+
+    # After a run -----------------------------------------------------------------------------------------------
+
+    def receivers(self, requests: MergedRequests) -> list[tuple[int, ScheduledHook]]:
+        """Returns the hooks that get the results of a successful run, each with the index of its results.
+
+        If the global step is not the expected one, hooks without requests are decided on again.
+        """
+        run = self.run
+        if self._stacked_bits:
+            run.firing_bits |= self._ask_triggers(run.target_step, math.inf, ask_all=True, at_end=True)
+        if not (self._has_global_step and self._trigger_owners):
+            return requests.indexed_hooks
+        step = self._backend.known_step
+        if step is None and self.ask_now:  # Asks the device, as `finish_run` would do later.
+            step = self._session.global_step
+        run.step = step
+        return requests.indexed_hooks if step is None or step == run.target_step else self._receivers_at(step, requests)
+
+    def _receivers_at(self, step: int, requests: MergedRequests) -> list[tuple[int, ScheduledHook]]:
+        """Decides again after a run that led to another step than the expected one.
+
+        Example:
+            A run from step 9 is expected to reach 10, and reaches 14. Three hooks fire at multiples of 5, 7 and 10:
+
+                10, fetches the loss     was asked for 10 and fires: its value is that of this run
+                7, fetches the loss      is due by now, at 14; it was not computed, so it fires on the next run
+                5, needs no value        is due since 10, and fires with step 14
+        """
+        run = self.run
+        at_end = run.firing_bits & self._stacked_bits
+        fire = self._ask_triggers(step, self._now()) | at_end
+        self.ask_now = True
+        # Hooks whose request was not made get nothing, nor do those that fire together with one of them.
+        asking = {hook.trigger_owner for hook in self._hooks if hook.has_request}
+        unasked = (
+            sum(hook.bit for hook in self._hooks if hook.has_request or hook.trigger_owner in asking) & ~run.firing_bits
+        )
+        run.firing_bits = fire & ~unasked
+        places = {hook: place for place, hook in enumerate(requests.hooks)}
+        bits = run.firing_bits | (self._always_called_bits & self._active_bits)
+        return [(places.get(hook, -1), hook) for hook in self._hooks if hook.bit & bits]
+
+    def deliver_deferred(
+        self, context: SessionRunContext, last_run: float = math.inf, *, session_lost: bool = False
+    ) -> None:
+        """Calls the late hooks whose values have arrived, or whose run has come.
+
+        Args:
+            context: The context of the run under way, or a new one.
+            last_run: The number of the last run; by default this waits for all values.
+            session_lost: Whether the session is lost: the remaining firings are dropped with a log line.
+        """
+        lost, dropped = self._session if session_lost else None, 0
+        for hook in self._hooks:
+            if hook.pending_firings:
+                dropped += hook.deliver_deferred(context, last_run, lost)
+        if dropped:
+            _logger.warning("%d late firings are dropped with their session.", dropped)
+        firsts = [hook.pending_firings[0] for hook in self._hooks if hook.pending_firings]
+        self.run.has_deferred = bool(firsts)
+        self._deferred_run = min((first.due_run for first in firsts), default=math.inf)
+        self.pending_results = tuple(first.results for first in firsts if first.due_run == math.inf)
+
+    def deliver_latched(self, context: SessionRunContext, *, wait: bool = False) -> None:
+        """Calls the hooks whose latch has latched, once for each latch; with `wait`, it first waits for all runs."""
+        count, noted = self._backend.latched_count, {}
+        for hook in self._hooks:
+            if hook.latches:
+                hook.deliver_latched(self._session, context, noted, has_step=self._has_global_step, wait=wait)
+        self.latched_count = count
+
+    def deliver_pending(self, context: SessionRunContext) -> None:
+        """Completes all requests of hooks so far; see `SessionRunContext.deliver_pending`."""
+        self._session.deliver_pending()
+        self.deliver_deferred(context)
+        self.deliver_latched(context, wait=True)
+
+    def finish_run(self) -> FastPathLimits | None:
+        """Counts a successful run, and asks the triggers when they must be asked next.
+
+        Returns:
+            The runs like this one that may follow on the fast path; None if a hook may be due on the next run.
+        """
+        run = self.run
+        for binding in self._active_bindings:
+            binding.runs += run.num_steps
+        step, run.step = run.step, None
+        if step is None and self._has_global_step:
+            step = self._session.global_step if self.ask_now else self._backend.known_step
+        if self._counts_steps:
+            self.stalled_runs = self.stalled_runs + 1 if step is not None and step == self._previous_step else 0
+            self._previous_step = step
+        if self.ask_now:
+            if step is not None:
+                self._assumed_step_delta = max(1, step - self._last_step)
+                self._last_step = step
+            due_step = due_secs = due_run = math.inf
+            for lead in self._trigger_owners:
+                if lead.ends_runs:
+                    if lead.ask_at_run <= run.number:
+                        lead.plan_next_ask(
+                            run.number if step is None else step, run.number, has_bindings=self._has_bindings
+                        )
+                    due_step = lead.ask_at_step if lead.ask_at_step < due_step else due_step
+                    due_secs = lead.ask_at_secs if lead.ask_at_secs < due_secs else due_secs
+                    due_run = lead.ask_at_run if lead.ask_at_run < due_run else due_run
+            self._due_step, self._due_secs, self._due_run = due_step, due_secs, due_run
+            if run.number >= self._ask_all_run:
+                self._ask_all_run = run.number + _ASK_ALL_EVERY_RUNS
+        run.firing_bits, self.ask_now = 0, False
+        if not self._is_predictable or run.align_to_full_runs or (step is None and self._has_global_step):
+            return None
+        # The runs before that in which a hook may be due. A limit of the session ends the fast path, too.
+        free = min(self._due_run, self._deferred_run) - run.number - 1
+        if self._has_global_step and step is not None:
+            limit = math.inf if self._session.step_limit is None else self._session.step_limit
+            free = min(free, (min(self._due_step, limit) - 1 - step) // run.step_delta if run.step_delta else 0)
+        # No run begins that might be too long.
+        free -= run.max_steps - 1 if run.is_multi_step else 0
+        callers = self._always_called_bits & self._active_bits
+        if free <= 0 or (callers and run.max_steps > 1):
+            return None
+        self.always_called = self._merged_cache.get((callers, self._active_bits)) or self._merge_requests(callers)
+        return FastPathLimits(free, self._due_secs, step, run.step_delta or 0, self.latched_count, self.pending_results)
+
+    def begin_fast_run(self) -> None:
+        """Begins a run on the fast path, for the hooks that are called on each run."""
+        run = self.run
+        run.number += 1
+        run.target_step += (run.step_delta or 1) if self._has_global_step else 1
+
+    # Hooks that leave and come back ----------------------------------------------------------------------------
+
+    def stop_callbacks(self, hook: Any) -> None:
+        """Stops calling a hook on each run; see `SessionRunContext.stop_callbacks`."""
+        found = self.by_hook.get(id(hook))
+        if found is not None and found.stop_callbacks():
+            self._find_always_called()
+
+    def resume_callbacks(self, hook: Any) -> None:
+        """Starts to call a retired hook on each run again, from the next one on."""
+        found = self.by_hook.get(id(hook))
+        if found is not None:
+            self._resumed_hooks.append(found)
+
+    def _apply_resumed_callbacks(self) -> None:
+        if not self._resumed_hooks:
+            return
+        for hook in self._resumed_hooks:
+            hook.look_up_callbacks()
+        self._resumed_hooks.clear()
+        self._find_always_called()
+
+
+def step_of(session: Session) -> int | None:
+    """Returns the global step of a session; None without one that can be counted."""
+    try:
+        return session.global_step
+    except (RuntimeError, TypeError):
+        return None

@@ -1,0 +1,262 @@
+"""Ending: what becomes of a monitored session whose run or body has failed, or that is closed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable
+
+from hookline import log
+from hookline.coordination import process_group
+from hookline.data.iterator import BatchSource
+from hookline.data.sequences import RestartAdvice
+from hookline.errors import END_OF_INPUT, GRACEFUL_EXITS, OutOfRangeError
+from hookline.graph.global_step import find_global_step
+from hookline.monitored.recoverable import RecoverableSession
+from hookline.monitored.spmd_sync import SpmdSync
+from hookline.monitored.starting.creators import ChiefSessionCreator
+from hookline.monitored.starting.session_setup import SessionSetup
+from hookline.monitored.stop_request import StopRequest
+from hookline.session import origin
+from hookline.signals import preemption
+from hookline.summary import FileWriterCache
+from hookline.summary.writer_cache import WriterScope
+
+logger = log.get_logger(__name__)
+
+_NOTIFIED = "_hookline_notified"
+CLEAN_EXITS = (*END_OF_INPUT, *GRACEFUL_EXITS)
+"""Exceptions that leave a session in order, so that `end` is called."""
+
+
+class SessionTeardown:
+    """Ends a monitored session, in order or after a failure, and tells the hooks.
+
+    Args:
+        session: The session.
+        setup: The hooks and the graph.
+        stop: The request to stop.
+        signals: The handling of signals.
+        spmd: The agreement with the other processes; None if there are none.
+        writers: The owner of the summary writers.
+    """
+
+    def __init__(
+        self,
+        session: RecoverableSession,
+        setup: SessionSetup,
+        stop: StopRequest,
+        signals: preemption.SessionSignals,
+        spmd: SpmdSync | None,
+        writers: WriterScope,
+    ) -> None:
+        self._session, self._setup, self._stop = session, setup, stop
+        self._signals, self._spmd, self._writers = signals, spmd, writers
+        # Errors that hooks have been told of get this mark; keeping them would keep their tracebacks, and so fed
+        # values.
+        self._notified_mark = object()
+
+    # A failure --------------------------------------------------------------------------------------------------
+
+    def handle_failure(self, exception: BaseException, *, save_state: bool = True) -> None:
+        """Saves the last state and tells the hooks, after a run or the body failed; not if the session ends in order.
+
+        Args:
+            exception: The error.
+            save_state: Whether the variables are those that the last run with hooks left.
+        """
+        if not isinstance(exception, CLEAN_EXITS):
+            if self._spmd is not None:
+                self._spmd.report_error(exception)
+            if not self._is_notified(exception):
+                if save_state:
+                    self._save_on_failure(exception)
+                self._deliver_ready()
+            self.notify_hooks(exception)
+
+    def handle_run_failure(self, exception: BaseException, *, save_state: bool = True) -> BaseException:
+        """Does the same after a run; returns its error, or that of another process, which has led to it."""
+        other = None
+        if self._spmd is not None and getattr(exception, "process_index", None) is None:
+            other = self._spmd.failure_of_other_process()
+        self.handle_failure(other or exception, save_state=save_state)
+        return other or exception
+
+    def handle_setup_failure(self, exception: BaseException) -> None:
+        """Tells the hooks that the session could not be opened, and releases what it has; other errors are noted."""
+        self._stop.closed = True
+        if self._spmd is not None:
+            self._spmd.report_error(exception)
+        if self._setup.raw is not None:
+            self.notify_hooks(exception)
+        for failure in self._release():
+            exception.add_note(f"Releasing the session's resources failed as well: {failure!r}")
+
+    def _deliver_ready(self) -> None:
+        """Delivers the arrived values to late hooks, because the session may not run again."""
+        try:
+            if self._session.failure is None:
+                self._session.hooked.deliver_ready()
+        except BaseException as failure:  # The other hooks must still be told of the first one.
+            logger.error("A late hook failed: %s: %s", type(failure).__name__, failure)
+
+    def _save_on_failure(self, exception: BaseException) -> None:
+        """Lets the hooks that save write the state of the last completed run, after a run or the body failed."""
+        if self._session.failure is not None or preemption.must_exit_now():
+            return
+        if self._spmd is not None:
+            return  # All processes save together, and a failed one is not at the same run as the others.
+        savers, hooked = self._setup.hooks.save_on_failure_callbacks, self._session.hooked
+        if not savers or hooked.raw.closed or hooked.raw.backend.shared or not hooked.is_state_consistent:
+            return
+        try:
+            hooked.deliver_pending()  # This raises a pending NaN error: such a state must not be kept.
+            if hooked.raw.invalid_reason is not None:
+                return
+            for save_on_failure in savers:
+                save_on_failure(hooked.raw, exception)
+        except BaseException as failure:  # Also a second Ctrl-C: the hooks must still be told of the first error.
+            logger.error(
+                "After %s no last checkpoint was saved: %s: %s",
+                type(exception).__name__,
+                type(failure).__name__,
+                failure,
+            )
+
+    def notify_hooks(self, exception: BaseException) -> None:
+        """Tells the hooks about a failure, once: the error of a run usually leaves the `with` block too."""
+        if not self._is_notified(exception) and not isinstance(exception, END_OF_INPUT):
+            vars(exception)[_NOTIFIED] = self._notified_mark
+            assert self._setup.raw is not None, "A failure needs a session."
+            self._setup.hooks.on_exception(self._setup.raw, exception)
+
+    def _is_notified(self, exception: BaseException) -> bool:
+        return vars(exception).get(_NOTIFIED) is self._notified_mark
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, body_error: BaseException | None) -> list[BaseException]:
+        """Ends or abandons the training and closes everything; returns the errors in order.
+
+        Args:
+            body_error: The exception that leaves the body.
+        """
+        self._stop.closed = self._stop.was_ever_requested = True
+        self._log_end_reason(body_error)
+        ended = _collect_errors(lambda: self._end_or_fail(body_error), self._agree_on_signals)
+        # A Ctrl-C that was noted meanwhile comes last, so that it hides no other error.
+        return [*ended, *self._release(), *_collect_errors(preemption.raise_pending_interrupt)]
+
+    def _release(self) -> list[BaseException]:
+        """Leaves the other processes, and gives back threads, session, files, signals, hooks and graph."""
+        return _collect_errors(
+            *([] if self._spmd is None else [self._spmd.close]),
+            self._session.close,
+            lambda: FileWriterCache.release(self._writers),
+            self._signals.close,
+            self._setup.release,
+        )
+
+    def _end_or_fail(self, body_error: BaseException | None) -> list[BaseException]:
+        lost = self._session.failure
+        if body_error is not None and not isinstance(body_error, CLEAN_EXITS):
+            self.handle_failure(body_error)
+        elif lost is None:
+            if isinstance(body_error, OutOfRangeError):
+                self._warn_no_runs(body_error)
+            return self._end_hooks()
+        elif not self._is_notified(lost):
+            # should_stop() could not raise this.
+            self.notify_hooks(lost)
+            return [lost]
+        return []
+
+    def _end_hooks(self) -> list[BaseException]:
+        raw, is_settled = self._session.raw, False
+        while not is_settled:
+            try:
+                if isinstance(self._setup.creator, ChiefSessionCreator):
+                    # No worker's update may come after the state that the hooks save and evaluate in `end`.
+                    raw.backend.end_training()
+                self._session.hooked.deliver_pending()
+                is_settled = True
+            except BaseException as exc:  # The hooks must be told: they give back what they hold.
+                failure = raw.backend.map_error(exc)
+                # Errors of late hooks count as errors of the run. The end of the input is not a failure, and the loop
+                # settles the rest.
+                if not isinstance(failure, END_OF_INPUT):
+                    self._deliver_ready()
+                    self.notify_hooks(failure)
+                    return [failure]
+        if self._spmd is not None:
+            try:
+                self._spmd.check_same_launches()
+            except Exception as exc:
+                self.handle_failure(exc)
+                return [exc]
+        return self._setup.hooks.end(raw)
+
+    def _agree_on_signals(self) -> None:
+        """Lets a signal that came after the last run, to any process, end all of them."""
+        process, number = (0, None) if self._spmd is None else self._spmd.agree_on_signals()
+        if number is not None:
+            if self._signals.shutdown_signal is None:
+                self.log_stop_reason(f"process {process} has got {signal.Signals(number).name}")
+            preemption.set_agreed_signal(number)
+
+    # Words ------------------------------------------------------------------------------------------------------
+
+    def log_stop_reason(self, reason: str) -> None:
+        """Logs, in processes that run in step, why the training stops; the chief does so for all."""
+        if self._spmd is not None:
+            try:
+                place = f"step {self._session.raw.global_step}"
+            except Exception:  # There is none, or it is lost.
+                place = f"run {self._stop.runs}"
+            logger.info("The training stops after %s: %s.", place, reason)
+
+    def _log_end_reason(self, body_error: BaseException | None) -> None:
+        """Logs, in processes that run in step, why the session ends, unless they have agreed on a stop."""
+        failure = body_error or self._session.failure
+        if isinstance(failure, END_OF_INPUT):
+            self.log_stop_reason("the data have ended")
+        elif failure is not None and not isinstance(failure, GRACEFUL_EXITS):
+            self.log_stop_reason(f"{type(failure).__name__}: {failure}")
+        elif failure is None and not self._stop.requested and self._signals.shutdown_signal is None:
+            self.log_stop_reason("the script has left the session")
+
+    def _warn_no_runs(self, ended: OutOfRangeError) -> None:
+        """Warns that the data ended before the first run, as after a training that has read them all."""
+        raw = self._session.raw
+        if self._stop.runs or not process_group.is_primary() or find_global_step(raw.graph) is None:
+            return
+        begin_anew = origin.restart_advice(raw)
+        words = ended.op.sequence.restart if isinstance(ended.op, BatchSource) else RestartAdvice()
+        logger.warning(
+            "Nothing was run: the data ended before the first run, %s. %s%s.",
+            origin.describe_session(raw),
+            f"To train on, {words.more}"
+            if begin_anew
+            else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
+            begin_anew,
+        )
+
+
+def _collect_errors(*parts: Callable[[], Iterable[BaseException] | None]) -> list[BaseException]:
+    """Calls functions, each even if others raise; returns the errors that they return or raise."""
+    failures: list[BaseException] = []
+    for part in parts:
+        try:
+            failures += part() or ()
+        except BaseException as exc:  # Whatever it is, the other parts must be given back.
+            failures.append(exc)
+    return failures
+
+
+def first_with_notes(failures: list[BaseException]) -> BaseException:
+    """Returns the first error, with the others noted on it."""
+    found, *others = failures
+    for other in others:
+        if other is not found:
+            logger.error("While closing the session: %s: %s", type(other).__name__, other)
+            found.add_note(f"While closing the session, after that: {type(other).__name__}: {other}")
+    return found

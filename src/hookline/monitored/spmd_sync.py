@@ -1,0 +1,397 @@
+"""InStep: keeps a monitored session in step with the sessions of other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from hookline import clock, log
+from hookline.coordination import service
+from hookline.coordination.agreement import FAILURE, Agreement, Decision
+from hookline.coordination.process_group import ProcessGroup
+from hookline.errors import GRACEFUL_EXITS, AbortedError, OpError, UnauthenticatedError
+from hookline.hooks.only_for import unwrap
+from hookline.hooks.trigger import Trigger
+from hookline.monitored.hooked.callbacks import Callback
+from hookline.monitored.stop_request import StopRequest
+from hookline.session.running import launch_log
+from hookline.signals import preemption
+from hookline.signals.signal_listener import try_start
+
+_logger = log.get_logger(__name__)
+
+_COMPARE_EVERY_RUNS = 1000
+_REPORT_TIMEOUT_SECS, _POLL_SECS = 2.0, 0.5
+# A live process answers in a thread, within milliseconds.
+_ANSWER_TIMEOUT_SECS = 0.5
+_STUCK_SECS, _BUSY_SECS = 5.0, 60.0
+_session_numbers = itertools.count(1)
+
+# Each process logs its own failures; warnings of hooks are the same in all.
+_LEVELS = {"hooks": logging.ERROR, **dict.fromkeys(("loop", "monitored", "checkpoint"), logging.WARNING)}
+
+STOP, SIGNAL, DUE = "stop", "signal", "due"
+"""The proposals of processes, beside `FAILURE`: to stop; to act on a signal; that triggers have become due in time."""
+
+
+class SpmdSync:
+    """Keeps a monitored session in step (synchronous) with the sessions of other processes of the same script.
+
+    A fact that one process alone knows is proposed, and takes effect before the same run in all of them. Each run is
+    reserved first: by `should_stop`, or by the run itself.
+
+    Args:
+        processes: The processes.
+        stop: The request to stop of this process's session, which takes effect when all have agreed.
+        say_why: Called with the reasons for a stop, once all have agreed on it.
+
+    Attributes:
+        is_chief: Whether this process decides, saves and writes.
+        has_failed: Whether this or another process has failed.
+        is_running: Whether a run is under way.
+        is_in_hook: Returns whether a hook is being called.
+        thread: The thread that runs the session, which is the one that made it.
+
+    Raises:
+        DeadlineExceededError: Another process has not made its session in time.
+    """
+
+    def __init__(self, processes: ProcessGroup, stop: StopRequest, say_why: Callable[[str], None]) -> None:
+        self._process_group, self._stop, self._say_why, self._session_number = (
+            processes,
+            stop,
+            say_why,
+            next(_session_numbers),
+        )
+        found_launches = launch_log.current()
+        assert found_launches is not None, "They are several."
+        self._launches = found_launches
+        processes.barrier("a session")
+        if not self._launches.sessions:  # No other session is open, which might have a run under way.
+            processes.reset()
+        self._launches.reset()
+        self._agreement = Agreement(processes.store, processes.index, processes.count, str(self._session_number))
+        self.is_in_hook: Callable[[], bool] = lambda: False
+        self._reported_failure: tuple[int, str] | None = None
+        self._is_reserved = self._has_left = self._has_lost_process = self._is_ending = False
+        self._runs = 0
+        self._timed_triggers: list[Trigger] = []
+        self._proposed: set[int] = set()
+        self._launch_mismatch: BaseException | None = None
+        self._compare_thread: threading.Thread | None = None
+        self.is_chief, self.has_failed = processes.is_chief, False
+        if not processes.is_chief:
+            _silence_logs()
+        self._is_due = False
+        self.is_running, self.thread = False, threading.get_ident()
+        self._launches.sessions.append(self)
+        self.receive_end(None, self._launches.tampering_error)  # It may have come before.
+        preemption.set_agreed_signal()
+        stop.propose = functools.partial(self.propose, STOP)
+
+    # Runs -------------------------------------------------------------------------------------------------------
+
+    def reserve_run(self) -> None:
+        """Reserves the next run, unless it is reserved; carries out the decisions before it.
+
+        Raises:
+            AbortedError: Another process has failed, or cannot be reached.
+            FailedPreconditionError: The processes have launched different programs.
+        """
+        if self._is_reserved or self._has_left:
+            return
+        while (decision := self._agreement.before_run()) is not None:
+            self._carry_out(decision)
+        self._is_reserved = True
+        self._runs += 1
+        if self._runs % _COMPARE_EVERY_RUNS == 0:
+            self._compare_launches()
+        if self._launch_mismatch is not None:
+            raise self._launch_mismatch
+
+    def _carry_out(self, decision: Decision) -> None:
+        """Carries out a decision, before the same run in all processes."""
+        for _, kind, value in decision.proposals:
+            if kind == FAILURE:
+                self.has_failed = True
+                raise self._failure_error(*value)
+        if describe_stop_reasons := _reasons(decision, self._process_group.count):
+            self._say_why(describe_stop_reasons)
+        for _, kind, value in decision.proposals:
+            if kind == DUE:
+                self._become_due(value)
+            elif kind == SIGNAL:
+                preemption.set_agreed_signal(value)
+            elif kind == STOP:
+                self._stop.apply(_asked(value)[1])
+
+    def use_reservation(self) -> None:
+        """Uses up the reservation, for a run that begins now."""
+        self._is_reserved = False
+
+    def propose(self, kind: str, value: Any = None) -> None:
+        """Makes a proposal, from any thread; after one by the main thread, no run begins before it is decided."""
+        if not self._has_left:
+            self._agreement.propose(kind, value)
+
+    def report_failure(self, reason: str, process: int | None = None) -> None:
+        """Tells the others that this process has failed, or that it ends because of `process`."""
+        self.has_failed = True
+        failed = self._process_group.index if process is None else process
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # A process that cannot be reached is lost.
+            self.propose(FAILURE, [failed, reason])
+            if not self._has_left:
+                self._launches.broadcast([self._session_number, failed, reason])
+
+    def report_error(self, exception: BaseException) -> None:
+        """Tells the others that this process has failed with an error, unless a process is known to have failed."""
+        if self.failure_of_other_process() is not None or self.has_failed:
+            return
+        if service.is_connection_loss(exception):
+            self.exit_for_lost_process(exception)
+        else:
+            if isinstance(exception, SystemExit) and not isinstance(exception, GRACEFUL_EXITS):
+                service.skip_exit_barrier(service.exit_status_of(exception))
+            self.report_failure(f"{type(exception).__name__}: {exception}", getattr(exception, "process_index", None))
+
+    def exit_for_lost_process(self, exception: BaseException) -> None:
+        """Logs the number of a lost process, and ends this one with status 75: without the other it cannot save."""
+        self.has_failed = self._has_lost_process = self._process_group.failure_suspected = True
+        missing = ", ".join(map(str, self._launches.unresponsive(_ANSWER_TIMEOUT_SECS))) or "another"
+        own = self._process_group.index
+        text = f"Process {missing} is lost, and process {own} ends: only its last checkpoint remains."
+        exception.add_note(text)
+        _logger.error("%s", text)
+        service.skip_exit_barrier(os.EX_TEMPFAIL)
+
+    def failure_of_other_process(self) -> OpError | None:
+        """Returns the error of another failed process, if it is known and was not handled yet."""
+        found = self._known_failure()
+        if self.has_failed or (found is not None and found[0] == self._process_group.index):  # Its own error says more.
+            return None
+        error = self.known_failure()
+        if error is None and (error := self._launches.difference) is not None:
+            self.report_failure(str(error))
+        self.has_failed = error is not None
+        return error
+
+    def known_failure(self) -> OpError | None:
+        """Returns the error of a failed process, this one or another, if it is known."""
+        if self.has_failed:
+            return AbortedError.from_message("This process has failed, or another: nothing is awaited any more.")
+        found = self._known_failure()
+        return None if found is None else self._failure_error(*found)
+
+    def _known_failure(self) -> tuple[int, str] | None:
+        """Returns the failed process and the reason, if a failure is known."""
+        return self._reported_failure or self._agreement.failure()
+
+    def _failure_error(self, process: int, reason: str) -> OpError:
+        """Returns the error with which this process ends because another has failed."""
+        text = f"Process {process} has failed, and the others end with it: {reason}"
+        return self._launches.difference or AbortedError.from_message(text)
+
+    def check_same_launches(self) -> None:
+        """Compares the launched programs of all processes at the end of the training.
+
+        Raises:
+            FailedPreconditionError: The processes have launched different programs.
+            AbortedError: Another process has failed.
+        """
+        if self._has_left or self.has_failed:
+            return
+        self._is_ending = True  # From here on, another process may have ended sooner.
+        if self._compare_thread is not None:
+            self._compare_thread.join()
+        self._launches.begin_comparison("the end of a training")()
+
+    def agree_on_signals(self) -> tuple[int, int | None]:
+        """Returns a process and the signal that it has heard by the end of the session, after the last run; or None."""
+        if self._has_left or self.has_failed:
+            return 0, None
+        heard = enumerate(self._process_group.all_gather("signals", preemption.received_signal()))
+        return next(((process, number) for process, number in heard if number), (0, None))
+
+    def close(self) -> None:
+        """Ends the participation of this process: the session is over."""
+        self._stop.propose = None
+        if not self._has_left:
+            self._has_left = True
+            if self._compare_thread is not None:
+                self._compare_thread.join()
+            if self._has_lost_process:  # A lost process does not answer.
+                self._agreement.close(0)
+            elif self.has_failed:
+                self._agreement.close(_REPORT_TIMEOUT_SECS)
+            else:
+                self._agreement.close()
+            self._launches.sessions.remove(self)
+
+    def receive(self, news: Any) -> None:
+        """Notes, in a thread, that a process has failed: if this one waits for it, no decision can be made."""
+        number, process, why = news
+        if number == self._session_number and not self.has_failed and self._reported_failure is None:
+            self._reported_failure = process, why
+            self._agreement.record_failure(process, why)
+            try_start(threading.Thread(target=self._exit_if_stuck, name="hookline-end", daemon=True))
+
+    def receive_end(self, ended_process: int | None, tampering: UnauthenticatedError | None) -> None:
+        """Notes, in a thread, that a process has ended its script, or that a stranger has written on the board."""
+        if tampering is not None:
+            self._agreement.abort(tampering)
+        elif ended_process not in (None, self._process_group.index) and not self._is_ending:
+            self.receive([self._session_number, ended_process, "it has ended its script, and left the session open"])
+
+    def _exit_if_stuck(self) -> None:
+        """Ends this process, if its main thread does not notice that another has failed, as in a collective."""
+        waited = 0.0
+        while not (self.has_failed or self._has_left):
+            clock.sleep(_POLL_SECS)
+            waited += _POLL_SECS
+            if waited >= (_STUCK_SECS if self._is_computing() else _BUSY_SECS):
+                process, why = self._reported_failure or (0, "")
+                _logger.critical(
+                    "Process %d has failed, and process %d ends at once, because its main thread does not answer: %s",
+                    process,
+                    self._process_group.index,
+                    why,
+                )
+                service.exit_now(os.EX_TEMPFAIL)
+
+    def _is_computing(self) -> bool:
+        """Returns whether the main thread is in a run, outside of hooks: it may hang in a collective."""
+        return self.is_running and not self._launches.is_in_hook
+
+    def _compare_launches(self) -> None:
+        """Starts a thread that compares the programs launched by the processes so far."""
+        if self._compare_thread is not None:
+            self._compare_thread.join()
+        check = self._launches.begin_comparison(f"launches of session {self._session_number}")
+
+        def compare() -> None:
+            try:
+                check()
+            except Exception as error:
+                self._launch_mismatch = error
+
+        self._compare_thread = threading.Thread(target=compare, name="hookline-launches", daemon=True)
+        self._compare_thread.start()
+
+    def set_in_hooks(self, hooks_are_called: Callable[[], bool]) -> None:
+        """Makes runs that hooks make themselves meet the other processes first."""
+        self.is_in_hook = hooks_are_called
+
+    def set_fetching_hooks(self, hooks: str) -> None:
+        """Notes the hooks with fetches in the next program, for the error if it differs."""
+        self._launches.requested_by = hooks
+
+    # The clock --------------------------------------------------------------------------------------------------
+
+    def detach_clocks(self, triggers: Iterable[Trigger]) -> None:
+        """Detaches these triggers from the clock: the chief's clock decides for all processes when they are due."""
+        self._timed_triggers = [leaf for trigger in triggers for leaf in trigger.leaves() if _uses_clock(leaf)]
+        self._proposed.clear()
+        for leaf in self._timed_triggers:
+            leaf.agreed = bool(leaf.agreed)
+
+    def agreed_time(self) -> float:
+        """Returns infinity if a trigger has become due by agreement; else minus infinity.
+
+        The chief reads its clock, and proposes the triggers that are due.
+        """
+        due: list[int] = []
+        if self.is_chief:
+            for number, leaf in enumerate(self._timed_triggers):
+                if leaf.agreed:
+                    self._proposed.discard(number)
+                elif number not in self._proposed and leaf.secs_until_trigger() <= 0:
+                    self._proposed.add(number)
+                    due.append(number)
+        if due:
+            self._agreement.propose(DUE, due)
+        is_due, self._is_due = self._is_due, False
+        return math.inf if is_due else -math.inf
+
+    def _become_due(self, numbers: Iterable[int]) -> None:
+        """Notes that these triggers are due, as all processes have agreed."""
+        for number in numbers:
+            self._proposed.discard(number)
+            if number < len(self._timed_triggers):
+                self._timed_triggers[number].agreed = self._is_due = True
+
+
+def _reasons(decision: Decision, count: int) -> str:
+    """Returns the reasons for a stop with those who have proposed it; an empty text if it is none."""
+    found: dict[str, list[int]] = {}
+    for process, kind, value in decision.proposals:
+        if kind == STOP:
+            found.setdefault(f"asked for it ({_asked(value)[0]})", []).append(process)
+        elif kind == SIGNAL:
+            found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
+    return "; ".join(f"{_describe_processes(who, count)} {what}" for what, who in found.items())
+
+
+def _asked(value: Any) -> tuple[Any, str]:
+    """Returns who has asked for a stop, and the reason if it is final; a stranger may have written anything else."""
+    by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
+    return by, final if isinstance(final, str) else ""
+
+
+def is_success_exit(exception: BaseException | None) -> bool:
+    """Returns whether an exception is that of `sys.exit()` or `sys.exit(0)`."""
+    return isinstance(exception, SystemExit) and exception.code in (None, 0)
+
+
+def exit_as_stop_request(stop: StopRequest) -> Callable[[Any, str, Callback], Callback]:
+    """Makes `sys.exit(0)` in the callbacks of runs a request to stop: this process leaves with the others.
+
+    Returns:
+        A function that wraps a callback, given its hook and its name.
+    """
+
+    def wrap(hook: Any, name: str, callback: Callback) -> Callback:
+        last: Any = None
+
+        def call(*arguments: Any) -> Any:
+            nonlocal last
+            try:
+                last = callback(*arguments)
+            except SystemExit as exit:
+                if not is_success_exit(exit):
+                    raise
+                stop.exit_error = stop.exit_error or exit
+                stop.request(f"sys.exit() in {type(unwrap(hook)).__name__}.{name}")
+            return last  # This run still needs what the hook requests in the other processes.
+
+        return call
+
+    return wrap
+
+
+def _describe_processes(processes: list[int], count: int) -> str:
+    who = sorted(set(processes))
+    if len(who) == count:
+        return "all processes have"
+    return f"process {who[0]} has" if len(who) == 1 else f"processes {', '.join(map(str, who))} have"
+
+
+def _silence_logs() -> None:
+    """Raises the log levels of this process, so that hooks log on the chief alone; leaves levels that were set."""
+    for part, level in _LEVELS.items():
+        logger = logging.getLogger(f"hookline.{part}")
+        if logger.level == logging.NOTSET:
+            logger.setLevel(level)
+
+
+def _uses_clock(leaf: Trigger) -> bool:
+    return type(leaf).secs_until_trigger is not Trigger.secs_until_trigger

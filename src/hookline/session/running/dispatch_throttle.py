@@ -1,0 +1,158 @@
+"""A bound on how far the host runs ahead of the device, and a regular look at the latches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from hookline import errors
+from hookline.graph import placement
+from hookline.graph.conditions import Latch
+from hookline.graph.global_step import find_global_step
+from hookline.graph.nodes.check import Check
+from hookline.session.plan.result_readers import RunState
+from hookline.session.running.latches import LatchKey, LatchState, PendingRead
+
+
+class DispatchThrottle:
+    """Bounds how far the host runs ahead of the device, and reads the latches.
+
+    A check at each run would cost more than a short step. So the session checks once every half of the bound: a look
+    marks the current run, and lets the host continue when the device has passed the previous mark. The host then starts
+    half of the bound in a row. That takes much less processor time than to be woken for each run, as by JAX's own bound
+    of 32 computations.
+
+    Each of several steps in a run counts, but together they count for at most a quarter of the bound: without a few
+    more runs behind the current one, the device would idle while the host is woken.
+
+    Attributes:
+        runs_until_poll: The number of runs until the next look; counted down by the caller that makes a run.
+        max_run_cost: The largest count of a run of several steps.
+    """
+
+    def __init__(self, session: Any, max_runs: int) -> None:
+        self._session, self._runs_per_poll = session, max_runs // 2
+        self.runs_until_poll = self._runs_per_poll
+        self.max_run_cost = max(1, self._runs_per_poll // 2)
+        self._fence: jax.Array | None = None
+        self._states: dict[LatchKey, LatchState] = {}
+        self._pending_reads: list[PendingRead] = []
+        # In step, all processes read a latch at the same run, whether its value is ready or not.
+        self._is_spmd = placement.is_spmd()
+
+    def states(self, latches: Iterable[LatchKey]) -> list[LatchState]:
+        """Returns the states of latches, for a program that carries them."""
+        return [self._states.setdefault(latch, LatchState(latch, self._session.graph)) for latch in latches]
+
+    def poll(self, step: Any, run: RunState) -> None:
+        """Waits if the device is too far behind, and reads the latches.
+
+        Raises:
+            InvalidArgumentError: The failure that `deliver_pending` raises, if it is known already.
+        """
+        lock = self._session.lock
+        with lock:
+            token = step.fence(run) if self._session.is_usable else None
+            if token is None:  # Nothing was started; the next run looks.
+                return
+            mark, self._fence = self._fence, token
+        self.runs_until_poll = self._runs_per_poll
+        # Not under the lock: reading and closing must not wait for the device. JAX crashes when asked whether a deleted
+        # array is ready.
+        if mark is not None and not mark.is_deleted():
+            mark.block_until_ready()
+        with lock:
+            # The device has reached the values that were not ready at the last look.
+            self._read(self._pending_reads)
+            self._pending_reads = [unread for latch in self._states if (unread := self._peek(latch))]
+            self._raise_failure()
+
+    def deliver_pending(self) -> None:
+        """See `Session.deliver_pending`."""
+        self._await(Check)
+        with self._session.lock:
+            self._raise_failure()
+
+    def latched(self, operation: Latch, wait: bool) -> int | None:
+        """See `Session.latched`."""
+        if not isinstance(operation, Latch):
+            raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
+        if wait:
+            self._await(operation)
+        state = self._states.get(operation)
+        return None if state is None else state.found_step
+
+    def raise_known_failure(self) -> None:
+        """Raises the failure of a check in the runs whose results are ready."""
+        with self._session.lock:
+            self._peek(Check)
+            self._raise_failure()
+
+    def _await(self, latch: LatchKey) -> None:
+        """Waits for all runs so far, and reads a latch."""
+        with self._session.lock:
+            unread = self._peek(latch)
+        if unread is not None:
+            unread.value.block_until_ready()
+            with self._session.lock:
+                self._read([unread])
+
+    # Reading; the caller holds the session's lock. A deleted value is passed over: the next run raises the error.
+
+    def _peek(self, latch: LatchKey) -> PendingRead | None:
+        """Reads the value of a latch if it is ready; returns it if it must be awaited."""
+        state = self._states.get(latch)
+        if state is None or state.found_step is not None or not state.runs or state.value.is_deleted():
+            return None
+        if not self._is_spmd and state.value.is_ready():
+            self._session.latched_count += state.read(state.value)
+            return None
+        return PendingRead(state, state.value, state.step_ranges)
+
+    def _read(self, unread: Iterable[PendingRead]) -> None:
+        for each in unread:
+            if each.state.step_ranges is each.step_ranges and not each.value.is_deleted():
+                self._session.latched_count += each.state.read(each.value)
+
+    def _raise_failure(self) -> None:
+        state = self._states.get(Check)
+        if state is None or state.found_step is None:
+            return
+        step, (index, *details) = state.found_step, state.details
+        state.reset()  # The latch looks for the next failure.
+        graph = self._session.graph
+        operation = graph.get_operations()[index]
+        assert operation.check is not None, "It has failed."
+        when = "" if find_global_step(graph) is None else f", in the run that led to global step {step}"
+        try:
+            said = operation.check.message(*details)
+        except Exception as error:
+            said = f"its check has failed, and the message of the check too ({type(error).__name__}: {error})"
+        text = f"{operation.node_def}: {said}{when}."
+        error = errors.InvalidArgumentError(operation.node_def, operation, text)
+        self._session.session.mark_invalid(error)
+        raise error
+
+    def final_failure(self) -> errors.InvalidArgumentError | None:
+        """Returns the error that `deliver_pending` raises, for a session that ends; None if the session is lost."""
+        try:
+            if self._session.is_usable:
+                self.deliver_pending()
+        except errors.InvalidArgumentError as failure:
+            return failure
+        except jax.errors.JaxRuntimeError:
+            pass
+        return None
+
+    def reset(self) -> None:
+        """Forgets what the latches know: another model was loaded."""
+        self._pending_reads.clear()
+        for state in self._states.values():
+            state.reset()
+
+    def clear(self) -> None:
+        """Drops the mark and resets the latches."""
+        self._fence = None
+        self.reset()

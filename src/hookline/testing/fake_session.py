@@ -1,0 +1,138 @@
+"""FakeSession: stands in for a raw session, and follows a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from hookline import arguments
+from hookline.graph import Graph
+from hookline.session import Backend, HookFetches, RawSession, RunMetadata, RunOptions, hook_results
+from hookline.session.plan.fetches import map_fetches
+
+
+class RunRequest(NamedTuple):
+    """The request of one run of a `FakeSession`.
+
+    Args:
+        fetches: The caller's fetches.
+        hook_fetches: The fetches of each hook; empty for a plain `run`.
+        feed_dict: The feeds, as given.
+        options: The options, as given.
+        run_metadata: The metadata object, as given.
+    """
+
+    fetches: Any
+    hook_fetches: tuple[Any, ...] = ()
+    feed_dict: Mapping[Any, Any] | None = None
+    options: RunOptions | None = None
+    run_metadata: RunMetadata | None = None
+
+
+class FakeSession(RawSession, Backend):
+    """A raw session without an engine: a script gives the result or the exception of each run.
+
+    Give it to a `SessionCreator` of your test to see how hooks and monitored sessions behave when things go wrong.
+
+    Args:
+        script: The outcomes of the runs, in order. An exception is raised, and anything else is returned; None stands
+            for the values of the fetches. After the end of the script, every run behaves as with None.
+        values: The values of possible fetches, by tensor, operation or name; others are None.
+        graph: The graph; an empty one if None.
+        global_step: The global step at the start; None for a session without one.
+        gain: The number of steps that a successful run adds.
+        closing_raises: An exception that `close` raises, or None.
+
+    Attributes:
+        requests: The request of each run, even of those that raised.
+        closed: Whether `close` was called.
+        origin: The origin of its values, in words; see `Session`.
+
+    Example:
+        >>> from hookline import errors
+        >>> session = FakeSession([None, errors.AbortedError(None, None, "preempted")], values={"loss:0": 0.5})
+        >>> session.run(["loss:0"]), session.global_step
+        ([0.5], 1)
+        >>> session.run("train_op")
+        Traceback (most recent call last):
+        ...
+        hookline.errors.AbortedError: preempted
+        >>> session.requests[1].fetches
+        'train_op'
+    """
+
+    def __init__(
+        self,
+        results: Iterable[Any] = (),
+        *,
+        values: Mapping[Any, Any] | None = None,
+        graph: Graph | None = None,
+        global_step: int | None = 0,
+        step_increment: int = 1,
+        closing_raises: BaseException | None = None,
+    ) -> None:
+        super().__init__(arguments.check_optional("FakeSession", "graph", graph, Graph) or Graph())
+        Backend.__init__(self, self)
+        self.backend = self
+        self.requests: list[RunRequest] = []
+        self._results = iter(arguments.check_has("FakeSession", "results", results, "a list", "__iter__"))
+        self._values = dict(arguments.check_mapping("FakeSession", "values", values, optional=True) or {})
+        self._global_step = global_step
+        self._gain = step_increment
+        self._closing_raises = closing_raises
+
+    @property
+    def global_step(self) -> int:
+        """The global step; `RuntimeError` without one."""
+        return super().global_step if self._global_step is None else self._global_step
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Records the request, and returns or raises the next outcome of the script."""
+        return self._run(RunRequest(fetches, (), feed_dict, options, run_metadata))[0]
+
+    def run_with_hook_fetches(
+        self,
+        fetches: Any,
+        hook_fetches: HookFetches,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Does the same as `run`, and also returns the results of the hooks."""
+        result, results = self._run(RunRequest(fetches, hook_fetches.fetches, feed_dict, options, run_metadata))
+        return result, hook_results(hook_fetches, results)
+
+    def step_delta(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+        """Returns the gain, regardless of the fetches; None without a global step."""
+        return None if self._global_step is None else self._gain
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Sets the global step if `values` has one, and forgets the rest."""
+        self._global_step = values.get("global_step", self._global_step)
+
+    def close(self) -> None:
+        """Notes that it was called."""
+        self.closed = True
+        if self._closing_raises is not None:
+            raise self._closing_raises
+
+    def _run(self, asked: RunRequest) -> tuple[Any, tuple[Any, ...]]:
+        if self.closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+        self.requests.append(asked)
+        outcome = next(self._results, None)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if self._global_step is not None:
+            self._global_step += self._gain
+        watched = tuple(self._value(fetches) for fetches in asked.hook_fetches)
+        return (self._value(asked.fetches) if outcome is None else outcome), watched
+
+    def _value(self, fetches: Any) -> Any:
+        return map_fetches(fetches, self._values.get)

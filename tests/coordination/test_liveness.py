@@ -1,0 +1,57 @@
+"""Roll calls of processes in step: all answer, whatever their main thread does, and all hear the verdict."""
+
+import threading
+
+# The protocol itself, with threads for processes.
+from hookline.coordination.key_value_store import MemoryKeyValueStore
+from hookline.coordination.liveness import LivenessMonitor
+from hookline.coordination.process_group import ProcessGroup
+
+
+class Process:
+    """One process, which answers with `stands`."""
+
+    def __init__(self, board, index, count, judge):
+        self.stands, self.has_answered = index, threading.Event()
+        self.roll_call = LivenessMonitor(ProcessGroup(board, index, count))
+        self.roll_call.answer, self.roll_call.diagnose = self.answer, judge
+
+    def answer(self, question):
+        self.has_answered.set()
+        return self.stands
+
+
+def together(count, judge):
+    board = MemoryKeyValueStore()
+    return [Process(board, index, count, judge) for index in range(count)]
+
+
+def test_a_call_makes_all_answer_and_all_hear_what_is_wrong():
+    heard = []
+
+    def judge(answers):
+        heard.append(answers)
+        return "process 2 is elsewhere" if answers[2] == 7 else None
+
+    processes = together(3, judge)
+    processes[1].roll_call.request_status("")
+    for process in processes:
+        assert process.has_answered.wait(10)
+    processes[2].stands = 7
+    while processes[0].roll_call.problem is None:
+        processes[0].roll_call.request_status("")
+    processes[0].roll_call.wait_until_acknowledged()
+    assert [process.roll_call.problem for process in processes] == ["process 2 is elsewhere"] * 3
+    assert heard[0] == [0, 1, 2]
+    assert heard[-1] == [0, 1, 7]
+    processes[1].roll_call.close()
+
+
+def test_the_first_that_leaves_ends_the_roll_calls_of_all():
+    earlier = set(threading.enumerate())  # Also those of another test that are about to end.
+    processes = together(2, lambda answers: None)
+    processes[1].roll_call.close()
+    processes[0].roll_call.close()
+    processes[0].roll_call.request_status("")
+    assert not any(process.has_answered.is_set() for process in processes)
+    assert set(threading.enumerate()) <= earlier

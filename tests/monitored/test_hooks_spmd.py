@@ -1,0 +1,78 @@
+"""Each built-in hook in two processes in step: the same training in both, and the chief alone writes and logs."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from tests import spmd
+
+JOB = Path(__file__).parent / "hooks_spmd_job.py"
+FULL, SKIPPED = [20, 4898.0], [20, 4705.0]
+WRITES = {"step_counter", "summary_saver", "summary_at_end", "profiler", "checkpoint_saver"}
+WHY = "The training stops"
+LOGS = {"logging_tensor", "step_counter", "profiler", "checkpoint_saver", WHY}
+TELLS = {
+    "feed_fn": [6.0, 6.0],
+    "final_ops": FULL[1],
+    "bound_to_an_operation": [5, 10, 15, 20],
+    "checkpoint_saver": "20",
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The trainings, of each process."""
+    ended = spmd.run(JOB, timeout_secs=200)
+    assert [each.status for each in ended] == [0, 0], "\n".join(each.err[-3000:] for each in ended)
+    return [[json.loads(line) for line in each.out.splitlines() if line.startswith("{")] for each in ended]
+
+
+def writers(training):
+    return {name for name, count in training["files"].items() if count}
+
+
+def loggers(training):
+    """Returns whose lines there are, but for those that each process says of itself."""
+    own = ("Compil", "This is process")
+    lines = [(name.rpartition(".")[2], line) for name, line in training["logged"] if not line.startswith(own)]
+    return {WHY if line.startswith(WHY) else name for name, line in lines}
+
+
+def test_there_is_a_case_for_each_hook(found):
+    every = [[name for training in each for name in training["files"]] for each in found]
+    assert every[0] == every[1]
+    assert len(every[0]) == 16
+
+
+def test_both_train_alike_and_the_chief_alone_writes_and_logs(found):
+    (chief, *_), (other, *_) = found
+    assert chief["ended"] == other["ended"] == FULL
+    assert (writers(chief), loggers(chief)) == (WRITES, LOGS)
+    assert (writers(other), loggers(other)) == (set(), set())
+    for name, told in TELLS.items():
+        assert chief["told"][name] == other["told"][name] == told, name
+
+
+def test_progress_is_shown_by_the_chief_alone(found):
+    assert [each[0]["told"]["progress"] for each in found] == [True, False]
+
+
+def test_a_sink_gets_what_was_written_from_the_chief_alone(found):
+    chief, other = (each[1] for each in found)
+    assert chief["ended"] == other["ended"] == FULL
+    assert (chief["told"], other["told"]) == ({"sinks": 5}, {"sinks": 0}), "a header and four rows"
+    assert (writers(chief), writers(other)) == ({"sinks"}, set())
+    assert (loggers(chief), loggers(other)) == ({WHY}, set())
+
+
+def test_a_nan_does_the_same_in_both_at_the_same_step_and_the_chief_alone_says_so(found):
+    (raised, stopped, skipped), others = (each[2:] for each in found)
+    assert raised["error"] == others[0]["error"]
+    assert "global step 13" in raised["error"]
+    assert stopped["ended"][0] == others[1]["ended"][0]
+    assert all(math.isnan(each["ended"][1]) for each in (stopped, others[1]))
+    assert skipped["ended"] == others[2]["ended"] == SKIPPED
+    for mine, other in zip((stopped, skipped), others[1:], strict=True):
+        assert (loggers(mine), loggers(other)) == ({"nan_tensor", WHY}, set())
+        assert writers(mine) == writers(other) == set()
