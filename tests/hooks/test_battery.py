@@ -235,6 +235,23 @@ class LeavesAThread(SessionRunHook):
         threading.Thread(target=self.release.wait, name="left behind").start()
 
 
+class KeepsInfinity(train.SessionRunHook):
+    """Keeps floats that a difference does not compare."""
+
+    def __init__(self):
+        self.best, self.last = float("inf"), float("nan")
+
+    def get_state(self):
+        return {"best": self.best, "last": self.last}
+
+    def set_state(self, state):
+        self.best, self.last = state["best"], state["last"]
+
+
+def test_infinity_and_nan_in_a_state_are_kept_like_any_number():
+    check_hook(KeepsInfinity)
+
+
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [

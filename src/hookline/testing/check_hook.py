@@ -178,7 +178,9 @@ def _a_state_comes_back(make_hook: MakeHook) -> None:
 
 def _same(one: Any, other: Any) -> bool:
     # A hook may count seconds, which pass in between.
-    return abs(one - other) < 60 if isinstance(one, float) else np.array_equal(one, other)
+    if isinstance(one, float):
+        return bool(np.isclose(one, other, rtol=0, atol=60, equal_nan=True))
+    return np.array_equal(one, other)
 
 
 class _FinalizedGraph:
