@@ -168,7 +168,7 @@ MISTAKES = [
             "after_create_session": lambda self, session, coord: session.set_last_step("10"),
         })()),
      TypeError, r"Session.set_last_step requires a whole number as last_step, got '10'"),
-    (lambda tmp: train.first_then_every(), ValueError, "spaced requires exactly one of steps or secs, got neither"),
+    (lambda tmp: train.first_then_every(), ValueError, "first_then_every requires exactly one of .*, got neither"),
     (lambda tmp: training(is_chief=None), TypeError, "requires True or False as is_chief, got None"),
     (lambda tmp: training(max_wait_secs="x"), TypeError, "requires a number as max_wait_secs, got 'x'"),
     (lambda tmp: monitored(session_creator=5), TypeError,

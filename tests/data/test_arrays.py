@@ -60,7 +60,7 @@ def test_a_state_of_other_examples_is_refused():
     [
         (({"x": np.arange(3), "y": np.arange(4)}, 2), ValueError, "the same number of examples"),
         ((np.zeros((0, 3)), 2), ValueError, "at least one, got"),
-        (({}, 2), ValueError, "arrays requires arrays"),
+        (({}, 2), ValueError, "from_arrays requires arrays"),
         ((np.float32(1), 2), ValueError, "at least one, got"),
         ((np.arange(3), 0), ValueError, "batch_size"),
         ((np.arange(3), "2"), TypeError, "batch_size"),

@@ -96,7 +96,7 @@ def test_what_it_is_bound_to_must_be_in_the_graph(gan):
     [("train", StopAtStepHook, TypeError), ("train", 3, TypeError), ([], RecordingHook(), ValueError)],
 )
 def test_wrong_arguments_are_refused(fetches, hook, error):
-    with pytest.raises(error, match="when requires"):
+    with pytest.raises(error, match="only_for requires"):
         only_for(fetches, hook)
 
 

@@ -67,12 +67,14 @@ class ArraySource:
         if len(lengths) != 1 or lengths <= {(), (0,)}:
             shown = jax.tree.map(np.shape, self.tree)
             raise ValueError(
-                f"arrays requires arrays with the same number of examples, at least one, got arrays of shapes {shown}."
+                f"from_arrays requires arrays with the same number of examples, at least one, got the shapes {shown}."
             )
         self.examples: int = lengths.pop()[0]
-        self.batch_size = arguments.check_int("arrays", "batch_size", batch_size, at_least=1)
-        self.seed = None if shuffle_seed is None else arguments.check_int("arrays", "shuffle_seed", shuffle_seed, 0)
-        self.epochs = None if epochs is None else arguments.check_int("arrays", "epochs", epochs, at_least=0)
+        self.batch_size = arguments.check_int("from_arrays", "batch_size", batch_size, at_least=1)
+        self.seed = (
+            None if shuffle_seed is None else arguments.check_int("from_arrays", "shuffle_seed", shuffle_seed, 0)
+        )
+        self.epochs = None if epochs is None else arguments.check_int("from_arrays", "epochs", epochs, at_least=0)
         self.identity = {"examples": self.examples, "shuffle_seed": self.seed}
         self._has_warned = False
 

@@ -118,7 +118,7 @@ def iterator(
         prefetch = arguments.check_int("iterator", "prefetch", prefetch, at_least=0)
     replay_bytes = arguments.check_int("iterator", "replay_bytes", replay_bytes, at_least=0)
     if num_batches is not None and num_batches != math.inf:
-        num_batches = arguments.check_int("iterator", "length", num_batches, at_least=0)
+        num_batches = arguments.check_int("iterator", "num_batches", num_batches, at_least=0)
     arguments.check_str("iterator", "name", name, optional=True)
     if sharding is not None and device is not None:
         raise ValueError("iterator takes sharding or its alias device, got both.")

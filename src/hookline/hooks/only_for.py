@@ -46,20 +46,20 @@ def only_for(fetches: Any, hook: Any) -> BoundHook:
     """
     callbacks = ("before_run", "after_run", "on_trigger")
     if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in callbacks):
-        raise TypeError(f"when requires a hook, an object with {', '.join(callbacks)}, got {hook!r}.")
+        raise TypeError(f"only_for requires a hook, an object with {', '.join(callbacks)}, got {hook!r}.")
     if isinstance(hook, BoundHook):
-        raise TypeError(f"when requires a hook that is not bound yet, got {hook!r}: give all fetches at once.")
+        raise TypeError(f"only_for requires a hook that is not bound yet, got {hook!r}: give all fetches at once.")
     wanted = list(iter_fetches(fetches))
     if not wanted:
-        raise ValueError(f"when requires an operation or a tensor to wait for, got {fetches!r}.")
+        raise ValueError(f"only_for requires an operation or a tensor to wait for, got {fetches!r}.")
     for leaf in wanted:
         if not isinstance(leaf, Operation | Tensor | str):
-            raise TypeError(f"when requires operations, tensors or names of them to wait for, got {leaf!r}.")
+            raise TypeError(f"only_for requires operations, tensors or names of them to wait for, got {leaf!r}.")
     return BoundHook(fetches, hook)
 
 
 class BoundHook:
-    """The result of `when`: a hook and its fetches, which the session reads. Its callbacks are those of the hook.
+    """The result of `only_for`: a hook and its fetches, which the session reads. Its callbacks are those of the hook.
 
     The session counts the hook's runs in `runs`.
     """

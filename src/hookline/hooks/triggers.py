@@ -280,11 +280,13 @@ def first_then_every(steps: int | None = None, *, secs: float | None = None) -> 
         `tf.train.SecondOrStepTimer`, the class of the trigger.
     """
     if (steps is None) == (secs is None):
-        raise ValueError(f"spaced requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}.")
+        raise ValueError(
+            f"first_then_every requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}."
+        )
     if steps is not None:
-        arguments.check_int("spaced", "steps", steps, at_least=1)
+        arguments.check_int("first_then_every", "steps", steps, at_least=1)
     if secs is not None:
-        arguments.check_number("spaced", "secs", secs, at_least=0)
+        arguments.check_number("first_then_every", "secs", secs, at_least=0)
     return SecondOrStepTimer(every_secs=secs, every_steps=steps)
 
 
