@@ -100,6 +100,18 @@ def test_a_folder_is_a_floor_plan():
     assert [names for names in rooms.values() if len(names) > 1] == []
 
 
+def test_a_folder_says_where_what_is_by_the_names_of_its_modules():
+    """Where an `__init__` has nothing but its docstring, what stands in backticks there is a module beside it."""
+    missing = {}
+    for folder in {path.parent for path in MODULES.values()}:
+        tree = tree_of_path(folder)
+        if len(tree.body) == 1:
+            named = set(re.findall(r"`(\w+)`", ast.get_docstring(tree) or ""))
+            missing[folder.name] = {name for name in named if not (folder / f"{name}.py").exists()}
+    assert missing
+    assert {folder: names for folder, names in missing.items() if names} == {}
+
+
 def tree_of_path(folder: Path) -> ast.Module:
     return ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
 

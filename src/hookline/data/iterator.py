@@ -266,7 +266,7 @@ class BatchSource(Source):
         self._record_shardings()
 
     def allow_any_lengths(self) -> None:
-        """Takes batches of any lengths, unless it was given a spec; see `Form` and `Places`."""
+        """Takes batches of any lengths, unless it was given a spec; see `BatchSpec` and `BatchSharding`."""
         self.batch_sharding.any_lengths |= self._batch_spec.allow_any_lengths()
 
     def follow_graph_mesh(self) -> None:

@@ -140,7 +140,7 @@ class SpmdBatchReader(BatchReader):
 
     Args:
         joint: The batches of all processes.
-        arguments: As in `Reader`.
+        arguments: As in `BatchReader`.
     """
 
     _prefetcher: SpmdPrefetcher

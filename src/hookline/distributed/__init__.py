@@ -1,4 +1,4 @@
-"""Many processes: synchronous (in step, `initialize`), or asynchronous, with parameter servers that are Ray actors."""
+"""Many processes: multi-process SPMD (`initialize`), or asynchronous, with parameter servers that are Ray actors."""
 
 from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
 from hookline.distributed.cluster.initialize import initialize

@@ -1,6 +1,6 @@
 """The bound on staleness: workers begin a step only if no values get too old before their update comes.
 
-`Gate` is the step server's side, `AdmissionClient` that of a worker.
+`StalenessBound` is the step server's side, `AdmissionClient` that of a worker.
 """
 
 from __future__ import annotations

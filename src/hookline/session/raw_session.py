@@ -132,7 +132,7 @@ class RawSession:
 
 
 class Backend:
-    """The lower level of a raw session, for monitored sessions; savers need an `Engine`.
+    """The lower level of a raw session, for monitored sessions; savers need a `SessionBackend`.
 
     The defaults fit a session that has only `RawSession.run`, and variables of its own.
 

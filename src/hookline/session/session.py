@@ -34,7 +34,7 @@ class Session(FrontEndObject, RawSession):
     Attributes:
         graph: The graph that it runs.
         closed: Whether `close` was called.
-        backend: The lower level, for experts: an `Engine`.
+        backend: The lower level, for experts: a `SessionBackend`.
         origin: The origin of its variables' values, in words, if a `SessionManager` made it.
         fault: The reason why the state is not worth a last checkpoint: the latest error of a
             `hookline.extend.Check` since the model was loaded, or the argument of `mark_invalid`; else None.

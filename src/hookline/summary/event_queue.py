@@ -135,7 +135,7 @@ class EventQueue:
         self._strict = True
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
-        """Queues an event; the arguments are those of `Pending`. Raises if it is closed, or an earlier write failed."""
+        """Queues an event, as in `PendingEvent`. Raises if it is closed, or an earlier write failed."""
         if self._closing or self._failure is not None:
             raise self._add_error()
         self._pending.append((wall_time, step, field, payload))

@@ -114,7 +114,7 @@ def _damaged(file: IO[bytes]) -> DataLossError:
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
-    """Returns the record of an event; the arguments are those of `hookline.summary.event_file.Pending`."""
+    """Returns the record of an event; the arguments are those of `hookline.summary.event_file.PendingEvent`."""
     if not field:
         return frame(payload)
     head = _WALL_TIME.pack(9, wall_time)

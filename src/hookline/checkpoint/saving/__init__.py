@@ -1,5 +1,5 @@
 """The way of a checkpoint to the disk.
 
-`save` is one checkpoint on its way: `contents` copies a session's values to the `host`, `moves` brings what is written
-into place, `durable` sees that it survives a power cut. `manager` and `retention` say what stays.
+`save_operation` writes one checkpoint: `contents` finds a session's values, `host_copy` copies them to the host,
+`moves` renames what is written into place, `durable` makes it survive a power cut. `manager` and `retention` say what stays.
 """

@@ -262,7 +262,7 @@ class SaveOperation:
         self._failed_inside_orbax = False
 
     def _attempt(self, part: Callable[[], T]) -> list[T] | None:
-        """Does a part in all processes; returns the result of `for_chief`, or None if another attempt must follow."""
+        """Does a part in all processes; returns what `gather_to_chief` does, or None if another attempt must follow."""
         try:
             return self._collective.gather_to_chief(functools.partial(self._map_errors, part))
         except Exception as error:

@@ -159,7 +159,7 @@ class Evaluation:
             max_batches: The largest number of batches; None for all.
 
         Raises:
-            ValueError: There is no batch; or a metric has no value, as in `Totals`.
+            ValueError: There is no batch; or a metric has no value, as in `MetricTotals`.
         """
         weights: list[float] = []
         step = self._evaluate

@@ -101,7 +101,7 @@ def _eval_state(make: Callable[[], Any]) -> Any:
 
 
 class NnxState:
-    """A state of Flax NNX objects, which the step changes in place. Its methods are those of `Tree`."""
+    """A state of Flax NNX objects, which the step changes in place. Its methods are those of `PytreeState`."""
 
     unchanged: Sequence[str] = ()
 

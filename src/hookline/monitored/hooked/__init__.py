@@ -1,5 +1,5 @@
 """Hooks around one run.
 
-`session_hook` is one hook in a session, `schedule` the list of them and the next time at which one must be asked;
-`hooked` makes a run with them, `several_steps` one of several steps, `fast_path` the runs that ask nobody.
+`scheduled_hook` is one hook in a session, `hook_schedule` the list of them and the next time to ask one;
+`hooked_session` makes a run with them, `multi_step` one of several steps, `fast_path` the runs that ask no hook.
 """

@@ -15,7 +15,7 @@ SLOW_PATH = object()
 """Returned in place of results: hooks must be asked first."""
 
 FastRunFunction = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
-"""Makes a run with these feeds if the global step is the expected one, else returns `CHANGED`; see `CachedStep.run`."""
+"""Makes a run with these feeds if the global step is the expected one, else returns `STEP_MISMATCH`."""
 
 _NO_FETCHES = object()
 

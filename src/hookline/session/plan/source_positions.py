@@ -155,7 +155,7 @@ def run_with_batches(
 
 
 class Sources:
-    """The open sources of one session (an `Engine`); each is opened by the first run, or the restore, that needs it."""
+    """The open sources of one session (a `SessionBackend`); the first run or restore that needs one opens it."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
