@@ -36,8 +36,8 @@ demo: $(VENV)/.has-demo ## trains a network on handwritten digits, in less than 
 demo-text: $(VENV)/.has-examples ## trains a language model
 	@$(BIN)/python examples/text.py
 
-demo-in-step: $(VENV)/.has-demo ## trains the digits in two processes in step
-	@$(BIN)/hookline launch --spmd --processes 2 examples/loop.py --logdir runs/in-step
+demo-in-step: $(VENV)/.has-demo ## trains the digits in two SPMD processes
+	@$(BIN)/hookline launch --spmd --processes 2 examples/loop.py --logdir runs/spmd
 
 demo-workers: $(VENV)/.has-demo,ray ## trains the digits with four workers and two parameter servers
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
@@ -81,14 +81,14 @@ test-versions: $(READY) ## a run saved on the oldest packages goes on on the new
 	@$(MAKE) --no-print-directory .venv-oldest/.has-dev VENV=.venv-oldest PYTHON="$(OLDEST_PYTHON)"
 	@HOOKLINE_OTHER_PYTHON=.venv-oldest/bin/python $(PYTEST) -s tests/versions
 
-test-distributed: $(READY) ## jobs of many processes, with parameter servers and in step
+test-distributed: $(READY) ## jobs of many processes, with parameter servers and in SPMD
 	@$(PYTEST) tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
 
-test-in-step: $(READY) ## 100,000 simulated schedules of processes in step, 1,000 real ones
+test-in-step: $(READY) ## 100,000 simulated schedules of SPMD processes, 1,000 real ones
 	@HOOKLINE_SCHEDULES=100000 HOOKLINE_REAL_SCHEDULES=1000 $(PYTEST) tests/coordination tests/monitored/test_spmd.py \
 		tests/monitored/test_schedules_spmd.py
 
-test-in-step-all: $(READY) ## twenty jobs in step that are killed, stopped or ended ten times each
+test-in-step-all: $(READY) ## twenty SPMD jobs that are killed, stopped or ended ten times each
 	@HOOKLINE_KILLED_JOBS=20 HOOKLINE_KILLS=10 $(PYTEST) -s tests/distributed/test_spmd_kills.py -m campaign
 
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
@@ -143,7 +143,7 @@ bench-quick: $(READY) ## a short bench, printed
 bench-peers: $(TF_PYTHON) ## sets up TensorFlow for the benchmarks
 
 bench-more: $(READY) ## benchmarks of data, summaries, large models, workers
-	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer in_step_scale; do \
+	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer spmd_scale; do \
 		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
 	@echo "== tf1_scripts"; TF_PYTHON=$(TF_PYTHON) PYTHONPATH=benchmarks $(BIN)/python tf1/benchmarks/tf1_scripts.py
 

@@ -19,7 +19,7 @@ from hookline.cli import main
 from hookline.distributed.cluster.initialize import environment
 from hookline.train import RecoveryPolicy
 
-in_step = importlib.import_module("hookline.cli.launch_spmd")
+launcher = importlib.import_module("hookline.cli.launch_spmd")
 
 WHO = "import os, signal, sys, time; me = int(os.environ['HOOKLINE_PROCESS_ID'])\n"
 
@@ -37,7 +37,7 @@ def script(tmp_path):
 @pytest.fixture
 def plain(monkeypatch):
     """Runs scripts with Python alone, which starts at once."""
-    monkeypatch.setattr(in_step, "_SPMD_COMMAND", (sys.executable,))
+    monkeypatch.setattr(launcher, "_SPMD_COMMAND", (sys.executable,))
 
 
 def run(*words: str, processes: int = 2) -> int:
@@ -138,7 +138,7 @@ def test_who_leaves_on_a_signal_is_not_started_again(plain, script, capsys):
 def test_of_those_that_fail_it_names_the_first_that_jax_has_not_aborted(
     plain, script, capsys, monkeypatch, tmp_path, first
 ):
-    monkeypatch.setattr(in_step, "_POLL_SECS", 3.0)
+    monkeypatch.setattr(launcher, "_POLL_SECS", 3.0)
     gone = tmp_path / "gone"
     text = (
         f"{WHO}from pathlib import Path; gone = Path({str(gone)!r})\n"
@@ -364,8 +364,8 @@ while True:
 
 @pytest.mark.campaign
 def test_one_that_loses_another_in_a_script_without_hookline_ends_with_status_75(script):
-    command = [*in_step._RUN, script(LOST)]
-    with in_step._reserved_port() as port:
+    command = [*launcher._RUN, script(LOST)]
+    with launcher._reserved_port() as port:
         places = [environment(f"127.0.0.1:{port}", 2, index, check_every_launch=False) for index in range(2)]
         processes = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
         assert [process.wait(60) for process in processes] == [75, -signal.SIGKILL]

@@ -29,7 +29,7 @@ LAUNCHES = {
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
     """What two processes with two devices each have found, by scenario."""
-    folder = tmp_path_factory.mktemp("in_step")
+    folder = tmp_path_factory.mktemp("spmd")
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     env = environment()
     cached = {name: value for name, value in env.items() if name.startswith("JAX_")}

@@ -15,7 +15,7 @@ import jax
 import hookline as hl
 
 # Times to wait, shortened, and the port that is taken.
-from hookline.distributed.cluster import initialize as in_step
+from hookline.distributed.cluster import initialize as startup
 from hookline.signals import preemption
 
 ME = int(sys.argv[2]) if len(sys.argv) > 2 else 0
@@ -130,7 +130,7 @@ def refused():
 
 def left_early():
     logging.basicConfig()
-    in_step._STUCK_SECS = 0.5
+    startup._STUCK_SECS = 0.5
     hl.distributed.initialize(ADDRESS, 2, ME)
     if ME == 1:
         sys.exit()

@@ -18,7 +18,7 @@ from .targets import until
 SCRIPT = Path(__file__).with_name("spmd_train.py")
 HEARTBEAT_SECS = 10
 LOST = (75, 134)
-"""The exit statuses of who has lost another, as docs/in-step.md has them."""
+"""The exit statuses of who has lost another, as docs/spmd.md has them."""
 
 pytestmark = pytest.mark.slow_distributed
 

@@ -1,4 +1,4 @@
-"""The scripts of docs/in-step.md, with stand-ins that do what Slurm and a JobSet do."""
+"""The scripts of docs/spmd.md, with stand-ins that do what Slurm and a JobSet do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.stand_ins import write_commands
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parents[1] / "docs" / "in-step.md").read_text(encoding="utf-8")
+PAGE = (HERE.parents[1] / "docs" / "spmd.md").read_text(encoding="utf-8")
 SLURM = re.search(r"```sh\n(#!/bin/bash\n.*?)```", PAGE, re.DOTALL)[1]
 KUBERNETES = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
 

@@ -107,13 +107,13 @@ def play(phase, directory):
         step = train.get_or_create_global_step()
         at = {"step": iter([None, "step"])}.get(phase, iter(()))
 
-        def in_step():
+        def fail_within_step():
             if next(at, None):
                 pause("step")
             if phase == "recovery" and hook.events.count("before_run") == 2:
                 raise AbortedError(None, None, "lost")
 
-        with hl.control_dependencies([hl.host_op(in_step).node()]):
+        with hl.control_dependencies([hl.host_op(fail_within_step).node()]):
             train_op = step.assign_add(1)
         heavy.running = False
         compiled = hl.op(heavy)(hl.Variable(jnp.ones(64), name="x"))

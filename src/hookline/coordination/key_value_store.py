@@ -146,7 +146,7 @@ class SignedKeyValueStore:
         if found is not None and (found := self._signer.verify(key, found)) is None:
             raise UnauthenticatedError.from_message(
                 f"The entry {key!r} on the board of this job has no valid seal: somebody other than its processes has "
-                "written it. It has had no effect, and the job ends. See 'Safety' in docs/in-step.md.",
+                "written it. It has had no effect, and the job ends. See 'Safety' in docs/spmd.md.",
             )
         return found
 

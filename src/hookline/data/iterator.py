@@ -125,8 +125,8 @@ def iterator(
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
     graph.check_not_finalized(who)
-    in_step = process_group.current()
-    sequence = make_sequence(source, who, replay_bytes if resume else None, is_lazy=in_step is not None)
+    group = process_group.current()
+    sequence = make_sequence(source, who, replay_bytes if resume else None, is_lazy=group is not None)
     begun, example = None, spec
     if spec is None or specs.has_open_dims(spec):
         stream = sequence.read(START, demand := ReadRequest())
@@ -155,12 +155,12 @@ def iterator(
     places.any_lengths = (any_lengths and form.allow_any_lengths()) or (spec is not None and specs.has_open_dims(spec))
     left = functools.partial(_batches_left, source, sequence, form, num_batches)
     joint = None
-    if in_step is not None:
+    if group is not None:
         if begun is not None and left(START) is None:
             raise ValueError(f"{who}: {UNKNOWN_LENGTH}")
         if example is not None:
             _reject_text(who, example)
-        joint = GlobalBatchCheck(in_step, who, source, places, left, check_disjoint=check_disjoint)
+        joint = GlobalBatchCheck(group, who, source, places, left, check_disjoint=check_disjoint)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> BatchReader:

@@ -1,8 +1,8 @@
 """Processes in step: `train.Loop` with the usual hooks against a loop by hand, in turns in the same processes.
 
-Run it with `hookline launch --spmd --processes 2 benchmarks/in_step.py`. Both loops make the same step, an MLP that
+Run it with `hookline launch --spmd --processes 2 benchmarks/spmd.py`. Both loops make the same step, an MLP that
 takes 5 ms or more, on batches that are split over the processes. Each round times one after the other; what is shown
-is the median of the ratios, with its error. Then it measures the constants of the cost model in docs/in-step.md.
+is the median of the ratios, with its error. Then it measures the constants of the cost model in docs/spmd.md.
 """
 
 from __future__ import annotations

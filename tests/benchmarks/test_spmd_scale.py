@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "in-step.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "spmd.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def scale():
-    spec = importlib.util.spec_from_file_location("in_step_scale", ROOT / "benchmarks" / "in_step_scale.py")
+    spec = importlib.util.spec_from_file_location("spmd_scale", ROOT / "benchmarks" / "spmd_scale.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
