@@ -364,7 +364,7 @@ while True:
 
 @pytest.mark.campaign
 def test_one_that_loses_another_in_a_script_without_hookline_ends_with_status_75(script):
-    command = [*launcher._RUN, script(LOST)]
+    command = [*launcher._SPMD_COMMAND, script(LOST)]
     with launcher._reserved_port() as port:
         places = [environment(f"127.0.0.1:{port}", 2, index, check_every_launch=False) for index in range(2)]
         processes = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
