@@ -39,7 +39,7 @@ with hl.Session() as sess:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.campaign)])
-def test_a_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kills, tmp_path):
+def test_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kills, tmp_path):
     directory, chance = str(tmp_path), random.Random(0)
     told = 0
     w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")

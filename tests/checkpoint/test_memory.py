@@ -13,7 +13,7 @@ def measured(devices, action, path, layout, sizes):
     return json.loads(run(devices, command).stdout)
 
 
-def test_a_save_of_one_large_leaf_takes_its_size_once(tmp_path):
+def test_save_of_one_large_leaf_needs_its_size_once(tmp_path):
     save = measured(1, "save", tmp_path / "model.ckpt", "one", (1, 400))
     assert 200 < save["peak"] <= 406 + 64
 
