@@ -37,7 +37,7 @@ def on_tensorflow(logdir: Path, steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.campaign
-def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path, environment):
+def test_hookline_script_trains_evaluates_and_resumes(tmp_path, environment):
     first = on_hookline(tmp_path, 150, environment())
     further = on_hookline(tmp_path, 160, environment())
 
@@ -54,7 +54,7 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert ours["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-5)
 
 
-def test_the_script_on_hookline_gives_the_losses_that_the_other_gave_on_tensorflow(tmp_path, environment):
+def test_hookline_script_gives_the_recorded_losses_of_tensorflow(tmp_path, environment):
     assert_same(on_hookline(tmp_path, len(RECORDED["losses"]), environment()), RECORDED)
 
 
