@@ -115,7 +115,7 @@ def check_end(job, tasks, last_step: int) -> None:
     until(lambda: not hosts.a.processes("ray::ParameterServer"))
 
 
-def test_a_command_on_a_host_that_is_stopped_and_continued_comes_to_its_end(hosts, members):
+def test_command_on_a_stopped_host_finishes_after_it_continues(hosts, members):
     group = ProcessTree(
         [*hosts.a.enter, sys.executable, "-c", "print(input()); raise SystemExit(3)"], stdin=subprocess.PIPE
     )
@@ -149,7 +149,7 @@ def cut(chief, worker, begin, end) -> None:
     assert chief.step() > step + 20, chief.story()
 
 
-def test_a_worker_whose_host_is_cut_off_for_a_while_goes_on(hosts, start_job):
+def test_worker_on_a_briefly_disconnected_host_continues(hosts, start_job):
     hosts.start_ray(hosts.a)
     hosts.start_ray(hosts.b)
     # With one server a run is one call: its answer is what is lost.
@@ -166,7 +166,7 @@ def test_a_worker_whose_host_is_cut_off_for_a_while_goes_on(hosts, start_job):
     assert len(job.steps()) == 2500
 
 
-def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_job):
+def test_worker_disconnected_for_too_long_gets_an_error_and_rejoins(hosts, start_job):
     hosts.start_ray(hosts.a, **HASTY)
     hosts.start_ray(hosts.b)
     job = start_job(hosts, workers=3, servers=2, last_step=5000, pause_secs=0.05)
@@ -197,7 +197,7 @@ def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_jo
     assert len(job.steps()) == len(set(job.steps())) >= 4999
 
 
-def test_training_over_a_network_that_loses_packets(hosts, start_job):
+def test_training_succeeds_over_a_lossy_network(hosts, start_job):
     hosts.start_ray(hosts.a)
     hosts.start_ray(hosts.b)
     job = start_job(hosts, workers=2, servers=2, last_step=1500, pause_secs=0.01)

@@ -105,7 +105,7 @@ def ended(groups: list[ProcessTree], within_secs: float) -> list[int | None]:
     return [group.wait(max(0.1, deadline - clock.monotonic())) for group in groups]
 
 
-def test_a_cut_of_five_seconds_ends_nothing(cluster):
+def test_network_failure_of_five_seconds_ends_nothing(cluster):
     groups = cluster.start()
     until(lambda: cluster.step() >= 50)
     cluster.hosts[1].link("down")
@@ -115,7 +115,7 @@ def test_a_cut_of_five_seconds_ends_nothing(cluster):
     cluster.assert_whole()
 
 
-def test_a_cut_of_a_minute_ends_both_within_the_heartbeat_and_they_go_on_from_their_checkpoint(cluster):
+def test_network_failure_of_a_minute_ends_both_processes_and_they_resume(cluster):
     groups = cluster.start()
     until(lambda: cluster.step() >= 50)
     cluster.hosts[1].link("down")
@@ -129,7 +129,7 @@ def test_a_cut_of_a_minute_ends_both_within_the_heartbeat_and_they_go_on_from_th
     cluster.assert_whole()
 
 
-def test_where_a_host_vanishes_the_other_ends_and_goes_on_with_a_new_one(cluster):
+def test_job_resumes_with_a_new_host_after_one_vanishes(cluster):
     groups = cluster.start()
     until(lambda: cluster.step() >= 50)
     begun = clock.monotonic()

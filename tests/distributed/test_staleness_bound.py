@@ -120,7 +120,7 @@ Workers.TestCase.settings = settings(
 TestWorkers = Workers.TestCase
 
 
-def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_too_old():
+def test_silent_worker_blocks_no_other_and_cannot_commit_a_stale_update():
     with FakeClock() as clock:
         gate = StalenessBound(bound=0)
         assert gate.admit("silent", 0) == (0, 0)
@@ -136,7 +136,7 @@ def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_
         assert gate.admit("silent", 0) == (1, 1), "it reads anew"
 
 
-def test_who_gives_signs_of_life_is_waited_for():
+def test_worker_with_heartbeats_is_waited_for():
     with FakeClock() as clock:
         gate = StalenessBound(bound=0)
         gate.admit("slow", 0)
@@ -155,7 +155,7 @@ def begun(bound):
     return server, epoch.ticket(0)
 
 
-def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
+def test_heartbeat_is_received_while_the_step_server_compiles():
     """Who waits at the gate looks at the clock meanwhile."""
     compiles, go_on, compiling = threading.Event(), threading.Event(), None
 
@@ -190,7 +190,7 @@ def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
 
 
 @pytest.mark.parametrize("late", ["admit", "leave"])
-def test_what_comes_late_of_a_run_that_was_given_up_does_not_end_the_next(late):
+def test_delayed_message_of_a_given_up_run_does_not_end_the_next(late):
     gate = StalenessBound(bound=0)
     assert gate.admit("a", 0, run=1) == (0, 0)
     if late == "admit":
@@ -208,7 +208,7 @@ def test_what_comes_late_of_a_run_that_was_given_up_does_not_end_the_next(late):
 
 
 @pytest.mark.parametrize("bound", [0, 2])
-def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
+def test_worker_admitted_during_a_commit_counts_that_update(bound):
     """Commits come one at a time, as to an actor; workers come to the gate in threads of their own."""
     server, ticket = begun(bound)
     commits, worst = threading.Lock(), []
