@@ -197,7 +197,7 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
         ("mlp", "adam", ["two gradients"], 1, 2),
     ],
 )
-def test_hooks_leave_the_bits_of_the_state(model, optimizer, kinds, many, parts, tmp_path):
+def test_hooks_do_not_change_the_bits_of_the_state(model, optimizer, kinds, many, parts, tmp_path):
     lean = trained(model, optimizer, parts=parts)
     assert trained(model, optimizer, kinds, str(tmp_path), many, parts) == lean
 
@@ -206,7 +206,7 @@ def test_hooks_leave_the_bits_of_the_state(model, optimizer, kinds, many, parts,
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_no_hooks_of_any_kind_change_a_bit(model, optimizer, devices, tmp_path):
+def test_no_hook_changes_a_bit_on_several_devices(model, optimizer, devices, tmp_path):
     run(devices, ["-m", MODULE, model, optimizer, tmp_path])
 
 

@@ -34,7 +34,7 @@ def by_hand(w, x, y):
     return {"accuracy": np.mean((predicted > 0) == y), "loss": np.mean((predicted - y) ** 2)}
 
 
-def test_a_collection_is_computed_in_each_step_and_in_an_evaluation():
+def test_collection_is_computed_in_each_step_and_in_an_evaluation():
     seen = []
 
     class See(hl.train.SessionRunHook):
@@ -53,7 +53,7 @@ def test_a_collection_is_computed_in_each_step_and_in_an_evaluation():
     assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
 
 
-def test_one_in_the_state_accumulates_and_begins_anew(caplog):
+def test_collection_in_the_state_accumulates_and_is_reset(caplog):
     def accumulating(state, batch):
         return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
 
@@ -67,7 +67,7 @@ def test_one_in_the_state_accumulates_and_begins_anew(caplog):
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_an_evaluation_takes_in_nothing_of_the_training():
+def test_evaluation_excludes_the_metrics_of_the_training():
     def accumulating(state, batch):
         return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
 
@@ -79,7 +79,7 @@ def test_an_evaluation_takes_in_nothing_of_the_training():
     assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
 
 
-def test_one_that_collects_values_is_left_out_with_the_reason(caplog):
+def test_collecting_metric_is_left_out_with_the_reason(caplog):
     @struct.dataclass
     class Collecting(metrics.Collection):
         loss: metrics.Average.from_output("losses")  # type: ignore[valid-type]
