@@ -49,7 +49,7 @@ def stories(draw):
 
 
 @given(story=stories())
-def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires):
+def test_scheduled_hooks_fire_like_triggers_checked_at_every_run(story, fires):
     with hl.Graph().as_default(), FakeClock() as clock:
         model = Model()
         told = {}

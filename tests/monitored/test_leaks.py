@@ -25,7 +25,7 @@ MIB_AT_MOST = 10
 MIB_A_SESSION = 0.04
 
 
-def test_many_sessions_leave_no_threads_files_graphs_and_memory():
+def test_many_sessions_leave_no_threads_files_graphs_or_memory():
     if not Path("/proc/self/fd").exists():
         pytest.skip("what a process has open is read from /proc")
     done = python.run(PROGRAM, COUNT, check=True, timeout=60 + 4 * COUNT)
@@ -40,7 +40,7 @@ def test_many_sessions_leave_no_threads_files_graphs_and_memory():
     assert grown <= MIB_AT_MOST + MIB_A_SESSION * COUNT, samples
 
 
-def test_a_session_that_is_dropped_without_being_closed_lets_go_of_its_folder_and_writer(tmp_path):
+def test_unclosed_session_releases_its_folder_and_writer(tmp_path):
     def writers():
         return [thread.name for thread in threading.enumerate() if str(tmp_path) in thread.name]
 
@@ -63,7 +63,7 @@ def test_a_session_that_is_dropped_without_being_closed_lets_go_of_its_folder_an
 
 
 @pytest.mark.parametrize("late", [False, True, 2])
-def test_what_a_hook_fetched_goes_with_its_run_and_not_with_the_next_garbage_collection(late):
+def test_values_fetched_by_a_hook_are_freed_with_their_run(late):
     size = 54321
     big = hl.op(lambda w: jnp.full(size, w))(hl.Variable(1.0, name="weight"))
     train_op = train.get_or_create_global_step().assign_add(1)

@@ -35,7 +35,7 @@ def error_called(name):
     )
 
 
-def test_the_page_lists_and_counts_all_callbacks_and_no_other_page_counts_them():
+def test_page_lists_and_counts_all_callbacks_and_no_other_page_counts_them():
     page = PAGE.read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)\(", page.partition("## The table")[0], re.MULTILINE)
     for name in listed:  # Each is enough to be a hook.
@@ -249,6 +249,6 @@ def test_every_row_of_the_table_is_true(training, clock, tmp_path, row, callback
     assert not training.graph.finalized
 
 
-def test_the_table_has_all_its_rows():
+def test_table_has_all_its_rows():
     assert len(rows()) == 65
     assert len({row[0] for row in rows()}) == 65

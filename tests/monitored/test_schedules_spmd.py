@@ -23,7 +23,7 @@ def jobs():
 
 
 @pytest.mark.parametrize(("processes", "first", "count"), list(jobs()))
-def test_all_find_the_same_and_end_on_a_signal(processes, first, count):
+def test_all_processes_agree_and_end_on_a_signal(processes, first, count):
     ended = spmd.run(JOB, first, count, 1, count=processes, timeout_secs=900)
     told = "\n".join(f"process {index}: {each.out[-300:]}\n{each.err[-3000:]}" for index, each in enumerate(ended))
     assert [each.status for each in ended] == [143] * processes, told

@@ -45,7 +45,7 @@ def seen(monkeypatch):
     return counts
 
 
-def test_the_counting_itself(seen):
+def test_counter_of_transfers_counts(seen):
     number = jnp.ones(()) * 2
     assert float(number) == 2
     assert np.asarray(jnp.ones(3)).sum() == 3
@@ -54,7 +54,7 @@ def test_the_counting_itself(seen):
     assert seen["waits"] == 1
 
 
-def test_between_triggers_only_the_latch_is_read_and_only_the_bound_is_waited_for(tmp_path, seen):
+def test_between_triggers_only_the_latch_is_read_and_only_the_throttle_waits(tmp_path, seen):
     weights = hl.Variable(lambda: jnp.ones(4), name="weights")
     loss = hl.op(lambda w: (w**2).sum(), name="loss")(weights)
     hl.summary.scalar("loss", loss)
