@@ -277,7 +277,7 @@ def check_each_step(name, target=""):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_step_is_that_of_plain_jax(name):
+def test_each_step_equals_that_of_plain_jax(name):
     check_each_step(name)
 
 
@@ -300,7 +300,7 @@ RESTORED_EACH_TIME = ("averages of losses and variables",)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in RESTORED_EACH_TIME else pytest.mark.campaign) for n in CASES]
 )
-def test_a_restored_model_goes_on_bit_equal(name, tmp_path):
+def test_restored_model_continues_bit_for_bit(name, tmp_path):
     build, _ = CASES[name]
     *_, uninterrupted = train(build, range(STEPS))
     list(train(build, range(SAVED_AT), save=str(tmp_path / "model")))

@@ -61,7 +61,7 @@ def steps(folder):
 
 
 @pytest.mark.campaign
-def test_slurm_ends_a_job_before_its_time_is_over_and_starts_it_again(folder):
+def test_slurm_ends_a_job_before_its_time_limit_and_restarts_it(folder):
     (folder / "job.sh").write_text(SLURM)
     assert "#SBATCH --signal=TERM@120\n" in SLURM
     with started(folder, ["bash", "job.sh"]) as job:
@@ -88,7 +88,7 @@ def child_of(pid):
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def test_kubernetes_evicts_a_pod_and_starts_it_again(folder):
+def test_kubernetes_evicts_a_pod_and_restarts_it(folder):
     command = first_process(json.loads(re.search(r"command: (\[.*\])", KUBERNETES)[1]))
     grace_secs = int(re.search(r"terminationGracePeriodSeconds: (\d+)", KUBERNETES)[1])
     with started(folder, command) as pod:

@@ -89,6 +89,6 @@ def trained(build, names):
 
 
 @pytest.mark.parametrize("build", [one_operation, gradients])
-def test_hooks_leave_the_bits_of_a_graph_of_ones_own(build):
+def test_hooks_do_not_change_the_bits_of_a_users_graph(build):
     lean = trained(build, [])
     assert trained(build, ["loss", "grads", "seen", "params", "histograms"]) == lean

@@ -251,7 +251,7 @@ def build(nodes: list[Node]):
 # A graph has ten nodes at most: one that fails is shown as it is. To make it smaller takes minutes of compiling.
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(graphs())
-def test_a_run_with_gradients_equals_the_interpreter(case):
+def test_run_with_gradients_equals_the_interpreter(case):
     nodes, runs = case
     with hl.Graph().as_default():
         _, tensors = build(nodes)
