@@ -218,7 +218,7 @@ def described(parameter):
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_a_call_is_as_documented_and_what_hookline_adds_stands_behind_or_is_given_by_name(name):
+def test_signature_is_the_documented_one_plus_trailing_or_keyword_arguments(name):
     names = {"USE_DEFAULT": Sentinel.USE_DEFAULT, "inf": math.inf}
     documented = parameters(eval(f"lambda {DOCUMENTED[name][1:-1]}: None", names))
     ours = parameters(functools.reduce(getattr, name.split("."), hookline))
