@@ -11,7 +11,7 @@ from hookline import errors
 from hookline.distributed import ParameterServer
 
 
-def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that_was_given_it():
+def test_index_out_of_bounds_is_an_error_in_the_session_of_its_worker():
     transport = DirectTransport([ParameterServer() for _ in range(2)])
     places = tf.placeholder(tf.int32, [2])
     table = tf.get_variable("table", [5], initializer=tf.zeros_initializer())

@@ -22,7 +22,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_what_is_drawn_has_its_mean_and_spread_is_new_in_each_run_and_follows_the_seed(name):
+def test_random_values_have_mean_and_spread_differ_by_run_and_follow_the_seed(name):
     draw, mean, spread = DRAWN[name]
     found = []
     for _ in range(2):

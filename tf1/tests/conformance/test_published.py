@@ -27,11 +27,11 @@ SCENARIOS = [each for each in all_scenarios([SUITE]) if each.id.startswith(("v1.
     "scenario",
     [pytest.param(each, id=each.id, marks=pytest.mark.campaign if each.id in ALIKE else ()) for each in SCENARIOS],
 )
-def test_a_published_hook_does_what_it_does_on_tensorflow(scenario):
+def test_published_hook_acts_as_on_tensorflow(scenario):
     record = play(scenario, on_hookline.system, on_hookline.LOGGER)
 
     assert disagreements(scenario.id, {"values": RECORDED[scenario.id]}, record, LISTED) == []
 
 
-def test_all_that_was_recorded_is_played():
+def test_all_recorded_scenarios_are_played():
     assert RECORDED.keys() == {each.id for each in SCENARIOS}
