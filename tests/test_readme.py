@@ -35,9 +35,7 @@ def warnings(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("code", "folder", "shown_on"), [(EXAMPLE, "step", "stderr"), (OF_GRAPH, "line", "stdout")], ids=["step", "graph"]
 )
-def test_example_trains_resumes_and_logs_a_start_without_a_step_left(
-    code, folder, shown_on, tmp_path, environment
-):
+def test_example_trains_resumes_and_logs_a_start_without_a_step_left(code, folder, shown_on, tmp_path, environment):
     first = run(code, tmp_path, environment())
     again = run(code, tmp_path, environment())
     further = run(code.replace("last_step=300", "last_step=400"), tmp_path, environment())

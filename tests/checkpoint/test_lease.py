@@ -416,9 +416,7 @@ def test_lease_taken_by_another_process_is_not_acquired_again(process, session, 
 
 
 @pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.campaign)])
-def test_checkpoint_saved_by_another_during_a_change_is_not_adopted(
-    process, session, tmp_path, locks, monkeypatch
-):
+def test_checkpoint_saved_by_another_during_a_change_is_not_adopted(process, session, tmp_path, locks, monkeypatch):
     if not locks:
         monkeypatch.setattr(lease, "try_lock", lambda descriptor: False)
     saver, other = Saver(), process(wait=0, **({} if locks else {"beat": 0.2}))

@@ -369,9 +369,7 @@ def left_as_a_file(place: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
 @pytest.mark.parametrize("again", [True, False])
-def test_checkpoint_remains_are_named_to_readers_and_replaced_by_a_save(
-    path, damage, again, caplog, sess
-):
+def test_checkpoint_remains_are_named_to_readers_and_replaced_by_a_save(path, damage, again, caplog, sess):
     saver, place = Saver(), pathlib.Path(path + "-2")
     for step in (1, 2):
         saver.save(sess, path, step)
@@ -746,9 +744,7 @@ def test_pending_removals_of_a_killed_process_are_done_by_the_next(path, logdir,
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3", "model.ckpt-4"]
 
 
-def test_old_checkpoints_that_cannot_be_removed_delay_no_save(
-    path, logdir, monkeypatch, caplog
-):
+def test_old_checkpoints_that_cannot_be_removed_delay_no_save(path, logdir, monkeypatch, caplog):
     def busy(old):
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old)
 

@@ -159,9 +159,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(("chief", "status"), [("143", 137), ("1", 1)])
-def test_status_is_of_a_killed_task_or_a_failed_chief(
-    no_ray, script, capsys, tmp_path, chief, status
-):
+def test_status_is_of_a_killed_task_or_a_failed_chief(no_ray, script, capsys, tmp_path, chief, status):
     when(tmp_path / "ready", signal.SIGTERM, 0.3)
     assert run("--workers", "2", "--grace", "0.5", script(ASKED), chief) == status
     assert "hookline launch: worker 0 was ended by SIGKILL." in capsys.readouterr().err

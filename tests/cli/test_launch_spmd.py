@@ -135,9 +135,7 @@ def test_process_that_leaves_on_a_signal_is_not_restarted(plain, script, capsys)
 
 
 @pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.campaign), 2])
-def test_first_failure_not_caused_by_jax_is_named(
-    plain, script, capsys, monkeypatch, tmp_path, first
-):
+def test_first_failure_not_caused_by_jax_is_named(plain, script, capsys, monkeypatch, tmp_path, first):
     monkeypatch.setattr(in_step, "_POLL_SECS", 3.0)
     gone = tmp_path / "gone"
     text = (
@@ -216,9 +214,7 @@ sys.exit(143)
 @pytest.mark.parametrize(
     ("own", "status"), [("143", 137), ("1", 1), pytest.param("75", 137, marks=pytest.mark.campaign)]
 )
-def test_status_is_of_a_process_killed_or_failed_on_the_signal(
-    plain, script, capsys, tmp_path, own, status
-):
+def test_status_is_of_a_process_killed_or_failed_on_the_signal(plain, script, capsys, tmp_path, own, status):
     when(tmp_path / "ready1", signal.SIGTERM, 0.3)
     assert run("--grace", "0.5", script(DEAF), own) == status
     assert "hookline launch: process 1 was ended by SIGKILL.\n" in capsys.readouterr().err
@@ -455,9 +451,7 @@ print("ended", attempt, int(total), sum(int(batch.sum()) for batch, _ in zip(ite
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.campaign)])
-def test_often_killed_job_ends_with_the_numbers_of_an_uninterrupted_one(
-    script, capsys, tmp_path, monkeypatch, kills
-):
+def test_often_killed_job_ends_with_the_numbers_of_an_uninterrupted_one(script, capsys, tmp_path, monkeypatch, kills):
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
     logdir = tmp_path / "run"
     logdir.mkdir()

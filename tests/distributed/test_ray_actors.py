@@ -79,9 +79,7 @@ def test_updates_of_any_pytree_reach_the_servers(actors, make):
 
 
 @pytest.mark.parametrize("over_ray", [True, pytest.param(False, marks=pytest.mark.campaign)])
-def test_chief_chooses_whether_servers_listen_and_training_equals_local_training(
-    ray_cluster, job, options, over_ray
-):
+def test_chief_chooses_whether_servers_listen_and_training_equals_local_training(ray_cluster, job, options, over_ray):
     options = ClusterOptions(token_path=options.token_path, over_ray=over_ray, placement={"left": 0, "right": 1})
     same(trained(Cluster(ray_cluster.address, num_servers=2, job=job, options=options)), trained(""))
 

@@ -75,9 +75,7 @@ def trained(directory, trigger: Trigger, last_step: int, steps_per_run: int = 1)
         pytest.param(every(1000), every(20), 270, [260], id="one that never fired"),
     ],
 )
-def test_resumed_training_fires_on_the_grid_of_the_new_trigger(
-    tmp_path, before, after, last, fired, steps_per_run
-):
+def test_resumed_training_fires_on_the_grid_of_the_new_trigger(tmp_path, before, after, last, fired, steps_per_run):
     trained(tmp_path, before.clone(), 250)
     assert trained(tmp_path, after.clone(), last, steps_per_run).steps == fired
 

@@ -155,9 +155,7 @@ def test_recovery_to_an_earlier_step_writes_start_again_and_keeps_the_phase(mode
 
 
 @pytest.mark.parametrize("restored_step", [0, 5, 10, 15, 20, 25])
-def test_runs_of_several_steps_are_written_on_the_grid_after_a_recovery(
-    model, merged, tmp_path, restored_step
-):
+def test_runs_of_several_steps_are_written_on_the_grid_after_a_recovery(model, merged, tmp_path, restored_step):
     hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=merged)
     session, lose = model.session_to_lose(hook, restored_step=restored_step)
     with session:

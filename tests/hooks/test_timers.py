@@ -182,9 +182,7 @@ def test_rewound_step_timer_equals_the_timer_at_that_step(every, start, gain, ra
 
 
 @given(every=st.integers(1, 9), back_and_forth=st.lists(st.integers(-30, 10), max_size=60))
-def test_elapsed_steps_are_never_negative_and_firings_never_overdue(
-    every, back_and_forth
-):
+def test_elapsed_steps_are_never_negative_and_firings_never_overdue(every, back_and_forth):
     timer, step = SecondOrStepTimer(every_steps=every), 0
     for move in back_and_forth:
         step = max(0, step + move)

@@ -82,9 +82,7 @@ def test_best_checkpoint_survives_a_change_of_evaluations(tmp_path, hooks):
 @pytest.mark.parametrize(
     ("hook", "new_best"), [(lambda: val("renamed"), 9), (lambda: val(mode="min"), 12)], ids=["a new name", "a new mode"]
 )
-def test_reset_evaluation_keeps_the_earlier_best_checkpoint_with_a_warning(
-    tmp_path, caplog, hook, new_best
-):
+def test_reset_evaluation_keeps_the_earlier_best_checkpoint_with_a_warning(tmp_path, caplog, hook, new_best):
     trained(tmp_path, 6, val())
     assert {4, new_best, 11, 12} <= set(trained(tmp_path, 12, hook()))
     (told,) = [record for record in caplog.records if "stays for good" in record.getMessage()]

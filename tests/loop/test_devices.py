@@ -132,9 +132,7 @@ def test_unchanged_devices_are_not_logged(resumed):
         pytest.param("parallel", 1, "1 device (cpu:0)", marks=pytest.mark.campaign),
     ],
 )
-def test_fewer_devices_give_a_warning_and_the_right_result(
-    kind, devices, now, directory, came_of, environment
-):
+def test_fewer_devices_give_a_warning_and_the_right_result(kind, devices, now, directory, came_of, environment):
     whole, _ = came_of(f"{kind}:whole:6")
     results, log = train(devices, directory, f"{kind}:fewer:6", env=environment())
     found = results[f"{kind}:fewer:6"]

@@ -487,9 +487,7 @@ def test_text_and_objects_are_refused_with_the_reason():
     ("kills", "sources"),
     [(1, ["arrays"]), pytest.param(12, ["arrays", "generators"], marks=pytest.mark.campaign)],
 )
-def test_job_killed_and_restarted_with_other_steps_per_run_ends_the_same(
-    kills, sources, tmp_path, environment
-):
+def test_job_killed_and_restarted_with_other_steps_per_run_ends_the_same(kills, sources, tmp_path, environment):
     command = ["-m", "tests.loop.killed_steps", str(tmp_path), str(kills), *sources]
     done = python.run(*command, cwd=Path(__file__).parents[2], env=environment(), check=True)
     whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]

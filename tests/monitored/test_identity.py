@@ -117,9 +117,7 @@ def test_hook_is_identified_by_state_key_name_or_class_also_when_wrapped(tmp_pat
         ((train.NanTensorHook("loss", on_nan="skip"), train.NanTensorHook("loss:0", on_nan="skip")), r"loss:0, skip"),
     ],
 )
-def test_indistinguishable_hooks_with_a_state_are_refused_at_creation(
-    hooks, message
-):
+def test_indistinguishable_hooks_with_a_state_are_refused_at_creation(hooks, message):
     with hl.Graph().as_default():
         train.get_or_create_global_step()
         with pytest.raises(ValueError, match=message):
@@ -220,9 +218,7 @@ def test_unclaimed_state_is_logged_once_also_over_recoveries(tmp_path, caplog):
     assert trained(tmp_path, 6, Counts("a"))[0].count == 4
 
 
-def test_equal_hooks_with_equal_triggers_restore_phases_by_index(
-    tmp_path, caplog
-):
+def test_equal_hooks_with_equal_triggers_restore_phases_by_index(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     first = trained(tmp_path, 5, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     assert [hook.steps for hook in first] == [[1, 5], [1, 4]]

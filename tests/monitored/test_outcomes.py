@@ -55,9 +55,7 @@ def test_end_of_input_is_raised_without_a_with_block(training, recorder, events,
         (SingularMonitoredSession, AbortedError(None, None, "bad record")),  # It does not recover.
     ],
 )
-def test_other_error_of_a_run_is_raised_unchanged_without_end(
-    training, recorder, events, kind, error
-):
+def test_other_error_of_a_run_is_raised_unchanged_without_end(training, recorder, events, kind, error):
     training.faults.append(error)
     with pytest.raises(type(error), match="bad record") as caught, kind(hooks=[recorder("a"), recorder("b")]) as sess:
         sess.run(training.train_op)

@@ -133,9 +133,7 @@ def test_damaged_state_file_is_logged(model, tmp_path, caplog):
 @pytest.mark.parametrize(
     "damage", ["data", "manifest", pytest.param("manifest and state file", marks=pytest.mark.campaign)]
 )
-def test_broken_newest_checkpoint_is_an_error_or_moved_aside(
-    model, tmp_path, caplog, damage
-):
+def test_broken_newest_checkpoint_is_an_error_or_moved_aside(model, tmp_path, caplog, damage):
     trained(model, tmp_path)
     broken = tmp_path / "model.ckpt-25"
     if damage == "data":

@@ -138,9 +138,7 @@ def test_trigger_without_a_callback_is_logged_once(fetches, training, caplog):
     [("nope:0", KeyError, "nope"), ({"a": ["nope"]}, KeyError, "nope"), (7, TypeError, "got 7")],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_declared_fetches_missing_in_the_graph_are_refused_before_any_run(
-    fetches, kind, what, late, train_op, fires
-):
+def test_declared_fetches_missing_in_the_graph_are_refused_before_any_run(fetches, kind, what, late, train_op, fires):
     with pytest.raises(kind, match=f"The hook Fires asked for something that is not in the graph: .*{what}"):
         train.MonitoredSession(hooks=[fires(train.every(1000), fetches=fetches, late=late)])
 
@@ -243,9 +241,7 @@ class RunsRaw(train.SessionRunHook):
 
 
 @pytest.mark.parametrize(("fetches", "steps"), [(None, [10, 20, 30]), ("global_step:0", [12, 22, 32])])
-def test_step_moved_in_before_run_counts_in_the_same_run_without_fetches(
-    fetches, steps, train_op, fires
-):
+def test_step_moved_in_before_run_counts_in_the_same_run_without_fetches(fetches, steps, train_op, fires):
     hook = fires(train.every(10), fetches=fetches)
     with train.MonitoredSession(hooks=[RunsRaw(train_op), hook]) as session:
         run(session, train_op, 16)

@@ -164,9 +164,7 @@ HOOK = st.tuples(
     steps_per_run=st.sampled_from([1, 1, 4, 16]),
     last_step=st.integers(1, 52),
 )
-def test_other_hooks_and_steps_per_run_do_not_change_when_a_hook_fires(
-    hooks, gain, steps_per_run, last_step, fires
-):
+def test_other_hooks_and_steps_per_run_do_not_change_when_a_hook_fires(hooks, gain, steps_per_run, last_step, fires):
     def steps_of(hooks, steps_per_run):
         with hl.Graph().as_default(), FakeClock():
             weight = hl.Variable(1.0, name="weight")

@@ -122,9 +122,7 @@ def test_summary_directory_alone_saves_no_checkpoints(built, tmp_path):
     ],
     ids=str,
 )
-def test_defaults_apply_only_without_a_given_cadence(
-    built, tmp_path, arguments, summary_cadence, checkpoint_cadence
-):
+def test_defaults_apply_only_without_a_given_cadence(built, tmp_path, arguments, summary_cadence, checkpoint_cadence):
     hooks = {type(hook): hook for hook in built(checkpoint_dir=str(tmp_path), **arguments)["hooks"]}
     for kind, expected in ((SummarySaverHook, summary_cadence), (CheckpointSaverHook, checkpoint_cadence)):
         assert (kind in hooks) == (expected is not None)

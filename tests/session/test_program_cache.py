@@ -344,9 +344,7 @@ def test_counter_changed_by_the_device_is_read_back(sess):
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
-def test_step_known_only_to_the_device_is_logged_once_and_read_if_hooks_need_it(
-    sess, caplog, by_steps
-):
+def test_step_known_only_to_the_device_is_logged_once_and_read_if_hooks_need_it(sess, caplog, by_steps):
     step = hl.train.get_or_create_global_step()
     bump = step.assign(hl.op(lambda s: s + 1)(step))
     caplog.clear()

@@ -168,7 +168,9 @@ def test_run_metadata_is_written_as_text_or_as_a_message(tmp_path: Path, accumul
     assert accumulator.Tags()["run_metadata"] == ["second"]
 
 
-def test_one_writer_serves_a_directory_under_any_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
+def test_one_writer_serves_a_directory_under_any_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps
+):
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
@@ -241,9 +243,7 @@ def test_graph_may_be_given_at_construction(tmp_path: Path, accumulate: Accumula
         writer.add_graph(5)  # type: ignore[arg-type]
 
 
-def test_files_of_one_instant_sort_in_order_of_creation(
-    tmp_path: Path, steps: Steps, python: Callable[..., Any]
-):
+def test_files_of_one_instant_sort_in_order_of_creation(tmp_path: Path, steps: Steps, python: Callable[..., Any]):
     program = """
         import os, sys
         from hookline.summary import FileWriter

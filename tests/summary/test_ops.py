@@ -51,9 +51,7 @@ def test_tensorboard_shows_a_training_graph(tmp_path: Path, accumulate: Accumula
     assert seen.Tensors("train/note")[0].tensor_proto.string_val == [b"warm-up over"]
 
 
-def test_graph_page_shows_operations_inputs_and_control_inputs(
-    tmp_path: Path, accumulate: Accumulate, graph: hl.Graph
-):
+def test_graph_page_shows_operations_inputs_and_control_inputs(tmp_path: Path, accumulate: Accumulate, graph: hl.Graph):
     x = hl.constant({"a": 1.0}, name="x")
     with hl.name_scope("scope"), hl.control_dependencies([hl.no_op(name="before")]):
         hl.op(lambda a, b: a + b, name="sum")(x["a"], x["a"])
