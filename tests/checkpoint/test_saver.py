@@ -777,7 +777,7 @@ def test_missing_orbax_file_is_retried_and_a_mistake_is_not(path, failure, attem
     assert caplog.text.count(" follows in ") == attempts - 1
 
 
-def test_best_is_recorded_by_the_next_save_if_the_state_file_is_read_only(path, logdir, monkeypatch, caplog):
+def test_best_is_recorded_by_the_next_save_if_the_state_file_cannot_be_written(path, logdir, monkeypatch, caplog):
     hl.Variable(1.0, name="w")
     with started() as sess, FakeClock() as clock:
         saver, begun = Saver(), clock.monotonic()

@@ -451,7 +451,7 @@ def test_wrong_cadences_are_refused(arguments, said):
         train.evaluate_repeatedly("runs/a", **arguments)
 
 
-def test_iterator_waits_for_another_checkpoint(trainer, tmp_path):
+def test_wait_for_new_checkpoint_returns_the_next_checkpoint(trainer, tmp_path):
     with FakeClock() as clock:
         assert train.wait_for_new_checkpoint(str(tmp_path / "absent"), timeout=3) is None
         assert clock.monotonic() >= 3

@@ -64,7 +64,7 @@ def test_server_has_the_target_of_a_remote_task():
     ]
 
 
-def test_local_server_has_its_target():
+def test_local_server_has_an_empty_target_and_wrong_tasks_are_refused():
     assert Server.create_local_server().target == ""
     with pytest.raises(NotImplementedError, match="ps tasks"):
         _ = Server({"worker": ["a:1", "b:1"]}, "worker", 0).target

@@ -261,7 +261,7 @@ def test_slice_with_a_computed_begin_is_checked_in_the_run(begin, sess):
 
 @every
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
-def test_integer_divisions_agree(dtype, how):
+def test_integer_division_gives_the_expected_results(dtype, how):
     ways = [*((divide, [3, 1, 2]) for divide in QUOTIENTS), *((divide, [1, 0, 1]) for divide in REMAINDERS)]
     check(how, *((divide, [[7, 5, 5], [2, 5, 2]], [dtype, dtype], dtype, expected) for divide, expected in ways))
 

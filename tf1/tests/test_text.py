@@ -245,7 +245,7 @@ def test_unsupported_text_operations_are_refused():
         tf.decode_csv("a", [[""]], field_delim="")
 
 
-def test_numbers_are_formatted_in_their_shape(sess):
+def test_ones_like_and_zeros_like_of_text_give_numbers(sess):
     words = tf.constant([[b"a"], [b"b"]])
 
     assert plain(sess.run(tf.ones_like(words, tf.float32))) == [[1.0], [1.0]]
