@@ -226,7 +226,7 @@ def test_changed_record_gives_a_hookline_error_or_the_value(folder, count, capsy
     assert outcomes == {"fine", "refused"}
 
 
-def test_link_among_old_checkpoints_is_removed_without_its_target(tmp_path):
+def test_link_among_old_checkpoints_leaves_nothing_behind_and_its_target_intact(tmp_path):
     folder, beyond = tmp_path / "logs", tmp_path / "beyond"
     with hl.Graph().as_default():
         hl.Variable(1.0, name="w")

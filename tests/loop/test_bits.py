@@ -206,7 +206,7 @@ def test_hooks_do_not_change_the_bits_of_the_state(model, optimizer, kinds, many
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_no_hook_changes_a_bit_on_several_devices(model, optimizer, devices, tmp_path):
+def test_no_hook_changes_a_bit_in_a_new_process(model, optimizer, devices, tmp_path):
     run(devices, ["-m", MODULE, model, optimizer, tmp_path])
 
 
