@@ -1,4 +1,4 @@
-"""Wrong arguments of hooks, sessions and savers: one sentence each that says who, what was wrong, and what to give."""
+"""Wrong arguments of hooks, sessions and savers: one sentence each with the name, the mistake and the remedy."""
 
 from __future__ import annotations
 

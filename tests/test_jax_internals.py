@@ -14,7 +14,7 @@ from jaxlib import _jax
 
 import hookline
 
-# The module that holds what is private in JAX.
+# The module for private names of JAX.
 from hookline import jax_internals
 
 RENAMED = "JAX has renamed {}: see hookline/jax_internals.py"

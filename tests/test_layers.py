@@ -35,7 +35,7 @@ LAYERS = [
 ]
 FACADES = {"__init__", "extend", "train"}
 
-# What a program pays for only when it uses the part that needs it.
+# Modules that a program loads only with the part that needs them.
 NOT_LOADED_WITH_HOOKLINE = ["orbax", "tensorboard", "tensorflow", "flax", "equinox", "grain", "ray", "rich", "sklearn"]
 
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -67,7 +67,7 @@ def imported_names(tree: ast.AST) -> frozenset[str]:
 
 @functools.cache
 def attributes(module: str) -> set[str]:
-    """What stands behind a dot anywhere in a module."""
+    """Returns the names after a dot anywhere in a module."""
     return {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
 
 
@@ -87,7 +87,7 @@ def test_every_module_has_a_layer():
 
 
 def test_folders_are_small_with_unique_module_names_and_docstrings():
-    """At most a dozen rooms or so, of which each has its own name, and a docstring that says what is where."""
+    """Folders have at most 14 modules with unique names, and a docstring that lists them."""
     folders = {}
     for name, path in MODULES.items():
         folders.setdefault(path.parent, []).append(name)
@@ -101,7 +101,7 @@ def test_folders_are_small_with_unique_module_names_and_docstrings():
 
 
 def test_init_docstrings_name_existing_modules():
-    """Where an `__init__` has nothing but its docstring, what stands in backticks there is a module beside it."""
+    """In an `__init__` with only a docstring, names in backticks are modules beside it."""
     missing = {}
     for folder in {path.parent for path in MODULES.values()}:
         tree = tree_of_path(folder)

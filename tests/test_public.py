@@ -1,4 +1,4 @@
-"""The public modules and names: docs/public.md lists them, they exist, and users are shown no others."""
+"""The public modules and names: docs/public.md lists them, they exist, and the docs show no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names_of(module: str) -> set[str]:
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Yields the place and the code of each example that a user reads."""
+    """Yields the place and the code of each example in the docs."""
     for page in PAGES:
         for code in re.findall(
             r"^```python[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
@@ -49,7 +49,7 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def used_names(code: str) -> set[str]:
-    """Returns the dotted names of hookline in a piece of code: what it imports, and chains of attributes of that."""
+    """Returns the dotted names of hookline in a piece of code: imports, and chains of their attributes."""
     used, homes = set(), {}
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -99,5 +99,5 @@ def test_examples_use_only_public_names():
 def test_pages_name_no_private_module():
     private = {module.name for module in pkgutil.iter_modules(hookline.__path__)} - hookline._MODULES
     named = {page.name: set(re.findall(r"\bhookline\.(\w+)", page.read_text(encoding="utf-8"))) for page in PAGES}
-    named.pop("public.md")  # Names some as examples of what is private.
+    named.pop("public.md")  # Names some as examples of private modules.
     assert {page: names & private for page, names in named.items() if names & private} == {}

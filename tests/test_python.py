@@ -1,4 +1,4 @@
-"""Processes of the fork server are what an interpreter of its own would be."""
+"""Processes of the fork server behave like a new interpreter."""
 
 from __future__ import annotations
 

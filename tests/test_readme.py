@@ -1,4 +1,4 @@
-"""The README's example runs as it stands, however it is started, and prints what the README shows."""
+"""The README's example runs unchanged, however it is started, and prints the shown output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make test` has XLA compile quickly; what depends on how it rounds is compiled as for users, in a process beside."""
+"""`make test` makes XLA compile quickly; another process compiles tests of rounding as for users."""
 
 import os
 from pathlib import Path

@@ -17,7 +17,7 @@ class Sentinel(enum.Enum):
 
 
 # As in TF 2.21 (`tf.compat.v1`), without the arguments that hookline does not take, and those that it adds. After a `*`
-# stands what is taken by name only: at its place TF has, or had, another argument.
+# are arguments by name only: TF has, or had, another argument at their position.
 DOCUMENTED = {
     # Hooks
     "train.SessionRunHook.after_create_session": "(session, coord)",

@@ -1,4 +1,4 @@
-"""The version that the package says it has."""
+"""The version of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The docs say of many processes in step what their protocol does: messages are counted, and seconds simulated."""
+"""The figures in the docs for many SPMD processes: messages are counted, and seconds simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scale():
 
 
 def rows():
-    """The rows of the table: what is done, by how many, and the numbers."""
+    """Returns the rows of the table: the action, the number of processes, and the figures."""
     name, found = "", []
     for line in re.findall(r"^\|(.*\|.*\|.*\|.*\|.*)\|$", PAGE, re.MULTILINE):
         first, *numbers = [cell.strip().replace(",", "") for cell in line.split("|")]

@@ -1,4 +1,4 @@
-"""What the benchmarks say of their own noise."""
+"""The error bars of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/distributed.md holds what its model says, and the sentences below it what the table says."""
+"""The table of docs/distributed.md agrees with its model, and the sentences below it with the table."""
 
 from __future__ import annotations
 

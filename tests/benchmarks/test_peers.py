@@ -1,4 +1,4 @@
-"""The comparison with other libraries: its lines are as many as its page says, and hookline's program does the job."""
+"""The comparison with other libraries: the lines of code on its page are right, and hookline's program trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the table of docs/design.md counts."""
+"""The counts in the table of docs/design.md."""
 
 from __future__ import annotations
 

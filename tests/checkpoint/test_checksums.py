@@ -1,4 +1,4 @@
-"""What was saved is what is restored: a checkpoint that was changed on the disk is refused."""
+"""A checkpoint that was changed on the disk is refused, so a restore gives the saved bits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def saved(tmp_path):
-    """Returns a session, a saver and the path of what it has saved."""
+    """Returns a session, a saver and the path of its checkpoint."""
     hl.Variable(np.linspace(1, 2, SIZE, dtype=np.float32), name="dense/kernel")
     hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="opt_state")
     session = hl.Session()

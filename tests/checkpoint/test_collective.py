@@ -1,4 +1,4 @@
-"""What processes in step do together has one outcome in all of them."""
+"""A collective action of SPMD processes has one outcome in all of them."""
 
 import threading
 
@@ -13,7 +13,7 @@ COUNT = 3
 
 
 def in_all(act):
-    """Returns what a function comes to in each of some processes: what it returns, or the error that it raises."""
+    """Returns the result of a function, or its error, in each of several processes."""
     board, outcomes = MemoryKeyValueStore(), [None] * COUNT
 
     def work(index):

@@ -1,4 +1,4 @@
-"""Whatever lies in a folder of checkpoints: errors of hookline that say what and where, and no hang."""
+"""Hostile files in a folder of checkpoints give errors of hookline that name the file and the problem, and no hang."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hookline.cli import main
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    """Interrupts what waits for a FIFO's other end."""
+    """Interrupts a wait for a FIFO's other end."""
 
     def interrupt(*_):
         raise AssertionError("it hangs")

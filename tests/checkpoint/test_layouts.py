@@ -1,4 +1,4 @@
-"""What was saved from some devices is restored onto others, straight into its place."""
+"""Values saved from some devices are restored onto others, directly with their new sharding."""
 
 from __future__ import annotations
 

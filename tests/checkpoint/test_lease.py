@@ -24,7 +24,7 @@ from hookline.errors import FailedPreconditionError, InvalidArgumentError
 from hookline.testing import FakeClock
 from hookline.train import Saver
 
-# A process that saves when it is told to, and says how that went.
+# A process that saves on request, and reports the result.
 SAVES = """
 import logging, os, sys
 import hookline as hl
@@ -308,7 +308,7 @@ def tidied(directory):
 
 
 def replaced(directory):
-    """Puts a copy of a directory in its place."""
+    """Replaces a directory by a copy."""
     original = directory.rename(directory.with_name("original"))
     shutil.copytree(original, directory)
 
@@ -331,7 +331,7 @@ def test_lease_with_removed_files_is_lost_if_there_are_checkpoints(process, sess
             saver.save(session, str(directory / "model.ckpt"), step)
         assert str(caught.value) == NOBODY.format(directory, ".hookline-lock", ".hookline-owner")
     assert names_in(directory) == ["checkpoint", "model.ckpt-1"]
-    # The copy names this process, which lives: who comes now waits for it.
+    # The copy names this process, which is alive: the next process waits for it.
     assert other.save(8).startswith("saved") == (happens is tidied)
 
 

@@ -30,7 +30,7 @@ class Training:
         self.saver = Saver(max_to_keep=0)
 
     def saves(self, *steps, at, after=None):
-        """Saves these steps, one second apart, in a session that has restored a step or begins anew."""
+        """Saves at these steps, one second apart, in a session with a restored step or from the beginning."""
         with hl.Session() as session, FakeClock(start=float(at)) as clock:
             if after is None:
                 session.run(hl.global_variables_initializer())
@@ -186,7 +186,7 @@ def test_clean_removes_nothing_while_the_newest_is_uncertain(training, tmp_path,
 
 @given(st.lists(st.tuples(st.integers(-1, 30), st.booleans(), st.integers(0, 9)), min_size=1, max_size=20), st.data())
 def test_chosen_lineage_is_the_ancestry_of_its_newest_checkpoint(restores, data):
-    """A history of saves, each after the one before it, or after a restore of any earlier one, or anew."""
+    """A history of saves, each after the one before it, after a restore of any earlier one, or from the beginning."""
     saved: list[tuple[Lineage, int | None]] = []  # Each with its parent.
     for number, (after, anew, _) in enumerate(restores):
         session = ((f"s{number}", 1),)

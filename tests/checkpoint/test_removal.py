@@ -49,7 +49,7 @@ def trained(folder: Path, last_step: int, **options: object) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
-    """Returns all files below a folder with what they hold, and links with where they lead."""
+    """Returns all files below a folder with their contents, and links with their targets."""
     found: dict[str, bytes | str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
@@ -61,7 +61,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
-    """Makes a run with two checkpoints, another run beside it, and files of a person in both places."""
+    """Makes a run with two checkpoints, another run beside it, and a user's files in both folders."""
     trained(tmp_path / "run", 2)
     trained(tmp_path / "other", 2)
     for folder in (tmp_path / "precious", tmp_path / "outside", tmp_path / "run" / "results"):
@@ -142,7 +142,7 @@ def test_a_saver_of_two_folders_lists_only_the_present_one(tmp_path):
             assert state["all_model_checkpoint_paths"] == ["model.ckpt-6"]
             shutil.copytree(tmp_path / "phase1", tmp_path / "copies" / "phase1")
             shutil.copytree(tmp_path / "phase2", tmp_path / "copies" / "phase2")
-            # What it wrote itself in this process it may still remove.
+            # It may still remove its own files of this process.
             saver.save(sess, str(tmp_path / "phase2" / "model.ckpt"), 7)
             assert not (tmp_path / "phase1" / "model.ckpt-5").exists()
     trained(tmp_path / "copies" / "phase2", 12)

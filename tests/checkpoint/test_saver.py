@@ -61,7 +61,7 @@ def sess() -> Iterator[hl.Session]:
 
 
 def names_in(directory) -> list[str]:
-    """All but what says whose directory it is."""
+    """Returns all names but the owner file's."""
     return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
 
 
@@ -392,7 +392,7 @@ def test_checkpoint_remains_are_named_to_readers_and_replaced_by_a_save(path, da
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
 @pytest.mark.parametrize("step", [1, 2])
 def test_remains_at_the_path_of_a_complete_checkpoint_are_moved(path, damage, step, caplog, sess):
-    """A process was killed before the last of its renames, and somebody has put something in that place."""
+    """A process was killed before the last of its renames, and something else was put at that path."""
     place = pathlib.Path(path + "-1")
     Saver().save(sess, path, 1)
     shutil.copytree(place, f"{place}.hookline-saving")
@@ -686,7 +686,7 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 class Freeing(logging.Handler):
-    """Makes room when a line of the log says that the save is tried again for the second time."""
+    """Frees disk space when a log line announces the second retry of the save."""
 
     def __init__(self, filler):
         super().__init__()
@@ -826,7 +826,7 @@ def test_a_failed_save_does_not_keep_the_values_alive(path):
     before = sum(array.nbytes for array in jax.live_arrays())
     with small_files(), pytest.raises(errors.ResourceExhaustedError) as caught:
         saver.save(sess, path, 2)
-    for _ in range(200):  # Threads of Orbax come to their ends one after the other.
+    for _ in range(200):  # Orbax's threads end one after the other.
         gc.collect()
         if sum(array.nbytes for array in jax.live_arrays()) <= before:
             break

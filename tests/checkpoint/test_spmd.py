@@ -1,4 +1,4 @@
-"""Checkpoints of processes in step: real processes, of which one is the case of one."""
+"""Checkpoints of SPMD processes, which are real; one process is a special case."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Results = list[dict[str, Any]]
 
 
 def results(folder: pathlib.Path, *names: str, count: int = 2, devices: int = 2) -> Results:
-    """Runs scenarios in so many processes; returns of each process what they have returned, by name."""
+    """Runs scenarios in several processes; returns for each process the results by name."""
     environment = on_devices(devices)
     ended = spmd.run(JOB, ",".join(names), folder, count=count, environment=environment, timeout_secs=150)
     assert [each.status for each in ended] == [0] * count, "\n".join(each.err[-3000:] for each in ended)
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def found(folder: pathlib.Path) -> Results:
-    """What all scenarios return in two processes."""
+    """The results of all scenarios in two processes."""
     give_back = lease.acquire_lease(str(folder / "of-2" / "another_has_the_directory"))
     try:
         return results(folder / "of-2", *IN_ORDER)
@@ -55,7 +55,7 @@ def found(folder: pathlib.Path) -> Results:
 
 @pytest.fixture(scope="module")
 def across(folder: pathlib.Path, found: Results) -> dict[str, Results]:
-    """What other numbers of processes restore of what each has saved."""
+    """The values that other numbers of processes restore from the saves of each."""
     one = results(folder / "of-1", "saves", "restores_all", count=1)
     four = results(folder / "of-4", "saves", "restores_all", count=4, devices=1)
     return {"one": one, "four": four, "two": results(folder / "of-2", "restores_all")}

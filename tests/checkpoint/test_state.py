@@ -15,7 +15,7 @@ from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
 
 
 def names_in(directory) -> list[str]:
-    """All but what says whose directory it is."""
+    """Returns all names but the owner file's."""
     return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
 
 
@@ -80,7 +80,7 @@ def test_checkpoint_missing_in_the_state_file_counts(directory):
     state = get_checkpoint_state(str(directory))
     assert state is not None
     assert state.model_checkpoint_path == str(directory / "model.ckpt-40")
-    # Another session has saved it, which began anew: the others are none of its own, and nobody removes them.
+    # Saved by another session from the beginning: the others are not its own, so they are kept.
     assert state.all_model_checkpoint_paths == (str(directory / "model.ckpt-40"),)
 
 

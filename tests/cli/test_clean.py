@@ -1,4 +1,4 @@
-"""`hookline clean`: what goes, what stays, and when nothing may go."""
+"""`hookline clean`: which checkpoints are removed, which are kept, and when none may be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a process: its help, how soon it is there, pipes, Ctrl-C, completion, and what it lacks."""
+"""The command as a process: its help, start time, pipes, Ctrl-C, completion, and missing extras."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.terminal import Terminal
 
 from hookline.cli import main
 
-# What the examples of its help parse to.
+# The parsed examples of its help.
 from hookline.cli.main import parser
 
 COMMANDS = ["inspect", "diff", "events", "clean", "launch", "stop", "completion"]

@@ -1,4 +1,4 @@
-"""The guardian of a launcher, whose death is played by a pipe that ends: nobody says goodbye then either."""
+"""The guardian of a launcher, whose death is simulated by the end of a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 from tests.stand_ins import ProcessTree
 
-# What stays when the command is killed.
+# Processes that outlive a killed command.
 from hookline.cli.guardian import Guardian
 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
@@ -41,7 +41,7 @@ def await_line(group: ProcessTree) -> str:
 
 
 def die(guardian: Guardian) -> None:
-    """What happens to the guardian when its launcher is killed."""
+    """Ends the guardian's pipe, as the death of its launcher does."""
     guardian.pipe.close()
 
 

@@ -30,7 +30,7 @@ def inspected(capsys, *words):
 
 
 def flip_the_table(checkpoint):
-    """Changes a number of the variable "table", whose other bytes stay."""
+    """Changes a number of the variable "table", and no other byte of it."""
     number = np.arange(64 * 40, dtype=np.float32)[100:104] + int(checkpoint.name.partition("-")[2])
     flipped = 0
     for file in (file for file in checkpoint.rglob("*") if file.is_file()):
@@ -347,7 +347,7 @@ def test_few_variables_are_in_memory_at_once(shared_run, tmp_path, environment):
 
 
 def test_running_training_is_not_disturbed(tmp_path, capsys, environment):
-    """It is looked at in every way, while it saves and removes, and goes on to its end."""
+    """Inspects it in every way, while it saves and removes checkpoints, until it ends."""
     folder = tmp_path / "going"
     with python.Python("-u", JOB, folder, "going", env=environment()) as process:
         assert process.stdout is not None

@@ -29,7 +29,7 @@ print(*[os.environ["HOOKLINE_" + name] for name in names], os.environ.get("TF_CO
 
 
 class NoRay:
-    """Stands for a private Ray cluster."""
+    """Replaces a local Ray cluster."""
 
     def __init__(self):
         NoRay.stopped = 0
@@ -329,7 +329,7 @@ def none_left(marker: str, within_secs: float) -> bool:
 
 
 def await_ready(job: subprocess.Popen[str]) -> None:
-    """Waits until the chief and a worker have said so."""
+    """Waits until the chief and a worker have logged it."""
     assert job.stdout is not None
     ready = [job.stdout.readline() for _ in range(2)]
     assert sorted(ready) == ["chief    | ready\n", "worker 0 | ready\n"], job.communicate()
@@ -421,7 +421,7 @@ def joined():
 
 
 def servers_left(ray, job: str) -> int:
-    """How many servers a job still had on a cluster; now they are gone."""
+    """Returns the number of servers that a job still had on a cluster, and ends them."""
     count = (
         "from hookline.distributed.cluster import ray_connection as c; import sys\n"
         f"c.connect({ray.address!r}, {job!r}, {ray.token_path!r}, 5); print(c.kill_servers({job!r}))"
@@ -463,7 +463,7 @@ def test_killed_launcher_leaves_no_server_on_a_joined_cluster(script, joined, ma
 
 
 def child_called(parent: int, name: str) -> int:
-    """The child of a process whose command line contains a name."""
+    """Returns the child of a process whose command line contains a name."""
     for folder in Path("/proc").iterdir():
         try:
             if not folder.name.isdigit() or name.encode() not in (folder / "cmdline").read_bytes():

@@ -1,4 +1,4 @@
-"""`hookline launch --spmd`: in most tests the scripts join no others; in the last ones they do."""
+"""`hookline launch --spmd`: in most tests the scripts form no SPMD job; in the last ones they do."""
 
 from __future__ import annotations
 
@@ -416,7 +416,7 @@ time.sleep(120)
 def test_stopped_process_ends_all_within_the_heartbeat_timeout(script, capsys, stopped, where):
     begun = clock.monotonic()
     assert run(script(ALONE), str(stopped), where) in (75, 134)
-    # JAX looks at signs of life now and then: up to twice the heartbeat of 10 s, and the start.
+    # JAX checks heartbeats at intervals: up to twice the heartbeat timeout of 10 s, and the start.
     assert clock.monotonic() - begun < 40
     out, err = capsys.readouterr()
     assert out.count("begun") == 2

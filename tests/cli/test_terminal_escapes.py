@@ -29,7 +29,7 @@ RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 @pytest.fixture
 def evil_run(own_run):
-    """A run of which every name is evil: of folder, checkpoints, variables, dtypes, devices, tags, hosts."""
+    """A run with terminal codes in every name: of folder, checkpoints, variables, dtypes, devices, tags, hosts."""
     folder = own_run.rename(own_run.with_name(f"run{EVIL}\nall is well"))
     for step in (4, 6):
         path = folder / f"model.ckpt-{step}"

@@ -1,4 +1,4 @@
-"""What `make conformance` calls a difference, and that docs/differences.md can be read by it."""
+"""What `make conformance` counts as a difference, and that it can read docs/differences.md."""
 
 from __future__ import annotations
 

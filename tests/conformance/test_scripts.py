@@ -22,13 +22,13 @@ RECORDED = json.loads((Path(__file__).parent / "mnist.json").read_text(encoding=
 
 
 def on_hookline(logdir: Path, steps: int, env: dict[str, str]) -> dict[str, Any]:
-    """Returns what the script prints: its losses and the accuracy."""
+    """Returns the losses and the accuracy that the script prints."""
     script = SCRIPTS / "mnist_hookline.py"
     return json.loads(python.run(script, "--logdir", logdir, "--steps", steps, env=env, check=True).stdout)
 
 
 def on_tensorflow(logdir: Path, steps: int) -> dict[str, Any]:
-    """Returns what the other script prints, which is the same."""
+    """Returns the losses and the accuracy that the other script prints."""
     command = [str(TF_PYTHON), str(SCRIPTS / "mnist_tf1.py"), "--logdir", str(logdir), "--steps", str(steps)]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)

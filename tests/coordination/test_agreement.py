@@ -1,4 +1,4 @@
-"""The agreement of processes in step, with real threads on one board."""
+"""The agreement of SPMD processes, with real threads on one key-value store."""
 
 import random
 import threading
@@ -14,7 +14,7 @@ from hookline.testing import FakeClock
 
 
 def together(count, main):
-    """Calls `main(agreement)` in a thread for each process, whose listeners share a board; returns what they return."""
+    """Calls `main(agreement)` in a thread per process, with one key-value store; returns the results."""
     board, found = MemoryKeyValueStore(), [None] * count
 
     def work(index):

@@ -106,7 +106,7 @@ class TestRequestStop:
     def test_from_a_signal_handler_that_interrupts_the_coordinator_does_not_deadlock(self, coord):
         class InterruptedClock(clock.Clock):
             def wait_for(self, condition, predicate, timeout_secs):
-                # What a handler does in the main thread while the coordinator holds its lock there.
+                # The action of a signal handler in the main thread while the coordinator holds its lock there.
                 coord.request_stop()
                 return predicate()
 
@@ -296,7 +296,7 @@ class TestJoin:
 
 
 class CoordinatorAgainstModel(RuleBasedStateMachine):
-    """Any order of calls on one coordinator gives what three plain variables say."""
+    """Any order of calls on one coordinator gives the results of three plain variables."""
 
     def __init__(self):
         super().__init__()

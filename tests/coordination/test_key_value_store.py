@@ -1,4 +1,4 @@
-"""Seals of the entries on a board, and the greeting of the processes that have the same token."""
+"""Signatures of the entries in a key-value store, and the handshake of the processes with the same token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-# What a stranger may write on the board, which no session does.
+# Entries that a stranger may write into the key-value store, and no session does.
 from hookline.coordination.agreement import Agreement
 from hookline.coordination.key_value_store import (
     TOKEN,
@@ -49,7 +49,7 @@ def test_signature_separates_the_key_from_the_text():
 
 
 def greet(*secrets, board=None):
-    """Greets in a thread for each process; returns the seal of each, or the error."""
+    """Performs the handshake in a thread per process; returns the signer of each, or the error."""
     board, found = board or MemoryKeyValueStore(), [None] * len(secrets)
 
     def work(index):

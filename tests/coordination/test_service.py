@@ -1,4 +1,4 @@
-"""What shows that another process is gone."""
+"""How the loss of another process is recognised."""
 
 # Errors that a session meets only where a process is lost.
 from hookline.coordination import service

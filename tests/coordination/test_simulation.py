@@ -1,4 +1,4 @@
-"""The agreement of processes in step, in many seeded schedules; HOOKLINE_SCHEDULES says in how many."""
+"""The agreement of SPMD processes, in many seeded schedules; their number is HOOKLINE_SCHEDULES."""
 
 import json
 import multiprocessing

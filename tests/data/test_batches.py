@@ -1,4 +1,4 @@
-"""What is known of a batch: its checksum, and arrays of its own."""
+"""Properties of a batch: its checksum, and arrays of its own."""
 
 from __future__ import annotations
 

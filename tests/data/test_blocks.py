@@ -49,7 +49,7 @@ def await_ready(reader, most, to_come=1):
 
 
 def taken(reader, most, capacity=None, to_come=1):
-    """Takes up to `most` batches, alone or in a block with room for `capacity`; returns the item and its batches."""
+    """Takes up to `most` batches, alone or in a block with that capacity; returns the item and its batches."""
     ready = await_ready(reader, most, to_come)
     if capacity is None:
         item = reader.take()
@@ -98,8 +98,8 @@ SOURCES = ["arrays", "list", "function", "one-shot"]
 STEPS = st.tuples(
     st.sampled_from(["use", "use", "use", "give back", "go to"]),
     st.integers(1, 9),  # At most so many batches,
-    st.none() | st.integers(0, 3),  # alone, or in a block with so much more room,
-    st.integers(0, 40),  # and back to what was reached so many uses ago;
+    st.none() | st.integers(0, 3),  # alone, or in a block with so much more capacity,
+    st.integers(0, 40),  # and back to the position of so many uses ago;
     st.integers(1, 40) | st.just(math.inf),  # and so many are to come.
 )
 
@@ -517,11 +517,11 @@ def test_checkpoint_holds_a_position_within_a_block(seed, prefetch, tmp_path):
     assert found == np.concatenate(expected[1:]).tolist()
 
 
-# Who reads ------------------------------------------------------------------------------------------------------------
+# Threads that read ----------------------------------------------------------------------------------------------------
 
 
 class Watched:
-    """Numbers, each read by the thread whose name is noted, after as long as the clock then says."""
+    """Numbers that take a given time each; the name of each reading thread is recorded."""
 
     def __init__(self, clock, secs):
         self.clock, self.secs, self.readers = clock, secs, []
@@ -563,7 +563,7 @@ def test_thread_prefetches_again_when_the_source_becomes_slow(session):
     assert source.readers[190].startswith("hookline-data")
 
 
-# What a run gets ------------------------------------------------------------------------------------------------------
+# Results of a run -----------------------------------------------------------------------------------------------------
 
 
 def test_single_cpu_program_gets_numpy_arrays_and_the_caller_jax_arrays(session):

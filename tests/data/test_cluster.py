@@ -1,4 +1,4 @@
-"""Data of workers whose variables live on parameter servers: each reads its own part, and goes on where it was."""
+"""Data of workers whose variables are on parameter servers: each reads its own part, and continues where it was."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Unanswered:
 
 
 class Network(DirectTransport):
-    """Two servers, and a network that loses answers when told to."""
+    """Two servers, and a network that loses answers on request."""
 
     def __init__(self):
         super().__init__([ParameterServer(), ParameterServer()])

@@ -1,4 +1,4 @@
-"""Grain's datasets and loaders go on where a checkpoint says, by Grain's own states."""
+"""Grain's datasets and loaders continue at a checkpoint's position, with Grain's own states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an iterator is to the runs of one session: values, forms, ends, errors, threads."""
+"""An iterator in the runs of one session: values, forms, ends, errors, threads."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_source_error_is_raised_in_the_run_of_its_batch(prefetch, session):
 
 
 class Interrupted:
-    """Numbers, of which the third is first answered by a Ctrl-C."""
+    """Numbers; the first request for the third one raises a Ctrl-C."""
 
     def __init__(self):
         self.at, self.done = 0, False
@@ -323,7 +323,7 @@ def test_error_at_the_first_batch_is_raised_in_the_first_run(caplog):
     assert "the first run that needs a batch raises: OSError: no such disk" in caplog.text
     with hl.Session() as session, pytest.raises(OSError, match="no such disk"):
         session.run(batch)
-    with pytest.raises(OSError, match="no such disk"):  # It cannot be told that its arrays have a length in common.
+    with pytest.raises(OSError, match="no such disk"):  # It cannot know that its arrays have a length in common.
         hl.data.iterator(source, last_batch="pad")
 
 

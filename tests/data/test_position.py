@@ -1,4 +1,4 @@
-"""Where data go on: after a restore, a recovery, a restart; and what happens to sources that cannot."""
+"""The position in the data after a restore, a recovery and a restart; and sources without one."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def trained(source, steps=BATCHES, **options):
         return float(session.run(weight))
 
 
-# What `make test` has: each kind of place that a source goes back to, read ahead or not.
+# Part of `make test`: each kind of position that a source seeks to, prefetched or not.
 QUICK = {
     ("function", 0),
     ("generator function", 3),
@@ -225,7 +225,7 @@ def test_iterator_with_resume_false_starts_again_in_each_session(tmp_path):
         assert not [name for name, _ in list_variables(path) if name.startswith("iterator")]
 
 
-# Data that are not what they were -------------------------------------------------------------------------------------
+# Changed data ---------------------------------------------------------------------------------------------------------
 
 
 def saved(source, path, steps=5, **options):
@@ -401,7 +401,7 @@ def test_one_source_serves_one_session_at_a_time():
 
 
 def test_seek_interrupted_by_a_stop_is_repeated_by_the_next_session():
-    """A worker's session that is lost while its data are read again is made anew, with the reader that there was."""
+    """A worker's session that is lost during a seek is created again with the same reader."""
     on_the_way, gate = threading.Event(), threading.Event()
 
     def source():

@@ -1,4 +1,4 @@
-"""Data by process, with real processes in step: see `spmd_job`, whose scenarios all run in one start of them."""
+"""Data by process, with real SPMD processes: see `spmd_job`, whose scenarios all run in one start of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.data import spmd_job as job
 from tests.loop.devices import on_devices
 
 SCRIPT = Path(job.__file__)
-# What of JAX launches a program, or asks the other processes.
+# JAX functions that launch a program, or call the other processes.
 LAUNCHES = {
     "apply_primitive",
     "backend_compile",
@@ -28,7 +28,7 @@ LAUNCHES = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    """What two processes with two devices each have found, by scenario."""
+    """The results of two processes with two devices each, by scenario."""
     folder = tmp_path_factory.mktemp("in_step")
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     env = environment()
@@ -43,7 +43,7 @@ def found(tmp_path_factory, environment):
 
 @pytest.fixture
 def both(found):
-    """Returns what a scenario has found, which is the same in both processes."""
+    """Returns the result of a scenario, which is the same in both processes."""
 
     def both(name):
         one, other = found[name]

@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.distributed.spmd_killed import AT_THE_END, number_of_start
 from tests.reliability.crashing.points import LATEST
 
-# The command, with a memory of its own of what it has started.
+# The command, which remembers the processes that it has started.
 from hookline.cli.launch_spmd import SpmdLaunchConfig, launch_spmd
 from hookline.train import RecoveryPolicy
 
@@ -48,7 +48,7 @@ SIGNALS = ["SIGKILL"] * 7 + ["SIGTERM"] * 2 + ["SIGSTOP"]
 
 
 def plan_of(number, kills, seed):
-    """Returns how a job is made, and what befalls it."""
+    """Returns the job's construction and its mishaps."""
     draw = random.Random(f"{seed}, job {number}")
     # Each kind where there are enough: a start that restores nothing is the first, and those that end are the last.
     kinds = [kind for kind in AIMS if kind != "end"]
@@ -71,7 +71,7 @@ def plan_of(number, kills, seed):
 
 
 class Killer:
-    """Kills a process of a job while it starts, where the plan says so."""
+    """Kills a process of a job while it starts, if the plan requires it."""
 
     def __init__(self, folder, mishaps):
         self._folder, self._mishaps = folder, mishaps
@@ -145,7 +145,7 @@ def _asked_to_end(folder):
 
 
 def outcome(folder):
-    """Returns the state that each process has ended with, and what each step has come to."""
+    """Returns the final state of each process, and the result of each step."""
     states = {(folder / f"ended-{process}").read_text() for process in range(PROCESSES)}
     steps = collections.defaultdict(set)
     for process in range(PROCESSES):
@@ -156,7 +156,7 @@ def outcome(folder):
 
 
 def check(folder, plan, expected):
-    """Raises `AssertionError` unless the job has met all mishaps and ended with the bits of the other."""
+    """Raises `AssertionError` unless the job has met all mishaps and ended with the bits of the other job."""
     left = [number for number in range(len(plan["mishaps"])) if not (folder / f"mishap-{number}").exists()]
     if left:
         raise AssertionError(f"mishaps {left} have not happened")

@@ -19,7 +19,7 @@ import hookline as hl
 
 
 class Mishap(hl.train.SessionRunHook):
-    """What happens in which start."""
+    """The mishap of each start."""
 
     trigger = hl.train.every(1)
 

@@ -18,7 +18,7 @@ from tests.stand_ins import RayTransport
 import hookline as hl
 from hookline import clock, errors
 
-# What a process is told of its task, and its connection to Ray.
+# The environment of a process's task, and its connection to Ray.
 from hookline.distributed import Cluster, ClusterOptions
 from hookline.distributed.cluster import ray_connection
 from hookline.distributed.cluster.cluster import find_task
@@ -210,7 +210,7 @@ def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, option
     ray_connection.create_servers(job, 2)
     moments["created"] = clock.monotonic()
     thread.join()
-    # Half a second on a busy machine; the look is every 0.1 s.
+    # Half a second on a busy machine; it polls every 0.1 s.
     assert moments["found"] - moments["created"] < 0.5
 
     # They outlive whoever asks again.
@@ -268,7 +268,7 @@ def test_token_of_a_local_cluster_is_readable_by_its_owner_only(ray_cluster):
 
 
 def guarded_by(port, raylet_port=None):
-    """A transport whose head has these ports on the loopback interface; one for both if not told otherwise."""
+    """A transport whose head has these ports on the loopback interface; one port for both by default."""
     head = ray_connection.Head(f"127.0.0.1:{port}", f"127.0.0.1:{raylet_port or port}")
     return RayTransport([Mock()], check_head=head.poll)
 
@@ -311,7 +311,7 @@ def test_head_restart_within_timeout_is_ignored(fake_clock):
 
 
 def test_one_missed_check_after_a_long_step_is_ignored(fake_clock):
-    """Or after the process was stopped: nobody looked meanwhile."""
+    """Or after the process was stopped, so that no check was made."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         guarded = guarded_by(sock.getsockname()[1])

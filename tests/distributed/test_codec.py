@@ -1,4 +1,4 @@
-"""Messages as bytes: what comes back is what was sent, or nothing is sent."""
+"""Messages as bytes: each is decoded unchanged, or not sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as st_np
 
 from hookline import errors
 
-# Messages as bytes: what users see of them is that values arrive.
+# Messages as bytes: users see only that values arrive.
 from hookline.distributed.codec import CodecError, decode, encode
 from hookline.distributed.protocol import Committed, EncodedArray, Pulled, decode_leaves, encode_leaves, flatten
 from hookline.distributed.server.server_state import Apply, Put
@@ -28,7 +28,7 @@ PLAIN = st.recursive(
 
 
 def travelled(message):
-    """What `unpack` makes of the bytes, with the arrays filled as a connection does."""
+    """Returns the decoded value of the bytes, with the arrays filled as a connection does."""
     body, sent = encode(message)
     arrived, arrays = decode(body)
     for array, original in zip(arrays, sent, strict=True):
@@ -88,7 +88,7 @@ def test_tree_of_classes_is_refused():
 
 
 class OwnError(KeyError):
-    """A class that the other side does not know."""
+    """A class that the receiver does not know."""
 
 
 @pytest.mark.parametrize(

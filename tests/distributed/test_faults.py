@@ -171,13 +171,13 @@ def test_job_survives_a_server_stopped_beyond_the_call_timeout(ray_cluster, star
         # Another session each, on the values as they are.
         assert all(lost == 0 for _, _, lost in check_story(task)), task.story()
     assert max(len(task.events("session")) for task in (chief, worker)) > 1
-    # What timed out was applied all the same, but once: each run that ended well stands for one step.
+    # A call that timed out was applied, but once: each successful run is one step.
     assert len(job.steps()) == 600
 
 
 @SLOW
 def test_briefly_stopped_worker_continues(ray_cluster, start_job):
-    # SIGSTOP of the whole worker process stands for the loss of its network: all it sends and gets is late.
+    # SIGSTOP of the whole worker process simulates the loss of its network: all its messages are delayed.
     job = start_job(ray_cluster, workers=2, servers=2, last_step=800, pause_secs=0.01, call_secs=2)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
@@ -309,7 +309,7 @@ class StartedByHand:
         assert started.wait(60) == 0, (folder / "start.log").read_text()
 
     def environment(self) -> dict[str, str]:
-        """What tasks need."""
+        """Returns the settings of tasks."""
         return self._environment
 
 

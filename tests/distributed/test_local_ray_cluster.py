@@ -29,7 +29,7 @@ SLEEP = "import time; time.sleep(600)"
 
 
 def open_files(pids: list[int]) -> Iterator[tuple[str, int]]:
-    """What processes have open, and in which way."""
+    """Returns the paths that processes have open, and how."""
     for pid in pids:
         try:
             links = os.listdir(f"/proc/{pid}/fd")
@@ -83,7 +83,7 @@ def paths_of(cluster, members) -> list[Path]:
 
 
 def others_come_to(path: Path) -> bool:
-    """Whether a user who owns nothing on the way, and is in no group of it, comes to a path."""
+    """Returns whether a user who owns nothing on the way, and is in no group of it, can reach a path."""
     return all(os.stat(parent).st_mode & stat.S_IXOTH for parent in path.parents)
 
 
@@ -91,7 +91,7 @@ def test_other_users_cannot_reach_files_of_a_local_cluster(ray_cluster, members)
     paths = paths_of(ray_cluster, members)
     sockets = [path for path in paths if path.is_socket()]
     assert {path.name for path in sockets} >= {"raylet", "plasma_store"}
-    # Names of sockets may have 107 characters. In some of them Ray writes its process, whose number may get longer.
+    # Names of sockets may have 107 characters. In some of them Ray writes its pid, which may get longer.
     assert max(len(str(path)) for path in sockets) <= 107 - 7
     assert len(paths) > 20
     assert [str(path) for path in paths if others_come_to(path)] == []
@@ -159,7 +159,7 @@ def test_folder_that_others_may_rename_is_refused(monkeypatch, tmp_path):
         LocalRayCluster().start(lambda: True)
 
 
-@pytest.mark.campaign  # The fixture `ray_cluster` sees what it leaves, at the end of all tests.
+@pytest.mark.campaign  # The fixture `ray_cluster` checks its leftovers at the end of all tests.
 def test_stop_leaves_no_process_or_file_and_spares_others(ray_cluster, members):
     with LocalRayCluster(object_store_bytes=100_000_000) as other:
         group, folder = other.head.pid, Path(other.token_path).parent

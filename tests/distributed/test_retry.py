@@ -1,4 +1,4 @@
-"""A run that is tried again does not do twice what it did to variables on servers."""
+"""A retried run does not repeat its updates of variables on servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.codec import CodecError
 from hookline.distributed.server.server import Decisions
 
-# Messages that come late or twice, which a worker sends only where a network fails.
+# Delayed or duplicate messages, which a worker sends only when a network fails.
 from hookline.distributed.staleness_bound import LEASE_SECS, AdmissionClient
 from hookline.testing import FakeClock
 from hookline.train import latest_checkpoint
@@ -31,7 +31,7 @@ class Unanswered:
 
 
 class Network(DirectTransport):
-    """Loses the answers of calls, or delivers calls late."""
+    """Loses the answers of calls, or delays calls."""
 
     def __init__(self, count, max_staleness=None):
         super().__init__([ParameterServer() for _ in range(count)])
@@ -74,7 +74,7 @@ def clock():
 
 
 class Sums:
-    """Every update adds its batch to a sum, on the last server; the sum tells which batches were applied."""
+    """Adds each batch to a sum on the last server; the sum shows which batches were applied."""
 
     def __init__(self, servers, **options):
         self.network = Network(servers, **options)
@@ -108,7 +108,7 @@ class Sums:
         return int(total), int(other[0]), int(step)
 
 
-# One server decides alone; two have to agree, which is what most of these tests are about.
+# One server decides alone; two have to agree, as in most of these tests.
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.campaign), 2])
 def sums(request):
     return Sums(request.param)
@@ -465,7 +465,7 @@ def test_undecided_update_of_another_thread_is_kept_during_admission(monkeypatch
             assert go_on.wait(30)
         return found
 
-    # The server could not take another call meanwhile, so the answer is what is held up.
+    # The server could not take another call meanwhile, so the answer is held up.
     monkeypatch.setattr(sums.network.servers[0], "dispatch", lambda m: hold(m) if m[0] == "outcome" else receive(m))
     thread = threading.Thread(target=lambda: session.run(sums.train, {sums.x: 2}))
     thread.start()

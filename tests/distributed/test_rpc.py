@@ -1,4 +1,4 @@
-"""Calls over TCP: who may call, what comes back, and what is told when it cannot."""
+"""Calls over TCP: authentication, answers, and the errors of failed calls."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def held(pid):
 
 
 def ended(sock):
-    """Whether the other side has ended a connection; what it has sent first is read."""
+    """Returns whether the other side has ended a connection, after reading its earlier data."""
     sock.setblocking(False)
     try:
         while sock.recv(100):
@@ -420,7 +420,7 @@ def test_unauthenticated_connections_hold_few_threads_and_files(processes):
     threads, files = held(process.pid)
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(socket.create_connection(address[:2], 30)) for _ in range(400)]
-        # The last of them is behind all others, and so is this one.
+        # The last of them waits behind all others, and so does this one.
         assert ServerClient("Server 7", address, lambda: address, 30.0).call(("pid",)).get() == process.pid
         most = held(process.pid)
         assert sum(not ended(sock) for sock in strangers) <= MAX_UNAUTHENTICATED
@@ -479,11 +479,11 @@ def test_connection_beyond_the_limit_is_refused_and_logged_once(server, caplog, 
     assert said == "A connection was refused: 64 others have not proven yet that they have the key."
 
 
-# Servers among each other --------------------------------------------------------------------------------------------
+# Messages between servers --------------------------------------------------------------------------------------------
 
 
 class Failures:
-    """What a link has told of."""
+    """Records the failures that a link reports."""
 
     def __init__(self):
         self.came, self.all = threading.Event(), []

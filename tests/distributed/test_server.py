@@ -91,7 +91,7 @@ class Servers:
         return self.transport.call(server, "stage", self.tickets[server], transaction, entries, [f"v{server}"])
 
     def ask(self, transaction, entries, last_step=None, pull=(), owners=()):
-        """The reply comes when all owners have told that they have their parts."""
+        """Asks for a transaction; the reply comes when all owners have voted."""
         return self.transport.call(0, "commit", self.tickets[0], transaction, entries, last_step, pull, list(owners))
 
     def commit(self, *args, **options):
@@ -103,7 +103,7 @@ class Servers:
         return self.commit(transaction, [self.entry(0, value), Apply("global_step/assign_add", [])], **options)
 
     def others_train(self, number, owner=1):
-        """An owner looks for parts that it has kept for long whenever another one comes."""
+        """Makes an owner check its old parts, as it does when another one arrives."""
         self.stage(("other", number), owner, 6)
         assert self.train(("other", number), 6, owners=[owner]).accepted
 
@@ -330,7 +330,7 @@ def test_silent_sender_between_its_parts_is_excluded(servers):
         assert not servers.transport.servers[1]._decisions.owner._staged
         with pytest.raises(errors.AbortedError, match="shut out"):
             servers.train(("silent", 1), 5, owners=[1])
-        # What it still sends is dropped at once.
+        # Its later messages are dropped at once.
         servers.stage(("silent", 2), 1, 5)
         servers.transport.deliver_all()
 
@@ -343,7 +343,7 @@ def test_worker_with_a_pending_request_waits_for_a_busy_owner():
     with FakeClock() as fake:
         servers.stage(("patient", 1), 1, 5)
         asked = servers.ask(("patient", 1), [servers.entry(0, 4)], owners=[1, 2])
-        # Server 2 compiles something; the part lies there, too.
+        # Server 2 is compiling; the part waits there, too.
         for number in range(8):
             fake.advance(ASK_SECS + 1)
             servers.others_train(number)
@@ -358,7 +358,7 @@ def test_worker_with_a_pending_request_waits_for_a_busy_owner():
 def test_request_read_after_the_owners_question_is_not_too_late(servers):
     with FakeClock() as fake:
         servers.stage(("patient", 1), 1, 5)
-        # The step server compiles something, and then reads what has come meanwhile, the owner's questions first.
+        # The step server compiles, and then reads the pending messages, the owner's questions first.
         for number in range(3):
             fake.advance(ASK_SECS + 1)
             servers.stage(("other", number), 1, 6)
@@ -457,7 +457,7 @@ def test_first_error_of_a_broken_server_is_named_by_all_servers(monkeypatch, cap
         servers.stage(("a", 1), owner, 5)
     with pytest.raises(RuntimeError, match="out of memory"):
         servers.train(("a", 1), owners=[1, 2])
-    # The others tell the step server that they could not carry out what it sent.
+    # The others notify the step server that they could not carry out its message.
     servers.transport.deliver_all()
 
     for server in range(3):
@@ -488,7 +488,7 @@ def test_pulled_values_do_not_change_with_later_updates(count):
 
 
 class Sent:
-    """A transaction: what of it is sent, in any order, and what has come back."""
+    """A transaction: its parts, sent in any order, and its replies."""
 
     def __init__(self, name, values, last_step):
         self.name, self.values, self.last_step = name, values, last_step
@@ -558,7 +558,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers, values=parts, told=st.integers(0, 2))
     def train(self, worker, values, told):
-        """A whole transaction; what its owners tell the step server comes at once, unless there is more in the way."""
+        """Runs a whole transaction; its owners' votes arrive at once, unless other messages are pending."""
         if worker in self.open or self.lost:
             return
         posted = self.servers.transport.posted
@@ -628,7 +628,7 @@ class Protocol(RuleBasedStateMachine):
                     self.send_to(sent, sent.unsent.pop())
 
     def see_who_is_out(self):
-        """Nobody is shut out but whose request was missing for long, or one of its parts for very long."""
+        """A sender is excluded only if its request was missing for long, or one of its parts for very long."""
         out = self.servers.transport.servers[0]._decisions._senders._excluded
         for sent in [*self.open.values(), *self.left]:
             if sent.name[0] in out - self.out and not sent.decided and sent.since is not None:
@@ -638,7 +638,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def die(self, worker):
-        """What it has sent stays behind, what it has not will never come; it comes back as another sender."""
+        """Its sent messages stay, the others never come; it returns as another sender."""
         if worker in self.open:
             self.left.append(self.open.pop(worker))
         self.lives += 1
@@ -646,7 +646,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers, late=st.booleans())
     def give_up(self, worker, late):
-        """It asks for the outcome; what was under way may arrive after that."""
+        """Asks for the outcome; messages under way may arrive afterwards."""
         if worker not in self.open or self.lost:
             return
         sent = self.open.pop(worker)
@@ -694,7 +694,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def deliver_pending(self):
-        """All messages arrive: what was sent is decided and applied, answers and snapshots hold what they should."""
+        """Delivers all messages: transactions are decided and applied, answers and snapshots have the right values."""
         if self.lost:
             return
         servers = self.servers
@@ -741,7 +741,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.lost)
     @rule()
     def restore(self):
-        """What is still under way belongs to the epoch before and may come at any time."""
+        """Messages under way belong to the previous epoch and may arrive at any time."""
         left = list(self.servers.transport.posted)
         self.servers.transport.posted.clear()
         self.servers.begin()
@@ -755,7 +755,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers, luck=st.integers(0, 2))
     def everybody_else_is_silent_for_long(self, worker, luck):
-        """Who has not sent its request is shut out; whose request is here waits for its other parts."""
+        """Excludes senders without a request; a sender whose request has arrived waits for its other parts."""
         if luck != 2 or self.lost or self.sealed or self.servers.count == 1:
             return
         self.deliver_pending()
@@ -797,7 +797,7 @@ TestProtocol = Protocol.TestCase
     ],
 )
 def test_call_that_waited_over_the_end_of_an_epoch_is_aborted(servers, monkeypatch, method, args):
-    """The server begins anew between the end of the wait and the reading of what was waited for."""
+    """The server starts again between the end of the wait and the read of its result."""
     servers.call(0, "begin_snapshot", servers.tickets[0], "begin_snapshot", {1: ["v1"]})
     servers.transport.deliver_all()
     owner, ticket = servers.transport.servers[1]._decisions.owner, servers.tickets[1]

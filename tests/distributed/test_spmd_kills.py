@@ -1,4 +1,4 @@
-"""Jobs in step that are killed over and over; `make test-in-step-all` has twenty, and ten mishaps in each."""
+"""SPMD jobs that are killed repeatedly; `make test-in-step-all` has twenty, and ten mishaps in each."""
 
 from __future__ import annotations
 

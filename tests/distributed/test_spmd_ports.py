@@ -1,4 +1,4 @@
-"""Where processes in step listen, on a machine whose name leads to an address that others can reach."""
+"""The addresses that SPMD processes listen on, on a machine whose name has an address that others can reach."""
 
 from __future__ import annotations
 

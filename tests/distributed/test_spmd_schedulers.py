@@ -1,4 +1,4 @@
-"""The scripts of docs/in-step.md, with stand-ins that do what Slurm and a JobSet do."""
+"""The scripts of docs/in-step.md, with stand-ins for Slurm and a JobSet."""
 
 from __future__ import annotations
 
@@ -166,6 +166,6 @@ def test_job_set_recreates_all_pods(folder):
     killed, asked, ended = statuses
     assert killed[1] == -signal.SIGKILL
     assert killed[0] in (75, -signal.SIGABRT)
-    assert set(asked) <= {143, -signal.SIGTERM}  # Who ends last has left the session when the controller asks it, too.
+    assert set(asked) <= {143, -signal.SIGTERM}  # The last to end has left the session when the controller stops it.
     assert ended == [0, 0]
     assert_whole(folder)

@@ -1,4 +1,4 @@
-"""The start of processes in step, with real ones."""
+"""The start of SPMD processes, with real ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = str(Path(__file__).with_name("spmd_start.py"))
 
 
 class Ended:
-    """A process that has ended: its exit status, what it has found, and its last lines of errors."""
+    """A process that has ended: its exit status, its results, and its last error lines."""
 
     def __init__(self, what: str, *words: str, **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE_")}
@@ -31,7 +31,7 @@ class Ended:
 
 
 def together(what: str, **variables: str) -> list[Ended]:
-    """Two processes that are told of each other."""
+    """Two processes with each other's address."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))

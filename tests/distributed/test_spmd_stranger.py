@@ -1,4 +1,4 @@
-"""A stranger who reaches JAX's coordination service writes on the board of a job that runs in step."""
+"""A stranger who reaches JAX's coordination service writes into the key-value store of an SPMD job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_with_a_token_all_end_with_an_error_that_names_the_forged_entry(entries)
 
 
 def told(ended: list[spmd.Ended]) -> list[spmd.Ended]:
-    """Returns those that have ended with an error; process 0, which runs JAX's service, may abort the other first."""
+    """Returns the processes that ended with an error; process 0, with JAX's service, may abort the other first."""
     assert ended[0].status == 1, ended
     assert ended[1].status in (1, -signal.SIGABRT), ended
     return [each for each in ended if each.status == 1]

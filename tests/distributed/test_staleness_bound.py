@@ -26,7 +26,7 @@ WORKERS = 4
 
 
 class Workers(RuleBasedStateMachine):
-    """Workers that read, compute and commit as they like, and die; the gate alone keeps them within the bound."""
+    """Workers that read, compute and commit in any order, and die; only the staleness bound limits them."""
 
     @initialize(bound=st.integers(0, 5))
     def start(self, bound):
@@ -72,7 +72,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=workers, late=st.booleans())
     def give_up(self, worker, late):
-        """Its run failed before the commit; the next one begins anew."""
+        """Fails a run before its commit; the next one starts again."""
         if self.read.pop(worker, None) is not None:
             self.late.append((worker, self.runs[worker]))
             if not late:
@@ -89,7 +89,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def be_silent(self, worker):
-        """The others live; this one may be dead, and may come back."""
+        """The others are alive; this one may be dead, and may return."""
         self.clock.advance(LEASE_SECS * 0.6)
         for other in self.read:
             if other != worker:
@@ -156,7 +156,7 @@ def begun(bound):
 
 
 def test_heartbeat_is_received_while_the_step_server_compiles():
-    """Who waits at the gate looks at the clock meanwhile."""
+    """A worker that waits for admission checks the clock meanwhile."""
     compiles, go_on, compiling = threading.Event(), threading.Event(), None
 
     def slow(old):
@@ -209,7 +209,7 @@ def test_delayed_message_of_a_given_up_run_does_not_end_the_next(late):
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_worker_admitted_during_a_commit_counts_that_update(bound):
-    """Commits come one at a time, as to an actor; workers come to the gate in threads of their own."""
+    """Commits come one at a time, as to an actor; workers ask for admission in threads of their own."""
     server, ticket = begun(bound)
     commits, worst = threading.Lock(), []
 

@@ -1,4 +1,4 @@
-"""Processes that train one model out of step: exact ends, gradual starts, and who may come and go."""
+"""Processes that train one model asynchronously: exact ends, gradual starts, and workers that join and leave."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_workers_start_at_their_thresholds(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=3, servers=1, last_step=400, pause_secs=0.01)
     thresholds = [int(100 * math.log(rank + 1)) for rank in range(3)]
     for rank, threshold in enumerate(thresholds):
-        # The chief is held back until the others wait, or it would be at the end before they are there.
+        # The chief waits until the others wait, or it would end before they are there.
         job.start(rank, wait_until=threshold)
     assert [task.end() for task in job.tasks] == [0, 0, 0]
     starts = [task.events("started")[0]["step"] for task in job.tasks]
     for threshold, start, task in zip(thresholds, starts, job.tasks, strict=True):
         session = task.events("session")[0]["step"]
         assert start >= threshold
-        # Who was there before its threshold starts within the steps of a tenth of a second.
+        # A worker that waits before its threshold starts within the steps of a tenth of a second.
         assert start - max(threshold, session) <= 25, task.story()
     assert all(min(task.applied()) > threshold for task, threshold in zip(job.tasks, thresholds, strict=True))
     check_whole(job, 400)
@@ -59,7 +59,7 @@ def test_workers_start_at_their_thresholds(ray_cluster, start_job):
 
 @pytest.mark.campaign
 def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_cluster, start_job, monkeypatch):
-    # The token that HOOKLINE_TOKEN_PATH names goes before one that lies about in the environment.
+    # The token that HOOKLINE_TOKEN_PATH names has priority over a stray one in the environment.
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster")
     job = start_job(ray_cluster, workers=3, servers=2, last_step=150, save_steps=50, pause_secs=0.01)
     waiter, worker = job.start(2, wait_until=1000), job.start(1)
@@ -178,7 +178,7 @@ def test_staleness_is_bounded_though_a_worker_is_killed_in_its_step(ray_cluster,
     tasks = [job.start(rank) for rank in range(4)]
     tasks[3].await_step(50)
     tasks[3].kill()
-    # If it was at work when it died, the others wait for it, for a minute.
+    # If it died in a run, the others wait for it, for a minute.
     assert [task.end(150) for task in tasks[:3]] == [0, 0, 0], "\n\n".join(t.story() for t in tasks)
     assert max(job.checkpoints()) == 400
     for name in ("chief", "worker_0", "worker_1"):

@@ -718,7 +718,7 @@ def test_variable_of_any_pytree_is_read_as_created():
 
 @pytest.mark.parametrize("name", ["left", "right"])
 def test_update_that_does_not_fit_a_new_shape_fails_alone(name):
-    """Nothing says the shapes of this variable; the same update has fitted before."""
+    """The shapes of this variable are unknown; the same update fitted before."""
     x = hl.placeholder(np.float32, (None,), name="x")
     v = hl.Variable(hl.host_op(lambda: np.zeros(2, np.float32))(), name=name)
     put, add = v.assign(x), v.assign_add(x)
@@ -786,7 +786,7 @@ def test_killed_actor_is_never_a_silent_success(actors, pid_of, victim, over_ray
         except errors.UnavailableError:
             clock.sleep(0.2)
     assert len(missing) == 5
-    # The instance that came back answers, but not to those who mean the one before.
+    # The restarted instance answers, but not to callers of the earlier one.
     with pytest.raises(errors.PREEMPTION_ERRORS):
         worker.run()
     again.session.load(saved)

@@ -103,7 +103,7 @@ def test_update_given_up_while_a_server_was_away_is_whole_or_not_applied(actors,
         thread, raised = pair.in_thread(10)
         thread.join(60)
     (error,) = raised
-    # The step server knows, if it is the other that was away.
+    # The step server knows, if the other one was away.
     assert ("Whether the update was applied is not known" in str(error)) == (victim == 0)
 
     pair.session.run(pair.add, {"x:0": 100})

@@ -15,7 +15,7 @@ from tests import python
 
 import hookline as hl
 
-# Functions as bytes: what users see of them is that they run on a server.
+# Functions as bytes: users see only that they run on a server.
 from hookline.distributed.protocol import SMALL_BYTES, Structure, decode_leaf, decode_leaves, encode_leaf, flatten
 from hookline.distributed.worker.updates import check_fingerprints, code_text, portable
 from hookline.errors import FailedPreconditionError
@@ -62,7 +62,7 @@ def test_received_arrays_are_read_only(count):
     buffers = []
     text = pickle.dumps(encode_leaf(np.arange(count, dtype=">f8")), protocol=5, buffer_callback=buffers.append)
 
-    # Ray hands out what lies in memory that processes share.
+    # Ray returns arrays in shared memory.
     array = decode_leaf(pickle.loads(text, buffers=[bytes(buffer) for buffer in buffers]))
 
     assert np.array_equal(array, np.arange(count, dtype=">f8"))

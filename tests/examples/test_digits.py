@@ -30,7 +30,7 @@ def finish(process: Python) -> str:
 
 
 def kill_when_it_trains(folder: Path, steps: int, env: dict[str, str]) -> None:
-    """Looks at the progress on a terminal, where it is drawn often, and kills the job in the middle."""
+    """Watches the progress on a terminal, where it is drawn often, and kills the job in the middle."""
     terminal, its_end = pty.openpty()
     process = digits(folder, steps, env, stdout=its_end)
     os.close(its_end)

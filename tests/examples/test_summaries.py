@@ -1,4 +1,4 @@
-"""The example whose pages stand in docs/summaries.md."""
+"""The example whose pages are shown in docs/summaries.md."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def start(folder: Path, env: dict[str, str], stderr: int = PIPE) -> Python:
 
 
 def kill_when_it_trains(folder: Path, env: dict[str, str]) -> None:
-    """Looks at the progress on a terminal, where it is drawn often, and kills the job between two checkpoints."""
+    """Watches the progress on a terminal, where it is drawn often, and kills the job between two checkpoints."""
     terminal, its_end = pty.openpty()
     process = start(folder, env, stderr=its_end)
     os.close(its_end)
@@ -42,7 +42,7 @@ def kill_when_it_trains(folder: Path, env: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory, environment):
-    """Two jobs: their folders, and what the last process of each has said."""
+    """Two jobs: their folders, and the output of the last process of each."""
     whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
     said_whole = start(whole, environment()).communicate(timeout=280)
     kill_when_it_trains(killed, environment(writes=False))

@@ -1,4 +1,4 @@
-"""What initialises depends on nothing it happens to stand in."""
+"""Initializers do not depend on the control dependencies around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people get wrong with graphs: one sentence each that says who, what was wrong and what to do."""
+"""Common mistakes with graphs: each gives one sentence with the name, the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_operations_on_a_variable_are_named_after_it_in_the_current_scope():
     with hl.name_scope("tower"):
         hl.add_to_collection(hl.GraphKeys.UPDATE_OPS, v.assign_sub(1.0))
     hl.add_to_collection(hl.GraphKeys.UPDATE_OPS, v.assign_sub(2.0))
-    # Scripts with several towers look for the updates of theirs.
+    # Scripts with several towers look for their own updates.
     (found,) = hl.get_collection(hl.GraphKeys.UPDATE_OPS, scope="tower")
     assert found.name == "tower/layer/v/assign_sub:0"
     assert len(hl.get_collection(hl.GraphKeys.UPDATE_OPS, scope="layer")) == 1

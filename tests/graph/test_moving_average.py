@@ -1,4 +1,4 @@
-"""Moving averages: names, numbers and what is restored, as TensorFlow gives them (measured with 2.21)."""
+"""Moving averages: names, numbers and restored variables, as TensorFlow gives them (measured with 2.21)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shown(restored):
 
 
 def after(averages, x, values, **others):
-    """The averages and what they are made of, read behind the update of each run with that value."""
+    """Returns the averages and their sources, read after the update of each run with that value."""
     step = averages.apply([x])
     with hl.control_dependencies([step]):
         kept = [hl.global_variables()[i].read_value() for i in range(len(hl.global_variables()))]

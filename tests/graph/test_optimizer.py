@@ -23,7 +23,7 @@ def quadratic():
 
 
 def expected(make, rates):
-    """What Optax makes of the same, with another rate in each step."""
+    """Returns Optax's result for the same, with another rate in each step."""
     params = jnp.array([4.0, -2.0])
     state = make(0.0).init(params)
     for rate in rates:
@@ -183,7 +183,7 @@ def test_reading_a_rate_runs_no_control_dependencies(sess):
     summary = hl.summary.scalar("rate", optimizer.learning_rate)
     sess.run(hl.global_variables_initializer())
     sess.run(summary)
-    # The rate is that of the step before the run, wherever minimize stood.
+    # The rate is that of the step before the run, wherever minimize was called.
     assert sess.run([optimizer.learning_rate, updates, step]) == [0.25, 0, 0]
 
 

@@ -142,7 +142,7 @@ def test_callback_set_on_the_hook_object_is_called_on_every_run(callback, model)
     assert model.train_until_stop(hook) == len(seen) == 9
 
 
-# What the battery must catch --------------------------------------------------------------------------------------
+# Mistakes that the battery must find ------------------------------------------------------------------------------
 
 
 class AddsAtEachBegin(SessionRunHook):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hookline import GraphKeys, Session, add_to_collection, summary
-from hookline.checkpoint import PendingSave  # What a saver gives back.
+from hookline.checkpoint import PendingSave  # The result of a saver.
 from hookline.errors import AbortedError, FailedPreconditionError, NanLossDuringTrainingError, OpError
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events

@@ -17,7 +17,7 @@ from hookline.testing import RecordingHook
 from hookline.train import Saver, get_checkpoint_state
 
 NAN = float("nan")
-LAG = 8  # how many runs late a rollback comes
+LAG = 8  # by how many runs a rollback is delayed
 
 
 def batches(count=40, nan_at=(), bad_slope_at=()):
@@ -84,7 +84,7 @@ def differences(one, other, alike=np.array_equal):
 
 
 def nearly(one, other):
-    """What may be held back is not written in place, and XLA may round it otherwise."""
+    """Values that may be skipped are not written in place, and XLA may round them differently."""
     return np.allclose(one, other, rtol=1e-5)
 
 
@@ -177,7 +177,7 @@ def after_rollbacks(data, *ways):
 def test_rollback_restores_the_last_good_checkpoint_and_repeats_no_batch(tmp_path, caplog):
     data = batches(40, nan_at=[23])
     state = Job(data).run(watching("rollback"), directory=tmp_path)
-    assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 settles
+    assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 delivers results
     assert state["global_step"] == 40
     (said,) = warnings(caplog)
     assert "in the run that led to global step 24. The weights went back to those of" in said
@@ -260,7 +260,7 @@ def test_job_killed_with_nan_in_its_newest_checkpoint_ends_like_an_uninterrupted
 
 
 class CopyAt(train.SessionRunHook):
-    """Copies what a kill at a step, with no save under way, would leave."""
+    """Copies the files that a kill at a step, with no save under way, would leave."""
 
     def __init__(self, directory, step, copy):
         self.directory, self.step, self.copy = directory, step, copy
@@ -334,7 +334,7 @@ def test_several_hooks_roll_back_once(tmp_path, caplog):
     job = Job(batches(40, bad_slope_at=[13, 23]))
     with job.graph.as_default():
         (grad,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
-    # The gradient is NaN in run 14, and the loss in the next, which is told first.
+    # The gradient is NaN in run 14, and the loss in the next, which is reported first.
     hooks = [watching("rollback", strict=True), train.NanTensorHook(grad, on_nan="rollback")]
     state = job.run(*hooks, directory=tmp_path)
     assert [said.partition("went back to those of ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
@@ -356,7 +356,7 @@ def test_newest_checkpoint_is_used_before_any_is_marked_good(tmp_path):
     assert differences(state, after_rollbacks(data, (1, 0))) == set()
 
 
-# What cannot be -------------------------------------------------------------------------------------------------------
+# Refused combinations -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

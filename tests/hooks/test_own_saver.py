@@ -1,4 +1,4 @@
-"""A user's own saver, no subclass of anything: what the session needs of it, it looks up by name."""
+"""A user's own saver, no subclass of anything: the session finds the methods it needs by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAN = float("nan")
 
 
 class OwnSaver:
-    """Saves at a cadence, at the end, and what a failure has left; holds its directory meanwhile."""
+    """Saves at a cadence, at the end and after a failure; holds its directory meanwhile."""
 
     def __init__(self, directory, save_steps=5):
         self.trigger = train.every(save_steps)
@@ -55,7 +55,7 @@ class OwnSaver:
 
 
 class Job:
-    """`weight` is multiplied by what is fed, and `train` counts one step."""
+    """`weight` is multiplied by the fed value, and `train` counts one step."""
 
     def __init__(self):
         self.step = train.get_or_create_global_step()

@@ -105,7 +105,7 @@ def test_profile_has_one_run_and_its_operations(tmp_path):
     modules = re.findall(r"^HloModule (\w+)", "\n".join(metadata.partition_graphs), re.MULTILINE)
     of_the_step = [stats for found in events.values() for stats in found if stats.get("hlo_module") == modules[0]]
     assert len({stats["run_id"] for stats in of_the_step}) == 1
-    # A name of the trace, looked up in the program that came with it.
+    # A name of the trace, found in its program.
     names = dict(re.findall(r'%?([\w.-]+) = [^\n]*op_name="([^"]*)"', metadata.partition_graphs[0]))
     worked_on = {names[stats["hlo_op"]].split("/")[1] for stats in of_the_step if stats.get("hlo_op") in names}
     assert {"loss", "gradients"} <= worked_on

@@ -1,4 +1,4 @@
-"""ProgressHook where its output is no terminal: what it says, and when."""
+"""ProgressHook when its output is no terminal: its lines, and when they come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.testing import FakeClock
 
 
 class Pipe:
-    """Enter it for a `file` that leads into a real pipe; `lines` are what came out once it was left."""
+    """Enter it for a `file` that writes into a real pipe; `lines` are its output, after the exit."""
 
     def __enter__(self):
         self._source, sink = os.pipe()

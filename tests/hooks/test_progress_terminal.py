@@ -1,4 +1,4 @@
-"""ProgressHook on a real terminal: what one sees on it in the end."""
+"""ProgressHook on a real terminal: the final contents of the screen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log(terminal):
 
 
 def drawn(terminal):
-    """Returns the texts that were drawn one over the other, without colours."""
+    """Returns the texts drawn one over the other, without colours."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.text)
     return [line.rstrip() for line in re.findall(r"\r(step [^\r\n\x1b]*)", text)]
 

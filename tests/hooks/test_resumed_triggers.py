@@ -1,4 +1,4 @@
-"""A training is resumed with another trigger: it fires on its own grid, and not once more for what is past."""
+"""A training resumed with another trigger fires on the new grid, and does not repeat past firings."""
 
 from __future__ import annotations
 

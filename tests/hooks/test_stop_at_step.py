@@ -90,7 +90,7 @@ def in_another_thread(session, jump):
 @pytest.mark.parametrize("counted", [True, False])
 def test_step_set_to_the_target_stops_at_the_next_run(model, probe, way, in_a_hook, counted):
     jump = model.global_step.assign(50)
-    # A loop of which the device alone knows by how much it counts.
+    # A loop whose step increment only the device knows.
     uncounted = group(model.global_step.assign_add(constant(1)), model.weight.assign(1.0))
     train = model.train if counted else uncounted
     at_the_third = {3: lambda context: way(context.session, jump)}
@@ -138,7 +138,7 @@ def test_every_run_is_limited_to_the_target(model):
 
 
 def test_workers_that_share_a_session_end_exactly_on_the_last_step(model, probe):
-    """Each worker's check may come late; the limit does not."""
+    """Each worker's check may be delayed; the limit is not."""
     at_the_second = {2: lambda context: context.session.run(model.train)}
     other = probe(lambda context: at_the_second.get(len(other.steps), lambda context: None)(context))
     with model.session(other, StopAtStepHook(last_step=3)) as session:

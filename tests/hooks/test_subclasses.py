@@ -1,4 +1,4 @@
-"""What published code overrides in the built-in hooks, each by its public method, in a session."""
+"""Methods that published code overrides in the built-in hooks, each by its public name, in a session."""
 
 from __future__ import annotations
 

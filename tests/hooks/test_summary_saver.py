@@ -15,7 +15,7 @@ def merged(model):
 
 
 def written(directory):
-    """Returns the events of a directory as (what, step)."""
+    """Returns the events of a directory as (kind, step)."""
     FileWriterCache.clear()
     out = []
     for event in read_events(directory):

@@ -20,7 +20,7 @@ def clock():
 
 
 class Said(logging.Handler):
-    """What the watchdog has written, and a way to wait for it."""
+    """The output of the watchdog, and a way to wait for it."""
 
     def __init__(self):
         super().__init__()

@@ -30,7 +30,7 @@ def init() -> Any:
 
 
 def product(rows: Any, weights: Any) -> Any:
-    """Returns the product, split as the rows are, which explicit axes must be told."""
+    """Returns the product, sharded as the rows are, as explicit axes require."""
     is_explicit = EXPLICIT in jax.typeof(weights).sharding.mesh.axis_types
     return jnp.einsum("bi,ij->bj", rows, weights, out_sharding=jax.P("data") if is_explicit else None)
 

@@ -1,4 +1,4 @@
-"""Metrics of NNX in the state: read where they are due, begun anew, in evaluations and checkpoints."""
+"""Metrics of NNX in the state: read when due, reset, in evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flat(computed):
 
 
 def by_hand(steps, reset_after=()):
-    """Runs the published loop; returns what the metrics come to after each step, and the model."""
+    """Runs the published loop; returns the metrics after each step, and the model."""
     model, optimizer, metrics = objects()
     found = []
     for step, batch in zip(range(1, steps + 1), batches(), strict=False):
@@ -89,7 +89,7 @@ class See(hl.train.SessionRunHook):
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """One training, killed in the middle of a window: its directory, and what its hooks saw."""
+    """One training, killed in the middle of a window: its directory, and the record of its hooks."""
     directory, seen = str(tmp_path_factory.mktemp("logs")), {}
     for last_step in (5, 9):
         loop = hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=3)

@@ -45,7 +45,7 @@ def loop(**more):
 
 
 def by_hand(steps):
-    """What the parameters, and their averages, are after so many steps."""
+    """Returns the parameters, and their averages, after a number of steps."""
     state = begin()
     average = jax.tree.map(lambda leaf: leaf.astype("float32"), state["params"])
     for number in range(steps):

@@ -13,7 +13,7 @@ import pytest
 import hookline as hl
 from hookline import train
 
-# Accuracies by step: on held-out data the best is that of step 4, on the training data it rises.
+# Accuracies by step: on held-out data step 4 has the best, on the training data it rises.
 VAL = jnp.asarray([0.0, 0.1, 0.2, 0.3, 0.9, 0.5, 0.4, 0.6, 0.5, 0.7, 0.6, 0.5, 0.4, 0.5, 0.4, 0.5, 0.4])
 TRAIN = jnp.linspace(0.0, 0.99, 17)
 

@@ -1,4 +1,4 @@
-"""What a step returns beside its state does not change its state, whatever hooks fetch of it and when."""
+"""Other results of a step do not change its state, whatever hooks fetch of them and when."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
     return bits(loop.run(logdir, hooks=found, last_step=LAST_STEP, **settings))
 
 
-# Adam and elementwise gradients: without the barriers each of these has other last bits.
+# Adam and elementwise gradients: without the barriers each of these has different last bits.
 @pytest.mark.parametrize(
     ("model", "optimizer", "kinds", "many", "parts"),
     [

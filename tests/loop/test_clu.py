@@ -62,7 +62,7 @@ def test_collection_in_the_state_accumulates_and_is_reset(caplog):
     with caplog.at_level("INFO", "hookline"):
         loop.run(log_steps=1)
     parts = [by_hand(0.5 * n, X[16 * n : 16 * n + 16], Y[16 * n : 16 * n + 16])["loss"] for n in range(4)]
-    wanted = [parts[0], parts[1], (parts[1] + parts[2]) / 2, parts[3]]  # It begins anew after steps 1 and 3.
+    wanted = [parts[0], parts[1], (parts[1] + parts[2]) / 2, parts[3]]  # It is reset after steps 1 and 3.
     found = [float(line.rpartition("loss = ")[2].split()[0]) for line in caplog.messages if line.startswith("step ")]
     assert found == pytest.approx(wanted, rel=1e-5)
 

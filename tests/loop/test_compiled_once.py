@@ -171,7 +171,7 @@ def test_large_constants_are_freed_with_their_training():
 
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)])
 def test_programs_that_use_other_values_in_the_same_way_are_apart(places):
-    """Their texts are equal: `jit` leaves out what a program does not use."""
+    """Their texts are equal: `jit` leaves out unused values of a program."""
     for place in places:
         with hl.Graph().as_default():
             pair = hl.Variable(1, name="x"), hl.Variable(10, name="y")

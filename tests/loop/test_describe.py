@@ -1,4 +1,4 @@
-"""What a loop would hold and write, said without a run, a session's hooks, or a file."""
+"""The state and the files of a loop, described without a run, a session's hooks, or a file."""
 
 from __future__ import annotations
 

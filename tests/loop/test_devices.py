@@ -1,4 +1,4 @@
-"""A state that lies on several devices is trained there, also by whoever goes on with it."""
+"""A state on several devices is trained there, also after a resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .devices import run, train
 
 KINDS = ["anywhere", "parallel", "small", "fsdp", "fsdp-explicit", "last"]
 LAYOUTS = [f"{layout}{axes}" for layout in ("parallel", "fsdp", "tensor") for axes in ("", "-explicit")]
-# What `make test` has: which kinds are resumed, and what a training goes through on which layout.
+# Part of `make test`: which kinds are resumed, and the events of a training on each layout.
 QUICK_KINDS = {"anywhere", "fsdp-explicit", "last"}
 QUICK = {("tensor-explicit", "fresh"), ("fsdp", "lost"), ("fsdp-explicit", "nan")}
 RESUMED = [pytest.param(kind, marks=() if kind in QUICK_KINDS else pytest.mark.campaign) for kind in KINDS]
@@ -34,7 +34,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(directory, environment):
-    """What a process with 4 devices has come to, and the log."""
+    """The results of a process with 4 devices, and the log."""
     jobs = [f"{kind}:{job}" for kind in sorted(QUICK_KINDS) for job in ("whole:6", "parts:3")]
     jobs += [f"{kind}:whole:6" for kind in ("one", "fsdp", "tensor-explicit")]
     jobs += ["fsdp:fewer:3", *jobs_of(sorted(QUICK), "lost", "nan")]
@@ -43,13 +43,13 @@ def first(directory, environment):
 
 @pytest.fixture(scope="module")
 def resumed(directory, first, environment):
-    """What a second one has come to, which goes on."""
+    """The results of a second process, which resumes."""
     return train(4, directory, *(f"{kind}:parts:6" for kind in sorted(QUICK_KINDS)), env=environment())
 
 
 @pytest.fixture(scope="module")
 def others(directory, first, environment):
-    """What came of all that `make test` leaves out."""
+    """The results of the cases that `make test` leaves out."""
     kinds = sorted(set(KINDS) - QUICK_KINDS)
     whole = [f"{kind}:whole:6" for kind in sorted({*KINDS, *LAYOUTS}) if f"{kind}:whole:6" not in first[0]]
     begun = train(4, directory, *whole, *(f"{kind}:parts:3" for kind in kinds), "parallel:fewer:3", env=environment())
@@ -63,7 +63,7 @@ def others(directory, first, environment):
 
 @pytest.fixture
 def came_of(request):
-    """Gives what came of a job, and the log of its process."""
+    """Returns the result of a job, and the log of its process."""
 
     def came_of(job):
         for name in ("first", "resumed", "others"):
@@ -88,7 +88,7 @@ def test_training_on_devices_ends_like_on_one_after_any_events(kind, what, came_
     found, log = came_of(f"{kind}:{what}:6")
     assert found["ended"] == whole["ended"]
     assert found["begun"] == whole["begun"] * len(found["begun"])
-    if what == "nan":  # Two steps less: it went back to those of the last checkpoint.
+    if what == "nan":  # Two steps fewer: it rolled back to the last checkpoint.
         assert "The weights went back to those of" in log
     else:
         assert found["values"] == whole["values"]

@@ -18,7 +18,7 @@ from hookline.testing import RecordingHook, check_hook, read_events
 
 from .steps import X, Y, batches, mse, nnx_objects
 
-# What the state counts to, and how good that is: best at 4, and again at 8.
+# The count in the state, and its accuracy: best at 4, and again at 8.
 GOOD = {2: 0.5, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.2, 12: 0.1}
 
 
@@ -237,7 +237,7 @@ def test_wrong_arguments_of_the_stop_hook_are_named():
         counting().run(last_step=2, hooks=[evaluating(), stop])
 
 
-# What is refused ---------------------------------------------------------------------------------------------------
+# Refusals ----------------------------------------------------------------------------------------------------------
 
 
 def test_batches_from_a_one_time_iterator_are_refused():

@@ -66,12 +66,12 @@ def test_rate_lowered_on_a_plateau_is_restored_from_each_checkpoint(tmp_path, st
 
     told = []
     wanted, evaluate, loop = run(tmp_path / "whole", 20, told)
-    # At 0, 2, 4, ..., 18, and 20, where the series begins anew.
+    # At 0, 2, 4, ..., 18, and 20, where the series restarts.
     assert [since for _, since in told] == [0, 0, 1, 2, 0, 1, 2, 3, 4, 0, 1]
     assert wanted["opt_state"].hyperparams["learning_rate"] == 0.25 / 8
     checkpoints = sorted(int(path.name.rpartition("-")[2]) for path in (tmp_path / "whole").glob("model.ckpt-*"))
     assert {0, 8, 9} < set(checkpoints)
-    for step in (0, 8, 9):  # That of 8 is the best one, and was written by the evaluation.
+    for step in (0, 8, 9):  # Step 8 is the best one, and was saved by the evaluation.
         name = f"model.ckpt-{step}"
         shutil.copytree(tmp_path / "whole" / name, tmp_path / str(step) / name)  # As after kill -9.
         again = []

@@ -1,4 +1,4 @@
-"""A training that has stopped for good trains no step when it is started again; what lifts that."""
+"""A training with a sticky stop trains no step when it is started again; and ways to lift the stop."""
 
 from __future__ import annotations
 

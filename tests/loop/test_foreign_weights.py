@@ -1,4 +1,4 @@
-"""Weights that other libraries wrote, in files that those wrote themselves; and those for others."""
+"""Weights in files written by other libraries; and weights written for others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hookline.train import WarmStart
 
 NET = nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2, param_dtype=jnp.bfloat16)])
 X = np.ones((8, 4), "float32")
-ROWS = np.arange(32, dtype="float32").reshape(8, 4).T  # In memory they lie otherwise than in a file.
+ROWS = np.arange(32, dtype="float32").reshape(8, 4).T  # Their order in memory differs from a file's.
 NO_SAFETENSORS = "no safetensors: pip install 'hookline[safetensors]'"
 needs_safetensors = pytest.mark.skipif(find_spec("safetensors") is None, reason=NO_SAFETENSORS)
 
@@ -118,7 +118,7 @@ def test_foreign_train_state_is_restored_with_or_without_the_optimizer(write, tm
 
 @pytest.mark.parametrize("write", PARAMS.values(), ids=PARAMS)
 def test_parameters_of_a_flat_file_are_restored_by_path(write, tmp_path):
-    write(tmp_path / "weights")  # No extension: the contents say what it is.
+    write(tmp_path / "weights")  # No extension: the contents show the format.
     found = train(state_of(0), WarmStart(tmp_path / "weights", rename={"/": "params"}))
     assert same(found.params, OLD.params)
     assert same(hl.train.load(tmp_path / "weights", like=state_of(0).params), OLD.params)
@@ -220,7 +220,7 @@ def test_mismatches_are_named_and_floats_are_cast_on_request(tmp_path, caplog):
 
 
 def broken_files():
-    """What a download that was cut off, or somebody else, may leave; and what is said of it."""
+    """Files of an interrupted download, or of somebody else; and the message for each."""
     header = lambda text: len(text).to_bytes(8, "little") + text  # noqa: E731
     huge = b'{"a":{"dtype":"F32","shape":[99999999999],"data_offsets":[0,4]}}'
     whole = serialization.to_bytes({"w": X})

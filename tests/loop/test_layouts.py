@@ -1,4 +1,4 @@
-"""A training goes on in another layout with the bits that it had, and to the same end."""
+"""A training resumes in another layout with the same bits, and to the same end."""
 
 from __future__ import annotations
 

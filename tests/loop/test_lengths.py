@@ -58,7 +58,7 @@ def test_each_length_is_compiled_and_logged_once_and_a_restart_has_the_same_bits
 ):
     def run(logdir, **arguments):
         loop = hl.train.Loop(train_step, {"w": jnp.ones(())}, SOURCES[source](), steps_per_run=steps_per_run)
-        # Summaries and the log would ask for other programs.
+        # Summaries and the log would need other programs.
         quiet = {"progress": False, "nan_check": None, "log_steps": None}
         quiet["logging"] = hl.train.LoggingOptions(summary_steps=None)
         return loop.run(str(logdir), **quiet, **arguments)["w"]

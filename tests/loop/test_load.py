@@ -1,4 +1,4 @@
-"""What was trained comes out again without graph and session: all of it or a part, the newest, a step or the best."""
+"""A trained state is loaded without graph and session: all of it or a part, the newest, a step or the best."""
 
 from __future__ import annotations
 

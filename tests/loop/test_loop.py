@@ -1,4 +1,4 @@
-"""The loop takes the train steps that people write, and comes to what their own loops come to."""
+"""The loop takes usual train steps, and gives the results of manual loops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def close(one, other):
 
 
 def count_step(state, batch):
-    """The smallest step: it counts, and says what it has come to."""
+    """The smallest step: it counts, and returns its count."""
     return {"n": state["n"] + 1}, {"loss": (state["n"] + 1).astype(float)}
 
 
@@ -46,11 +46,11 @@ def written(logdir, tag):
     }
 
 
-# What people write -------------------------------------------------------------------------------------------------
+# Usual steps -------------------------------------------------------------------------------------------------------
 
 
 def quick(*kinds):
-    """All kinds of steps, of which these are tried each time."""
+    """All kinds of steps, some of which are tried each time."""
     return [pytest.param(kind, marks=() if kind in kinds else pytest.mark.campaign) for kind in WRITTEN]
 
 
@@ -197,7 +197,7 @@ def test_batches_may_be_a_tensor_with_options():
             hl.train.Loop(step, {"seen": jnp.zeros((), int)}, padded)
 
 
-# What comes with it ------------------------------------------------------------------------------------------------
+# Features of the loop ----------------------------------------------------------------------------------------------
 
 
 Named = collections.namedtuple("Named", ["loss", "accuracy"])
@@ -210,7 +210,7 @@ class Told:
 
 
 class Average:
-    """As `clu.metrics` has them: a metric that says by `compute` what it comes to."""
+    """As in `clu.metrics`: a metric with `compute`."""
 
     def __init__(self, total, count):
         self.total, self.count = total, count
@@ -450,7 +450,7 @@ def test_no_step_after_the_first_is_compiled_for_any_initial_state(start):
 
 @pytest.mark.parametrize("start", [0, pytest.param(jnp.array(0), marks=pytest.mark.campaign), jnp.zeros((), int)])
 def test_weak_type_stays_weak_in_the_step_also_after_a_restart(start, tmp_path):
-    def step(state, batch):  # A power of a count of weak type leaves half the digits what they are.
+    def step(state, batch):  # A power of a count of weak type keeps the precision of `half`.
         w = (state["w"] * (1 - 0.5 ** (state["n"] + 1))).astype("float32")
         return {"w": w - batch.mean() * 0.1, "n": state["n"] + 1}, {
             "half": jnp.zeros((), "bfloat16") * 0.5 ** state["n"]

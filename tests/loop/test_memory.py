@@ -50,7 +50,7 @@ def test_second_run_continues_batches_and_keys_like_one_run(kind):
     first = loop.run(last_step=7, progress=False)
     kept = np.array(first["w"])
     assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
-    assert np.array_equal(first["w"], kept)  # What a run has returned stays whole.
+    assert np.array_equal(first["w"], kept)  # The result of a run stays valid.
 
 
 def test_run_at_its_last_step_trains_nothing(whole):

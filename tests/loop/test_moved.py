@@ -22,7 +22,7 @@ SCRIPTS = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    """What came of each, by hand and in a loop."""
+    """The results of each script, by hand and in a loop."""
     directory = tmp_path_factory.mktemp("moved")
     return json.loads(run(4, ["-m", "tests.loop.moved", str(directory)], environment()).stdout)
 

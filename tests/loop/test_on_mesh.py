@@ -22,7 +22,7 @@ REPLICATED = dict.fromkeys(FSDP, WHOLE)
 
 @pytest.fixture(scope="module")
 def found(environment):
-    """What came of each case, by its name: the result, or the text of the error."""
+    """The results of the cases by name: the result, or the text of the error."""
     return json.loads(run(4, ["-m", "tests.loop.on_mesh"], environment()).stdout)
 
 

@@ -1,4 +1,4 @@
-"""A loop that leaves devices idle says so, unless a sharding was given."""
+"""A loop that leaves devices idle logs it, unless a sharding was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that an iterator gives once: the first start that saves says what becomes of a second one."""
+"""Plain iterators as batches: the first start that saves warns about a second one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimizer step is where a step accumulates gradients, or has several optimizers."""
+"""Optimizer steps when a step accumulates gradients, or has several optimizers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loop(state, step=train_step, data=X, **more):
 
 
 def average(step, state, params_of, updated, steps, data=X):
-    """The average by hand, moved after the steps of which `updated` says so."""
+    """Returns the average by hand, updated after the steps for which `updated` is true."""
     found = params_of(state)
     for number in range(steps):
         before, (state, _) = state, step(state, data[2 * number : 2 * number + 2])
@@ -56,7 +56,7 @@ def near(found, wanted):
 
 
 class Seen(hl.train.SessionRunHook):
-    """What a metric was after each step."""
+    """Returns a metric after each step."""
 
     def __init__(self, fetches):
         self.trigger, self.fetches, self.values = hl.train.every(1), fetches, []

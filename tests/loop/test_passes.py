@@ -83,7 +83,7 @@ def test_run_at_the_end_trains_the_next_epoch_and_one_in_the_middle_finishes_it(
     assert watched.run(last_step=6) == []  # It is reached, which starts no pass that counts.
     assert watched.run(last_step=8) == order[6:8]
     assert watched.run() == order[8:9]
-    assert watched.run(last_step=10) == order[9:10]  # The one before had stopped exactly at the end.
+    assert watched.run(last_step=10) == order[9:10]  # The previous run had stopped exactly at the end.
     assert "Loop: its data had ended at step 3, and it makes the next pass." in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What `jax.pmap` leaves in a step is recognised, on four devices; without it the step is that of the whole batch."""
+"""Remains of `jax.pmap` in a step are recognised, on four devices; without them the step takes the whole batch."""
 
 from __future__ import annotations
 

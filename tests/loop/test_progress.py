@@ -121,7 +121,7 @@ print("done")
 
 
 class NoRay:
-    """Stands for a private Ray cluster, which loops do not use: each task trains for itself."""
+    """Replaces a local Ray cluster, which loops do not use: each task trains for itself."""
 
     def start(self, cancelled):
         return self

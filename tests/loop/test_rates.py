@@ -27,7 +27,7 @@ class Tick(hl.train.SessionRunHook):
 
 
 class WaitingTick(Tick):
-    """Waits for each run, too: on a busy machine a line may come late, at the time of a later run."""
+    """Waits for each run, too: on a busy machine a line may be delayed to the time of a later run."""
 
     fetches = "loss"
     trigger = hl.train.every(1)
@@ -92,7 +92,7 @@ def test_peak_share_uses_the_operations_counted_by_xla(steps_per_run, tmp_path, 
 
 
 def test_operations_are_counted_on_the_cpu_if_the_device_does_not_report_them(tmp_path, monkeypatch):
-    """As on a GPU. The device of the test is the processor, and does not say at first."""
+    """As on a GPU. The device of the test is the CPU, and gives no count at first."""
     says = jax.stages.Lowered.cost_analysis
     monkeypatch.setattr(
         jax.stages.Lowered, "cost_analysis", lambda self: says(self) if jax.config.jax_default_device else None
@@ -126,7 +126,7 @@ def test_memory_of_the_fullest_device_is_shown(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "hookline")
 
     class Full:
-        """Stands for a device that says how full it is."""
+        """Replaces a device that reports its memory in use."""
 
         def __init__(self, in_use):
             self._in_use = in_use

@@ -1,4 +1,4 @@
-"""What a loop cannot run is refused where it is made, in words that say who, where and what to do."""
+"""Arguments that a loop cannot run are refused at its construction, with name, line and remedy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_step_that_reads_values_is_refused_with_the_line(step, line, jit):
     assert error.__cause__ is not None
 
 
-# What it takes -----------------------------------------------------------------------------------------------------
+# Its arguments -----------------------------------------------------------------------------------------------------
 
 
 def test_parameters_without_a_value_are_refused():
@@ -106,7 +106,7 @@ def test_error_in_a_step_shows_its_arguments():
     assert any(told in note for note in caught.value.__notes__)
 
 
-# What it returns ---------------------------------------------------------------------------------------------------
+# Its result --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

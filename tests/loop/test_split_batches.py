@@ -1,4 +1,4 @@
-"""Batches go where the state's mesh has them, or where it is asked for; the training is that of one device."""
+"""Batches are sharded by the state's mesh, or as requested; the training equals that on one device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .split_batches import CASES
 
 MESH = "(data=4) on cpu:0 to cpu:3"
 SPLIT, WHOLE = ["2x4 on 4", "2 on 4"], ["8x4 on 4", "8 on 4"]
-# What goes through the same as others do.
+# Cases with the same code as others.
 ALIKE = {
     "by_default_explicit_of_a_tensor_that_drops",
     "asked_for_of_the_iterator",
@@ -28,7 +28,7 @@ ALIKE = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    """What came of each case, by its name; those of `make test` are run by one process, the others by another."""
+    """The results of the cases by name; one process runs those of `make test`, another one the others."""
 
     class Found(dict):
         def __missing__(self, case):

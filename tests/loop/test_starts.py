@@ -1,4 +1,4 @@
-"""Each row of the table in docs/loop.md of what a start does, and more: `run` does it, and says it once."""
+"""Each row of the table of starts in docs/loop.md, and more: `run` does it, and logs it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several steps in one run come to what single steps come to: the same bits, points, batches and ends."""
+"""Several steps in one run give the results of single steps: the same bits, points, batches and ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MANY = [4, 16, 64]
 
 
 def bits(state):
-    """Returns all numbers of a state, also those of the objects in it."""
+    """Returns all numbers of a state, also of the objects in it."""
     leaves = jax.tree.leaves(nnx.state(state) if isinstance(state, tuple) and _has_objects(state) else state)
     arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
     return [np.asarray(jax.random.key_data(a) if _is_key(a) else a).tobytes() for a in arrays]
@@ -52,7 +52,7 @@ def saved(caplog):
 
 
 def ended(caplog):
-    """Returns the lines that say which metrics there were at which step, without the times."""
+    """Returns the log lines with metrics and steps, without the times."""
     lines = [re.sub(r" \([\d.]+ sec\)", "", line) for line in caplog.messages if line.startswith("step ")]
     caplog.clear()
     return lines
@@ -196,7 +196,7 @@ def names_in(directory):
 
 
 def counting(state, batch):
-    """The step of the tests that look at what came when: in another order it comes to something else. It is exact."""
+    """The step of the tests of order: another order gives another result. It is exact."""
     seen = sum(leaf.sum() for leaf in jax.tree.leaves(batch))
     total = (state["total"] * 3 + seen) % 65521
     return {"total": total, "n": state["n"] + 1}, {"loss": total, "seen": seen}
@@ -222,7 +222,7 @@ class Notes(train.SessionRunHook):
 
 
 def runs_of(loop, fetches=None, **keywords):
-    """Returns what each run of a training gives."""
+    """Returns the result of each run of a training."""
     quiet = train.LoggingOptions(rate_steps=None)
     with loop.session(progress=False, logging=quiet, **keywords) as session:
         found = []
@@ -242,7 +242,7 @@ def test_log_lines_end_no_run(caplog):
 
 
 def test_run_with_deferred_results_ends_at_the_next_due_hook():
-    """What came late is delivered in a run of several steps, which none of those may be counted on again."""
+    """Deferred results are delivered in a run of several steps, and no step of it is counted twice."""
 
     class Late(train.SessionRunHook):
         deferred = True
@@ -294,7 +294,7 @@ def test_two_programs_serve_all_hooks_and_one_more_a_smaller_batch(last_step, ca
 
 
 class Seen(train.SessionRunHook):
-    """Keeps what each step has seen."""
+    """Records the batch of each step."""
 
     stacked = True
 
@@ -311,7 +311,7 @@ class Seen(train.SessionRunHook):
 
 
 def came_to(source, steps_per_run, hooks=(), **keywords):
-    """Returns the end of a training on a source, what each step has seen, the error, and how long runs were."""
+    """Returns the end of a training on a source, the batch of each step, the error, and the lengths of runs."""
     loop = train.Loop(counting, start(), source(), steps_per_run=steps_per_run, **keywords)
     seen, error = Seen(loop), None
     try:
@@ -364,7 +364,7 @@ class Loader:
 
 
 def two(one, other):
-    """Two iterators, of which one may end first."""
+    """Two iterators, one of which may end first."""
 
     def make():
         with hl.Graph().as_default():
@@ -407,7 +407,7 @@ SOURCES = {
 }
 
 
-# What `make test` has: each way to the next batches.
+# Part of `make test`: each way to the next batches.
 QUICK = {
     "shuffled arrays",
     "one-shot iterator",
@@ -627,7 +627,7 @@ def test_steps_on_a_mesh_have_the_bits_of_single_steps(layouts, environment):
         assert several["programs"] <= single["programs"], "none is compiled anew for another layout"
 
 
-# What somebody tries -----------------------------------------------------------------------------------------------
+# Misuse ------------------------------------------------------------------------------------------------------------
 
 
 def test_convolutions_in_a_loop_give_one_warning(caplog):

@@ -1,4 +1,4 @@
-"""What steps take and return: metrics that are arrays, tuples or none at all, and a state in parts."""
+"""Arguments and results of steps: metrics that are arrays, tuples or none at all, and a state in parts."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def more(part):
 
 
 def assert_result(step, state, metrics, **changed):
-    """Runs one step; compares the names of its metrics and the state, whose other parts stay as they were."""
+    """Runs one step; compares the names of its metrics and the state, whose other parts must be unchanged."""
     loop = hl.train.Loop(step, state, batches())
     assert list(loop.metrics) == metrics
     final = loop.run(last_step=1, progress=False, nan_check=None)

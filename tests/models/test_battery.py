@@ -1,4 +1,4 @@
-"""What holds for a model of any library: it learns, is saved whole, and goes on from a checkpoint bit for bit."""
+"""Tests of a model of any library: it learns, is saved whole, and resumes from a checkpoint bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_training_clearly_lowers_the_loss(network, train, tmp_path):
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
 
 
-# For Linen and NNX the tests of each say it too.
+# Linen and NNX have tests of their own for it.
 @pytest.mark.parametrize(
     "network",
     ["equinox", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("plain", "nnx", "linen")]],

@@ -1,4 +1,4 @@
-"""Equinox: what is trained and what is static are partitioned; a module that holds state."""
+"""Equinox: trained and static parts are separated; a module that holds state."""
 
 from __future__ import annotations
 

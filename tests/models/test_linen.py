@@ -19,7 +19,7 @@ class Net(nn.Module):
 
 
 class Built:
-    """A network whose mask and statistics can be watched."""
+    """A network whose mask and statistics can be fetched."""
 
     def __init__(self, x, y):
         net = Net()

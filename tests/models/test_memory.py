@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
-# Restoring needs what saving wrote: the phases run in this order, each in a process of its own.
+# A restore needs a saved checkpoint: the phases run in this order, each in a process of its own.
 PHASES = ["initialise", "step", "save", "restore"]
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")

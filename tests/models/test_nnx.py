@@ -60,7 +60,7 @@ def test_tied_weights_are_one_array_in_variable_and_checkpoint(train, saved, tmp
 
 
 def dropped(x, y):
-    """A network whose dropout mask can be watched."""
+    """A network whose dropout mask can be fetched."""
     graphdef, params, rest = nnx.split(
         nnx.List([nnx.Linear(WIDTH, 1, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(1))]), nnx.Param, ...
     )

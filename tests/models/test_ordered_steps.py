@@ -198,7 +198,7 @@ def discriminator_before_generator():
     d_loss = hnp.mean((judged(real) - 1.0) ** 2) + hnp.mean(judged(fake) ** 2)
     d_step = hl.train.Optimizer(optax.sgd(0.1), name="d").minimize(d_loss, var_list=[discriminator])
     with hl.control_dependencies([d_step]):
-        # The discriminator is read anew, behind its step; the fake sample is the one from before.
+        # The discriminator is read again, after its step; the fake sample is the one from before.
         g_loss = hnp.mean((judged(fake) - 1.0) ** 2)
         optimizer = hl.train.Optimizer(optax.sgd(0.1, 0.9))
         return optimizer.minimize(g_loss, hl.train.get_or_create_global_step(), var_list=[generator])
@@ -287,7 +287,7 @@ def test_each_step_equals_that_of_plain_jax(name):
 )
 def test_each_step_is_the_same_on_parameter_servers(name, count):
     if name == "discriminator before generator":
-        # What one network's step has made of it lies on its server: the other's step is another run.
+        # One network's step has updated it on its server: the other's step is another run.
         with pytest.raises(errors.UnimplementedError, match="reads 'discriminator:0' behind an update of the same run"):
             check_each_step(name, Servers(count))
     else:

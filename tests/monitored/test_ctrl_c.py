@@ -30,7 +30,7 @@ class Presses:
 
 
 class Hook(train.SessionRunHook):
-    """Presses in one callback, and notes what it is told of."""
+    """Presses Ctrl-C in one callback, and records its other callbacks."""
 
     def __init__(self, press=None, callback=""):
         self.told = []
@@ -88,11 +88,11 @@ def test_ctrl_c_is_raised_at_once_and_reported_to_every_hook(place):
     assert watches.told == [KeyboardInterrupt]
 
 
-# In every other function of the user's ---------------------------------------------------------------------------
+# In every other user function ----------------------------------------------------------------------------------
 
 
 class Pressing:
-    """A function that presses once it is armed, and returns what it was given last."""
+    """A function that presses Ctrl-C once it is armed, and returns its last argument."""
 
     def __init__(self):
         self.is_armed, self.calls, self.went_on = False, 0, False
@@ -250,7 +250,7 @@ def test_ctrl_c_is_raised_at_once_in_every_function_of_a_loop(place):
 
 
 def test_ctrl_c_that_python_would_drop_is_raised_at_the_end_of_the_run():
-    """Python prints an error of a callback of the garbage collection, of which JAX has one, and drops it."""
+    """Python prints an error of a callback of the garbage collection, such as JAX's, and drops it."""
     press = Pressing()
     callback = lambda *given: press()  # noqa: E731
 

@@ -22,7 +22,7 @@ def graph():
 
 
 class Trainer:
-    """A training whose weight is ten times its global step; it saves when it is told to."""
+    """A training whose weight is ten times its global step; it saves on request."""
 
     def __init__(self, directory):
         self.directory = str(directory)
@@ -47,7 +47,7 @@ def trainer(tmp_path):
 
 
 class Model:
-    """What is evaluated: the mean of the weight times what the input gives."""
+    """The evaluated value: the mean of the weight times the input."""
 
     def __init__(self):
         self.step = train.get_or_create_global_step()

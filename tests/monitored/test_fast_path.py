@@ -1,4 +1,4 @@
-"""Runs on which no hook fires go straight to the raw session; other changes are noticed, and errors stay."""
+"""Runs without a firing go straight to the raw session; other changes are noticed, and errors are the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.summary import FileWriterCache
 
 
 class Due(train.SessionRunHook):
-    """Due each 50 steps; remembers where it fired, and what came to an end."""
+    """Fires every 50 steps; records firings, ends and exceptions."""
 
     def __init__(self):
         self.trigger, self.seen, self.exceptions = train.every(50), [], []
@@ -108,7 +108,7 @@ def test_fed_run_takes_the_fast_path():
 
 
 class AsksNowAndThen(train.SessionRunHook):
-    """Asks for the weights before some runs, and remembers what it got on each."""
+    """Fetches the weights in some runs, and records its results in each."""
 
     def __init__(self, every):
         self.args, self.every, self.got = train.SessionRunArgs("weights:0"), every, []
@@ -122,7 +122,7 @@ class AsksNowAndThen(train.SessionRunHook):
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
 def test_hook_that_fetches_in_some_runs_gets_its_values_on_the_fast_path(train_op, every):
-    """The fast path begins anew each five steps: once behind a run on which it asked, once behind one on which not."""
+    """The fast path restarts every five steps: after a run with a fetch, and after one without."""
     due = Due()
     due.trigger = train.every(5)
     hook = AsksNowAndThen(every)
@@ -171,7 +171,7 @@ def test_lost_fast_run_is_recovered_and_repeated(troubled):
     trouble.fails_with(errors.AbortedError(None, None, "lost"))
     with train.MonitoredSession(recovery=train.RecoveryPolicy(initial_backoff_secs=0)) as session:
         run(session, train_op)
-        assert session.raw_session().global_step == 11  # Initialised anew: there is no checkpoint.
+        assert session.raw_session().global_step == 11  # Initialised again: there is no checkpoint.
 
 
 def test_error_after_a_recovery_has_no_context_of_the_loss(troubled):

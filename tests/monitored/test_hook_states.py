@@ -118,7 +118,7 @@ def test_state_that_cannot_be_saved_names_the_hook(tmp_path):
     "interrupted_at", [7, *[pytest.param(step, marks=pytest.mark.campaign) for step in (1, 3, 10, 14)]]
 )
 def test_cadences_keep_their_phase_over_a_restart(tmp_path, interrupted_at):
-    """Each step once, no gap: what the uninterrupted job would have written."""
+    """Each step once, without a gap, as in an uninterrupted job."""
 
     def train_up_to(directory, last_step):
         with hl.Graph().as_default():
@@ -161,7 +161,7 @@ def test_trigger_in_seconds_counts_elapsed_time_before_a_restart(tmp_path):
         seen = []
         hook.log = lambda values, elapsed_secs: seen.append(values["global_step"])
         job(tmp_path, Advancing(clock, 30), hook, steps=3)
-    assert seen == [4]  # as the fifth run read it: the clock is looked at before a run
+    assert seen == [4]  # as the fifth run read it: the clock is read before a run
 
 
 class Advancing(SessionRunHook):

@@ -1,4 +1,4 @@
-"""Each built-in hook in two processes in step: the same training in both, and the chief alone writes and logs."""
+"""Each built-in hook in two SPMD processes: the same training in both, and only the chief writes and logs."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def writers(training):
 
 
 def loggers(training):
-    """Returns whose lines there are, but for those that each process says of itself."""
+    """Returns the loggers of the lines, without those that each process logs about itself."""
     own = ("Compil", "This is process")
     lines = [(name.rpartition(".")[2], line) for name, line in training["logged"] if not line.startswith(own)]
     return {WHY if line.startswith(WHY) else name for name, line in lines}

@@ -16,7 +16,7 @@ from hookline.testing import RecordingHook
 
 
 class Counts(train.SessionRunHook):
-    """Counts its firings; two of them are told apart by their name."""
+    """Counts its firings; two of them are distinguished by their name."""
 
     def __init__(self, name: Any = None, every: int = 1) -> None:
         self.name, self.trigger, self.count = name, train.every(every), 0
@@ -33,7 +33,7 @@ class Counts(train.SessionRunHook):
 
 
 class Watches(Counts):
-    """Is told apart by a property, from the same names."""
+    """Is identified by a property, from the same names."""
 
     @property
     def state_key(self) -> str | None:
@@ -248,7 +248,7 @@ HOOKS = st.lists(
 @given(st.lists(st.tuples(HOOKS, st.lists(st.sampled_from([2, 3]), max_size=2)), min_size=2, max_size=5))
 @settings(deadline=None)
 def test_no_hook_gets_the_state_of_another_and_none_is_lost(sessions):
-    """Each session has another list of hooks; what each hook has counted is its own, over all of them."""
+    """Each session has another list of hooks; the count of each hook is its own, over all of them."""
     states: dict[str, Any] = {}
     counted: dict[Any, int] = {}
     for number, (identities, cadences) in enumerate(sessions):

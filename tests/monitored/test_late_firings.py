@@ -1,4 +1,4 @@
-"""Hooks that can wait for their values (`late`), and hooks that a latch fires."""
+"""Hooks that can wait for their values (`deferred`), and hooks that a latch fires."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.monitored.conftest import QUICK, monitored, run
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.session import DeferredResults  # No public one arrives when a test says so.
+from hookline.session import DeferredResults  # No public session delivers values when a test wants it.
 from hookline.testing import FakeSession
 
 
 class SlowSession(FakeSession):
-    """Values of late hooks arrive when the test says so; each is the step to which its run led."""
+    """Values of deferred hooks arrive when the test wants it; each is the step of its run."""
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -46,7 +46,7 @@ class _At(DeferredResults):
 
 @pytest.fixture
 def noting(fires):
-    """Returns a kind of hook that notes, for each firing, its step, its value, and how many runs had been made."""
+    """Returns a kind of hook that records, for each firing, its step, its value, and the number of runs."""
 
     class Notes(fires):
         def __init__(self, *given, calls=None, name="", **declared):
@@ -256,10 +256,10 @@ def test_values_lost_with_the_device_are_dropped_at_a_recovery(noting, creator_o
     hook = noting(train.every(1), "x", True)
     with train.MonitoredSession(creator_of(*raws), hooks=[hook], **QUICK) as session:
         run(session, "train", 3)
-        raws[0].lost, raws[0].arrived = True, 9  # What failed is as ready as what has arrived.
+        raws[0].lost, raws[0].arrived = True, 9  # A failed value is as ready as one that has arrived.
         session.run("train")
         assert hook.steps == []
-    assert "2 late firings are dropped with their session." in caplog.text  # The first says why it was lost.
+    assert "2 late firings are dropped with their session." in caplog.text  # The first gives the reason of the loss.
     assert hook.steps == [1]
 
 
@@ -392,7 +392,7 @@ def test_error_in_a_firing_does_not_hide_the_latch_from_other_hooks(watched, fir
 
     raising, other = Raises(train.latched(latch)), fires(train.latched(latch))
     with train.MonitoredSession(hooks=[raising, other]) as session:
-        with pytest.raises(ValueError, match="seen"):  # noqa: PT012 - in which run is not said
+        with pytest.raises(ValueError, match="seen"):  # noqa: PT012 - in any of these runs
             for number in range(1, 100):
                 session.run(train_op, {x: 20.0 if number == 2 else 0.0})
         session.run(train_op, {x: 0.0})

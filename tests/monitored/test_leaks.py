@@ -20,7 +20,7 @@ from hookline.summary import FileWriterCache
 PROGRAM = Path(__file__).parent / "many_sessions.py"
 COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "20"))
 
-# What the allocator and the libraries may keep: less than a tenth of what a model with its programs takes.
+# The allocator and the libraries may keep less than a tenth of a model with its programs.
 MIB_AT_MOST = 10
 MIB_A_SESSION = 0.04
 
@@ -88,6 +88,6 @@ def test_values_fetched_by_a_hook_are_freed_with_their_run(late):
                 session.run(train_op)
                 jax.block_until_ready(jax.live_arrays())
             waiting = sum(array.size == size for array in jax.live_arrays())
-            assert waiting <= int(late)  # of a late hook those whose runs have not come yet
+            assert waiting <= int(late)  # the runs of a deferred hook that have not come yet
         finally:
             gc.enable()

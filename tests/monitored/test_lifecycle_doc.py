@@ -95,7 +95,7 @@ class Noting(SessionRunHook):
 
 
 class Elsewhere:
-    """What another thread does to a session, once it is inside a run."""
+    """Acts on a session in another thread, during a run."""
 
     def __init__(self, call, clock):
         self.caught, self._clock = "nothing", clock
@@ -129,7 +129,7 @@ def send(number, again=False):
 
 
 def play_signal(row, training, hook, directory):
-    """Does what a row says in which a signal comes."""
+    """Acts as a row with a signal describes."""
     number = signal.SIGINT if row.startswith("Ctrl-C") else signal.SIGTERM
     place = re.search(r" in (the body|the run|\w+)", row)[1]
     saver = CheckpointSaverHook(directory, save_steps=1000, scaffold=Scaffold())
@@ -167,7 +167,7 @@ def play_signal(row, training, hook, directory):
 
 
 def play(row, training, hook, clock):
-    """Does what the row says, and returns what another thread has seen, if one was there."""
+    """Acts as the row describes, and returns the record of another thread, if there was one."""
     if row.startswith("after_create_session raises"):
         hook.fails["after_create_session"] = ValueError()
         return MonitoredSession(hooks=[hook])

@@ -1,4 +1,4 @@
-"""Sessions that train nothing, save nothing or lose trained values say so in one line, with what to write."""
+"""Sessions that train nothing, save nothing or lose trained values log one line with the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold although hooks, threads and errors come at bad moments."""
+"""Invariants although hooks, threads and errors come at bad moments."""
 
 from __future__ import annotations
 

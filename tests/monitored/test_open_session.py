@@ -1,4 +1,4 @@
-"""What an open session shows, and what it takes: its parts by public names, a late hook, runs without hooks."""
+"""An open session: its parts by public names, added hooks, runs without hooks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_step_context_is_invalid_after_its_function(training):
             kept[0].run_with_hooks(training.train_op)
 
 
-# A late hook ----------------------------------------------------------------------------------------------------------
+# An added hook --------------------------------------------------------------------------------------------------------
 
 
 def test_added_hook_is_called_from_the_next_run_on_and_over_recoveries(training, recorder, events):
@@ -214,7 +214,7 @@ def test_hook_is_added_once_outside_of_runs_to_an_open_session(training, recorde
 
 
 def in_threads(count, work):
-    """Calls `work(i)` in so many threads at once, and returns what they raised."""
+    """Calls `work(i)` in several threads at once, and returns their errors."""
     start, caught = threading.Barrier(count), []
 
     def do(i):
@@ -272,7 +272,7 @@ def test_host_operation_of_a_raw_session_runs_in_one_thread_at_a_time(reads_the_
 
         def count():
             for i in range(200):
-                threading.Event().wait(0.0002)  # lets others in, were they allowed
+                threading.Event().wait(0.0002)  # lets other threads in, if they may
                 yield i
 
         numbers = count()
@@ -296,7 +296,7 @@ def test_host_operation_may_run_its_own_session():
 
 
 class Batch(np.ndarray):
-    """A batch that can be told when it is gone."""
+    """A batch whose end can be observed."""
 
 
 @KINDS
@@ -416,7 +416,7 @@ def test_interrupted_end_does_not_prevent_the_other_ends(training, recorder, eve
 
 
 def test_listener_may_save(training, tmp_path):
-    """A listener gets the raw session, as ever; a monitored one in its place works too."""
+    """A listener gets the raw session, as always; a monitored one works too."""
     saved = []
 
     class Copying(CheckpointSaverListener):

@@ -1,4 +1,4 @@
-"""The options of a training: one signature of `Loop`, and one way to say a thing in `MonitoredTrainingSession`."""
+"""The options of a training: one signature of `Loop`, and one way to give each in `MonitoredTrainingSession`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_checkpoint_options_without_a_directory_need_one(tmp_path, caplog, optio
     checkpoints = train.CheckpointOptions(**options)
     loop().session(progress=False, checkpoints=checkpoints).close()
     session(checkpoints=checkpoints).close()
-    session(save_checkpoint_steps=5).close()  # As TensorFlow, which says nothing.
+    session(save_checkpoint_steps=5).close()  # As TensorFlow, which gives no warning.
     saves = train.CheckpointSaverHook(str(tmp_path), save_steps=5, saver=train.Saver())
     session(checkpoints=checkpoints, hooks=[saves]).close()
     said = [line for line in caplog.messages if "saves no checkpoints" in line]
@@ -180,7 +180,7 @@ def test_options_may_be_used_for_several_trainings(tmp_path, saver, kept):
     writes = train.LoggingOptions(sinks=iter([hl.sinks.Csv()]), summary_dir=tmp_path / "events")
     for name in "abc":
         loop().run(str(tmp_path / name), progress=False, checkpoints=saves, logging=writes)
-    assert [saved(tmp_path / name) for name in "abc"] == [kept] * 3  # None removes those of another.
+    assert [saved(tmp_path / name) for name in "abc"] == [kept] * 3  # No training removes another's checkpoints.
     assert writes.summary_dir == str(tmp_path / "events")
     assert len(writes.sinks) == 1
 

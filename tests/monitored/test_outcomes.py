@@ -1,4 +1,4 @@
-"""What SPEC.md section 1 says of outcomes beyond the table of docs/lifecycle.md, which is played row by row."""
+"""Outcomes of SPEC.md section 1 beyond the table of docs/lifecycle.md, whose rows have their own test."""
 
 from __future__ import annotations
 

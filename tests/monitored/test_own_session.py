@@ -1,4 +1,4 @@
-"""A `SessionCreator` of one's own may return any `RawSession`; what that does not say is as if it were alone."""
+"""A user's `SessionCreator` may return any `RawSession`; its missing methods have defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookline import RawSession, errors, train
 
 
 class Table(RawSession):
-    """Runs nothing: the value of a fetch is looked up, and each run is a step."""
+    """Runs nothing: the value of a fetch comes from a table, and each run is a step."""
 
     def __init__(self, graph, step=0, lost_at=None):
         super().__init__(graph)

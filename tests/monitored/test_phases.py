@@ -1,4 +1,4 @@
-"""Who is told of a firing, through which callbacks; and when the phase of a trigger moves."""
+"""Which callbacks a firing calls; and when the phase of a trigger moves."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_forwarded_stop_hook_stops(train_op):
 
 
 class Fails(train.SessionRunHook):
-    """Raises once in a callback, in the runs that are told."""
+    """Raises once in a callback, in the given runs."""
 
     def __init__(self, callback, *runs):
         self.callback, self.runs, self.attempts = callback, runs, 0

@@ -43,7 +43,7 @@ def others(directory, loss):
     ]
 
 
-# The hooks; and the calls of most runs, of one that looks after something (one of ten may), and of one that fires.
+# The hooks; and the calls of most runs, of one that polls (one of ten may), and of one that fires.
 AT_MOST = {
     "no hook is called": (lambda directory, loss: [train.StopAtStepHook(last_step=10_000)], 7, 30, None),
     "a hook on each run": (lambda directory, loss: [OnEach()], 20, 45, None),

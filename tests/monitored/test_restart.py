@@ -1,4 +1,4 @@
-"""Going on when something is broken: where a start goes on from, and what a failed training still saves."""
+"""Starts with broken files: the checkpoint of a start, and the last save of a failed training."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_invalid_restore_argument_or_directory_is_refused(model, tmp_path):
     assert not os.path.exists("gs:")
 
 
-# What a failed training still saves -----------------------------------------------------------------------------------
+# The last save of a failed training -----------------------------------------------------------------------------------
 
 
 def leaves_with(error, session, body):
@@ -342,7 +342,7 @@ def leaves_with(error, session, body):
 
 
 def run_into(model, directory, what, steps=13, **arguments):
-    """Trains, fails as told, and returns the number of the newest checkpoint."""
+    """Trains, fails as given, and returns the step of the newest checkpoint."""
 
     class Failing(SessionRunHook):
         def before_run(self, run_context):

@@ -128,7 +128,7 @@ class EmptySaver(Saver):
 
 
 def empty(argument):
-    """A value for an argument that is unlike any other, and false: it must not be taken for one that is not given."""
+    """A value for an argument that is unlike any other, and false: it must not count as missing."""
     value = EmptySaver() if argument == "saver" else {}
     return (lambda scaffold, session: value) if argument == "init_fn" else value
 

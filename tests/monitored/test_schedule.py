@@ -1,4 +1,4 @@
-"""The session owns the trigger: who fires in a run, what it asks for, and when its phase moves."""
+"""The session owns the trigger: which hook fires in a run, its fetches, and when its phase moves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline import group, op, placeholder, train
 from hookline.testing import FakeSession
 from hookline.train import get_or_create_global_step
 
-# What is declared, and when it is read ---------------------------------------------------------------------------
+# Declarations, and when they are read ----------------------------------------------------------------------------
 
 
 def test_hook_with_a_trigger_is_called_only_in_the_runs_in_which_it_fires(train_op, fires):
@@ -155,7 +155,7 @@ def test_callback_with_a_wrong_return_value_is_named(callback, train_op, fires):
 
 
 class GainingSession(FakeSession):
-    """Gains as many steps as it is asked for, and says so beforehand unless only the device knows."""
+    """Advances as many steps as requested, and predicts it unless only the device knows."""
 
     says = True
 
@@ -329,7 +329,7 @@ def test_trigger_that_raises_does_not_change_when_other_hooks_fire(train_op, fir
 
     often, raising, rare = fires(train.every(1)), fires(train.when_step(predicate)), fires(train.every(5))
     with train.MonitoredSession(hooks=[often, raising, rare]) as session:
-        for number in range(1, 16):  # noqa: B007 - the predicate looks at it
+        for number in range(1, 16):  # noqa: B007 - the predicate reads it
             try:
                 session.run(train_op)
             except ValueError:

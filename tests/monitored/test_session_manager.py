@@ -116,7 +116,7 @@ def test_feed_reaches_the_init_op():
 
 @pytest.fixture
 def fed():
-    """A model whose local part is initialised from a feed."""
+    """A model whose local variables are initialised from a feed."""
     with Graph().as_default():
         x = placeholder("float32", (), name="x")
         local = Variable(np.float32(0), name="local", trainable=False, collections=[GraphKeys.LOCAL_VARIABLES])
@@ -206,7 +206,7 @@ def test_unusable_checkpoint_never_leads_to_a_fresh_start(model, tmp_path, how):
 
 
 class FailedSaver(Saver):
-    """Its last save has failed in the background, and nobody was told yet."""
+    """Its last background save has failed, and nothing has reported it yet."""
 
     def __init__(self, error):
         super().__init__()

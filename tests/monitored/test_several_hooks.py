@@ -1,4 +1,4 @@
-"""Several hooks with triggers, in one session and in several; bound hooks; what hooks say to the session."""
+"""Several hooks with triggers, in one session and in several; wrapped hooks; calls of hooks to the session."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def two(train_op):
     return train_op, hl.group(train.get_or_create_global_step().assign_add(1), name="other")
 
 
-# What is said to the session -------------------------------------------------------------------------------------
+# Calls to the session --------------------------------------------------------------------------------------------
 
 
 def test_stop_callbacks_ends_run_callbacks_until_the_next_raw_session(training, fires):

@@ -1,4 +1,4 @@
-"""Monitored sessions in processes in step: real ones, which all do the same at the same runs."""
+"""Monitored sessions in SPMD processes: real ones, which all act at the same runs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SUM_OF_EPOCH = sum(range(64))
 
 
 def results(*names, **options):
-    """Runs scenarios in two processes; returns of each process what they have returned, by name."""
+    """Runs scenarios in two processes; returns for each process the results by name."""
     ended = spmd.run(JOB, ",".join(names), **options)
     assert [each.status for each in ended] == [0] * len(ended), "\n".join(each.err[-3000:] for each in ended)
     return [dict(json.loads(line) for line in each.out.splitlines() if line.startswith("[")) for each in ended]
@@ -23,7 +23,7 @@ def results(*names, **options):
 
 @pytest.fixture(scope="module")
 def found():
-    """What all scenarios return that end in order, of each process."""
+    """The results of all scenarios that end normally, for each process."""
     return results(
         "stops_at_a_step",
         "one_process_asks_for_a_stop",
@@ -107,7 +107,7 @@ def test_latch_is_read_in_the_same_run(found):
 def test_watchdog_of_each_process_shows_where_it_waits(found):
     (waits, of_waiting), (slow, of_slow) = (each["one_is_slow"] for each in found)
     assert waits == slow
-    # There may have been others, while it compiled.
+    # There may have been other lines, while it compiled.
     of_waiting, of_slow = ([text for text in told if "no step for" in text][-1] for told in (of_waiting, of_slow))
     assert "in on_trigger" in of_slow.partition("in trained")[2]
     assert "in trained" in of_waiting
@@ -187,7 +187,7 @@ def test_signal_ends_all_after_the_same_run(to):
 
 
 def launches_in(text):
-    """Returns which launch each process is said to be at: the same in all."""
+    """Returns the reported launch of each process: the same list in all."""
     found = re.findall("process ([01]): launch ([0-9]+)", text)
     assert [process for process, _ in found] == ["0", "1"]
     return {number for _, number in found}

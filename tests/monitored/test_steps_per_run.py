@@ -18,7 +18,7 @@ NAN_AT = 23
 
 
 def walk(bad_at: int | None = None):
-    """A model whose step draws a key, follows a schedule, and keeps an average: all that must go on in a loop."""
+    """A model whose step draws a key, follows a schedule, and keeps an average: all must work in a compiled loop."""
     step = train.get_or_create_global_step()
     weights = hl.Variable(np.ones(3, np.float32), name="weights")
     key = hl.random_key()
@@ -45,7 +45,7 @@ class Firings(train.SessionRunHook):
 
 
 def trained(steps_per_run, last_step=230, hooks=lambda loss: [], bad_at=None, **keywords):
-    """Returns what the variables hold, the hooks, and how many calls it took."""
+    """Returns the values of the variables, the hooks, and the number of calls."""
     with hl.Graph(seed=3).as_default():
         train_op, loss, *_ = walk(bad_at)
         added = hooks(loss)
@@ -383,7 +383,7 @@ def test_training_resumes_with_another_number_of_steps_per_run(tmp_path):
 
 
 def counted(steps_per_run, hooks, last_step=20, bad=None):
-    """Trains and returns what two counters hold: one that the step writes, and one that only hooks write."""
+    """Trains and returns two counters: one written by the step, and one written only by hooks."""
     with hl.Graph(seed=1).as_default():
         step, mine = train.get_or_create_global_step(), hl.Variable(0, name="mine")
         batch = hl.data.iterator(hl.data.from_arrays(np.arange(400.0, dtype="f4").reshape(200, 2), 2))

@@ -1,4 +1,4 @@
-"""Several threads at one monitored session, and an exception in a bad moment: who gets in, who waits, who is told."""
+"""Several threads at one monitored session, and an exception at a bad moment: which runs, waits or is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gate(SessionRunHook):
 
 
 def started(work):
-    """Starts a thread; `outcome` is what the work returned or raised."""
+    """Starts a thread; `outcome` is the result or the error of the work."""
 
     def do():
         try:
@@ -42,7 +42,7 @@ def started(work):
 
 
 def wait_until(holds):
-    """Gives other threads the processor until something holds."""
+    """Yields the processor to other threads until something holds."""
     for _ in range(100_000):
         if holds():
             return
@@ -180,7 +180,7 @@ def test_step_context_of_a_lost_session_is_invalid(training):
 
 
 def test_nested_host_operations_do_not_deadlock():
-    """One thread is inside the outer one and wants the inner; the other has come for the inner meanwhile."""
+    """One thread is inside the outer operation and needs the inner one; the other already has the inner one."""
     with hl.Graph().as_default():
         step = train.get_or_create_global_step()
         inside, go_on = threading.Event(), threading.Event()
@@ -215,7 +215,7 @@ def interrupt_at(instruction, files, work):
 
 
 def test_exception_at_any_instruction_of_the_backend_leaves_the_session_usable(training, caplog):
-    """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
+    """When the device has the old values and the new ones are not there yet, the session is lost and created again."""
     files = ("session/running/cached_step.py", "local_store.py", "opt_state.py")
     train_op = hl.group(hl.Variable(1.0).assign_add(1.0), training.train_op)
     with MonitoredSession(recovery=RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)) as session:

@@ -1,4 +1,4 @@
-"""Whose summary writers a session closes when it is closed, and what a full disk under them does to the training."""
+"""Which summary writers a session closes with itself, and how a full disk under them affects the training."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-# What a cell that trains leaves, but for its results: IPython keeps those.
+# Objects that a training cell leaves, without its results: IPython keeps those.
 LEFT = """
 while gc.collect():
     pass

@@ -12,7 +12,7 @@ TRAINS = "last_step=100, hooks=[Slow()]"
 
 @pytest.fixture
 def whole(notebook):
-    """Keeps what a training comes to that nobody interrupts."""
+    """Keeps the result of an uninterrupted training."""
     notebook.does("whole = make().run(last_step=100, progress=False)['w']")
 
 
@@ -69,7 +69,7 @@ with hl.Graph().as_default():
         cell = notebook.run("print('go', flush=True)\nwhile True: session.run(train_op)", interrupts=("go",))
         assert cell.error == "KeyboardInterrupt: "
         notebook.does("assert session.run(both) == session.raw_session().global_step >= 1")
-    # What has nothing to do with it is interrupted as ever.
+    # An unrelated cell is interrupted as always.
     assert notebook.run("print('go', flush=True)\ntime.sleep(60)", interrupts=("go",)).error == "KeyboardInterrupt: "
     cell = notebook.run(
         "with session:\n    print('go', flush=True)\n    while not session.should_stop(): session.run(train_op)",

@@ -1,4 +1,4 @@
-"""Who handles SIGTERM and Ctrl-C when, and what else goes on in the process."""
+"""When SIGTERM and Ctrl-C are handled, and by which handler."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_options_of_another_class_are_refused(Session):
 
 
 def test_no_signal_is_lost_while_a_session_closes(session):
-    """One comes at each line of it: either the session is left for it, or whoever had signals before hears of it."""
+    """A signal at each line of it: either the session is left, or the earlier handler receives it."""
     heard = []
     before = signal.signal(SIGTERM, lambda number, frame: heard.append(number))
     outcomes = []
@@ -324,7 +324,7 @@ def test_no_signal_is_lost_while_a_session_closes(session):
 
 
 def _closed_amid(sess, heard, count):
-    """Closes a session, sends a signal after so many lines, and returns what came of it; None if there are no more."""
+    """Closes a session, sends a signal after a number of lines, and returns the result; None after the last line."""
     heard.clear()
     lines = iter(range(count + 1))
 

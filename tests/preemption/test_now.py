@@ -1,4 +1,4 @@
-"""What does not end in order ends at once: on a second signal, or when the time is over."""
+"""A training that does not end cleanly ends at once: on a second signal, or after the grace period."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
 
 
 class Stubborn:
-    """A process that is busy, and what it says on its standard error."""
+    """A busy process, and its output on the standard error."""
 
     def __init__(self, way, directory, grace_secs=600):
         self.process = Python(Path(__file__).with_name("stubborn.py"), way, directory, grace_secs)
@@ -54,7 +54,7 @@ def test_second_signal_ends_at_once(tmp_path, way, number, status):
     stubborn = Stubborn(way, tmp_path)
     stubborn.process.send_signal(number)
     assert "repeat it to end at once" in stubborn.hear(f"{number.name}: leaving the training")
-    # Two within a second are one: some send a signal to a process, and to who passes it on.
+    # Two within a second are one: some tools signal a process, and also the process that forwards signals to it.
     threading.Event().wait(1.2)
     stubborn.process.send_signal(number)
     stubborn.hear(f"{number.name} again: ending at once")

@@ -66,7 +66,7 @@ def trainer(trainers):
 
 
 def answer(trainer):
-    """What the process says of its training, behind what it says while it waits."""
+    """Returns the report of the process on its training, after its lines while it waits."""
     while not (said := trainer.hear()).startswith("{"):
         assert said, "The process has ended."
     return json.loads(said)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "hookline"
-# What neither takes a lock nor allocates much, and handlers that others had put in before.
+# Calls that neither take a lock nor allocate much, and earlier handlers.
 ALLOWED = {
     *("append", "bytes", "callable", "clear", "fileno", "get", "getpid", "kill", "len", "monotonic", "send"),
     "suppress",
@@ -43,7 +43,7 @@ def imported(tree: ast.Module) -> Iterator[ast.Module]:
 
 
 def forbidden(tree: ast.Module) -> set[str]:
-    """What handlers of a module call, also through other functions, that they must not."""
+    """Returns forbidden calls of a module's handlers, also through other functions."""
     trees = [*imported(tree), tree] if handlers(tree) else []
     functions = {node.name: node for each in trees for node in ast.walk(each) if isinstance(node, ast.FunctionDef)}
     seen, left = set(), handlers(tree)

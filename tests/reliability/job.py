@@ -1,4 +1,4 @@
-"""Jobs that save checkpoints whose contents follow from the global step alone, so that anybody can check them."""
+"""Jobs that save checkpoints whose contents depend only on the global step, so that they can be checked."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class _Listener(train.CheckpointSaverListener):
 
 
 class _Log(logging.Handler):
-    """Reports what the log says to be saved."""
+    """Reports the saves in the log."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.INFO)

@@ -1,4 +1,4 @@
-"""What a step of a save relies on was synced before it; and no sync is there without need."""
+"""Each stage of a save is synced before a later one relies on it; and no sync is needless."""
 
 from __future__ import annotations
 

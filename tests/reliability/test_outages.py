@@ -88,7 +88,7 @@ def test_one_second_of_errors_from_any_call_does_not_fail_a_save(tmp_path, apart
             if found.seen < first:
                 break
         assert first > 50
-        saver.save(sess, path, first + 3)  # What could not be removed is removed by the next save.
+        saver.save(sess, path, first + 3)  # The next save removes checkpoints that could not be removed.
         assert [name for name in names_in(tmp_path) if "writing" not in name] == [
             "checkpoint", f"model.ckpt-{first + 2}", f"model.ckpt-{first + 3}"
         ]  # fmt: skip

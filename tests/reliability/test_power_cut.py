@@ -1,4 +1,4 @@
-"""Whatever was reported as saved is there after a power cut, at whichever moment; and what is left does no harm."""
+"""Reported saves survive a power cut at any moment; and leftovers do no harm."""
 
 from __future__ import annotations
 

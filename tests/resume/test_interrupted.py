@@ -38,7 +38,7 @@ def check_events(directory, expected):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """What the jobs come to that nobody interrupts: it does not depend on the kind of source."""
+    """The results of uninterrupted jobs, which do not depend on the kind of source."""
     directory = str(tmp_path_factory.mktemp("whole"))
     outcome = Model("list").train(directory)
     return outcome, shown(directory)
@@ -67,12 +67,12 @@ def test_killed_training_resumes_exactly(steps_each, kinds, tmp_path):
 
 
 def quick(each_time, kinds=tuple(SOURCES)):
-    """Of all kinds one is tried each time: one that goes to its place, or one that reads up to it."""
+    """One of all kinds is tried each time: one that seeks to its position, or one that reads up to it."""
     return [pytest.param(kind, marks=() if kind == each_time else pytest.mark.campaign) for kind in kinds]
 
 
 class Interrupted(Exception):
-    """What the body of a session raises."""
+    """The error of the body of a session."""
 
 
 @pytest.mark.parametrize("kind", quick("generator function"))

@@ -72,7 +72,7 @@ def test_a_fed_numpy_array_may_be_changed_as_soon_as_run_returns(sess):
         return jax.lax.fori_loop(0, 20, lambda i, a: a @ jnp.eye(256), x).sum() * 0 + x.sum()
 
     total = hl.op(slow)(x)
-    # A start at a multiple of 64 bytes is what lets JAX use NumPy's memory in place.
+    # A start at a multiple of 64 bytes lets JAX use NumPy's memory in place.
     memory = np.zeros(256 * 256 * 4 + 64, np.uint8)
     start = -memory.ctypes.data % 64
     batch = memory[start : start + 256 * 256 * 4].view(np.float32).reshape(256, 256)

@@ -1,4 +1,4 @@
-"""What a function returns beside its main results cannot change these: the two share only values behind barriers."""
+"""Byproducts of a function cannot change its main results: the two share only values behind barriers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_other_readers_of_a_main_value_read_it_behind_two_barriers(step):
 
 @named
 def test_unread_byproducts_cost_nothing(step):
-    """The costly operations of a program that returns only the state are those of the function itself."""
+    """The costly operations of a program that returns only the state are the same as the function's."""
 
     def counted(function):
         text = jax.jit(lambda *given: function(*given)[0]).lower(W, X).compile().as_text()

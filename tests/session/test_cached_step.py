@@ -19,7 +19,7 @@ LONG = hl.RunOptions()
 
 
 def model(*, fed: bool = False):
-    """Returns the step of a model with dropout, and what it is fed."""
+    """Returns the step of a model with dropout, and its feeds."""
     rng = np.random.default_rng(0)
     weights = hl.Variable(jnp.ones((4, 2)), name="weights")
     values = rng.normal(size=(8, 4)).astype("float32")
@@ -114,7 +114,7 @@ def test_other_feeds_are_used(caplog):
         session.run(train_op, feed)
         assert session.global_step == 5
     assert sum("x:0 is" in line and "it was" in line for line in caplog.messages) == 1
-    # The program, the initializer, and the other shape; each says how long it took.
+    # The program, the initializer, and the other shape; each logs its duration.
     assert len([line for line in caplog.messages if line.startswith("Compiled it in")]) == 3
 
 
@@ -134,7 +134,7 @@ def test_session_whose_values_were_deleted_is_lost(runs, watched):
     train_op, _ = model()
     loss = hl.get_default_graph().get_tensor_by_name("loss:0")
     step = hl.group(train_op, hl.latch(hl.op(jnp.isnan)(loss))) if watched else train_op
-    # Of other tests, and of JAX itself.
+    # Arrays of other tests, and of JAX itself.
     others = {id(array): array for array in jax.live_arrays()}
     with hl.Session(config=hl.SessionConfig(max_runs_ahead=8)) as session:
         session.run(hl.global_variables_initializer())

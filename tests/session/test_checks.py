@@ -1,4 +1,4 @@
-"""A check of an operation: what only the device can refuse, as a front end declares it."""
+"""A check of an operation, declared by a front end: a condition that only the device can evaluate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host counts the steps that no operation on the device reads; nobody can tell."""
+"""The host counts the steps that no operation on the device reads, without a visible difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program leaves is what its next run takes; nobody else may notice."""
+"""A program's outputs are its next run's inputs, without a visible difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients: what is computed how often, what a path may hold, and where it ends."""
+"""Gradients: how often each part is computed, allowed operations between loss and x, and where a path ends."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def test_fed_value_between_loss_and_x_ends_the_path(sess):
     assert sess.run([loss, at_w, at_h], {h: 5.0}) == [15.0, 0.0, 3.0]
 
 
-def test_gradient_depends_only_on_its_own_operations(sess):
-    """What it waits for is computed from the loss, and stands on the way to another loss."""
+def test_only_the_gradients_own_operations_wait_for_its_control_inputs(sess):
+    """Its control input is computed from the loss, and lies between x and another loss."""
     w, seen = hl.Variable(2.0, name="w"), hl.Variable(0.0, name="seen", trainable=False)
     loss = w * w
     note = seen.assign_add(loss)
@@ -206,7 +206,7 @@ def test_gradient_depends_only_on_its_own_operations(sess):
     assert sess.run(grad) == 4.0
     assert sess.run(seen) == 4.0  # the gradient does
     assert sess.run(through) == 12.0
-    assert sess.run(seen) == 8.0  # and so does what stands behind the note
+    assert sess.run(seen) == 8.0  # and so do operations after the note
 
 
 @pytest.mark.parametrize("inner", ["jit", "checkpoint", "custom_vjp"])
@@ -274,7 +274,7 @@ def test_repeated_y_counts_twice(sess):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Checked:
-    """A value whose class looks at its fields."""
+    """A value whose class checks its fields."""
 
     x: jax.Array
 

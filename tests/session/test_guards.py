@@ -139,5 +139,5 @@ def test_guarded_runs_that_are_not_skipped_equal_unguarded_ones(optimizer):
                     session.backend.run_with_hook_fetches(train_op, (guard,) if guarded else (loss,))
                 return session.snapshot()
 
-    # What is not written in place XLA may round otherwise.
+    # XLA may round values differently that are not written in place.
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), weights(True), weights(False))

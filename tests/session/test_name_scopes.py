@@ -1,4 +1,4 @@
-"""Operations of the graph are name scopes of the compiled program: what profilers and XLA's texts call things."""
+"""Operations of the graph are name scopes of the compiled program: profilers and XLA's texts show their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline import train
 
 
 def scopes(text: str) -> set[str]:
-    """What stands first in the names of a program's instructions, behind the program itself."""
+    """Returns the first parts of the names of a program's instructions, after the program itself."""
     return {name.split("/")[1] for name in re.findall(r'op_name="([^"]*)"', text) if "/" in name}
 
 

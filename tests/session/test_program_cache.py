@@ -1,4 +1,4 @@
-"""Which programs are compiled, and that watching does not change what is computed."""
+"""Which programs are compiled, and that hook fetches do not change the computed values."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_fetches_of_one_hook_are_not_computed_for_another(tmp_path):
 
 
 def test_hook_that_draws_random_numbers_has_its_own_program(tmp_path, caplog):
-    """What a run draws is counted: a run that does not ask must not count."""
+    """Random draws are counted: a run without the fetch must not count."""
     caplog.set_level(logging.INFO, "hookline")
     step = hl.train.get_or_create_global_step()
     noise = hl.op(jax.random.normal)(hl.random_key(3))

@@ -116,7 +116,7 @@ def test_run_equals_the_interpreter(case):
         with hl.Session() as sess:
             sess.run(init)
             for fetches in runs:
-                # Half of what is fetched is fetched as a hook would.
+                # Half of the fetches are made as a hook would.
                 half = len(fetches) // 2
                 result, (watched,) = sess.backend.run_with_hook_fetches(
                     [sums[i] for i in fetches[:half]], ([sums[i] for i in fetches[half:]],)

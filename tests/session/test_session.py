@@ -374,7 +374,7 @@ def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
             return opened[-1]
 
     class TellingLock:
-        """A lock that tells when somebody has to wait for it."""
+        """A lock that notifies when a thread has to wait for it."""
 
         def __init__(self):
             self._lock = threading.Lock()
@@ -580,7 +580,7 @@ def test_unknown_names_and_names_without_a_value_are_refused_on_a_finalized_grap
         sess.run("weights:0")
     with pytest.raises(ValueError, match="'folder:0' cannot be fed.*Did you mean 'folded'"):
         sess.run(folded, {"folder:0": 1.0})
-    # "folded" alone could mean the operation or its tensor; the error says which name is meant for feeding.
+    # "folded" alone could mean the operation or its tensor; the error names the one for feeding.
     with pytest.raises(TypeError, match="'folded' is an operation; feed its tensor, 'folded:0'"):
         sess.run(folded, {"folded": 1.0})
     assert sess.run(folded, {"folded:0": 1.0}) == 3.0

@@ -1,4 +1,4 @@
-"""The rules on devices: a state is put where they say, and trained there as on one."""
+"""The rules on devices: a state is sharded by them, and trained there as on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user gives as shardings of a state is looked at before anything is put anywhere."""
+"""A user's shardings of a state are checked before any value is moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Csv and JsonLines: what is in them, also after a crash."""
+"""Csv and JsonLines: their contents, also after a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start(folder, step=0, **hparams):
 
 @pytest.fixture(params=[Csv, JsonLines])
 def sink(request, tmp_path):
-    """A sink whose file has steps 1 to 4, and that is closed."""
+    """A closed sink whose file has steps 1 to 4."""
     sink = request.param()
     sink.open(start(tmp_path))
     sink.write([scalar(step) for step in (1, 2, 3, 4)])

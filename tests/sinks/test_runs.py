@@ -48,7 +48,7 @@ class Noting(Sink):
 
 
 def scalars_of(folder):
-    """What TensorBoard shows, the evaluation's with its name before it."""
+    """Returns the points in TensorBoard, the evaluation's with its name before them."""
     return sorted(
         (event.step, prefix + value.tag, value.simple_value)
         for place, prefix in ((folder, ""), (folder / "eval", "eval/"))

@@ -1,4 +1,4 @@
-"""What happens while a sink fails, hangs or is slow: the training goes on, and what is lost is said."""
+"""A sink that fails, hangs or is slow: the training continues, and lost points are logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.testing import FakeClock
 
 
 class Noting(Sink):
-    """Notes what it is given; `trouble` may raise, by the name of the method."""
+    """Records its arguments; `trouble` may raise, by the name of the method."""
 
     close_secs = 10.0
 

@@ -1,4 +1,4 @@
-"""The real client of Weights & Biases, offline; what it has written is read from its own file with its own messages."""
+"""The real client of Weights & Biases, offline; its file is read with its own messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def kind_of(record):
 
 
 class Read:
-    """What all files below a folder say: ids, hyperparameters, exit codes, and points by step and tag."""
+    """Returns the contents of all files below a folder: ids, hyperparameters, exit codes and points."""
 
     def __init__(self, folder):
         # Its process may be at the end of a file when `finish` has returned.

@@ -31,7 +31,7 @@ def test_histogram_agrees_with_its_values(values: np.ndarray):
         return
     assert (got.min, got.max) == (finite.min(), finite.max())
     assert list(got.bucket_limit) == sorted(set(got.bucket_limit))
-    # Each bucket holds as many values as lie between its limits; values on a limit belong to one of the two.
+    # Each bucket counts the values between its limits; values on a limit belong to one of the two.
     cumulated = np.cumsum(got.bucket)
     for limit, count in zip(got.bucket_limit, cumulated, strict=True):
         assert np.sum(finite < limit) <= count <= np.sum(finite <= limit)

@@ -1,4 +1,4 @@
-"""What a tag is (its metadata) stands with its first value in each file, as in TensorFlow's event files."""
+"""The metadata of a tag is written with its first value in each file, as in TensorFlow's event files."""
 
 from __future__ import annotations
 

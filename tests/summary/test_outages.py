@@ -35,7 +35,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 def add(writer: FileWriter, *steps: int) -> None:
     for step in steps:
-        writer.add_summary(summaries.text("note", "x" * 5000), step)  # More than what is left in the file's last block.
+        writer.add_summary(summaries.text("note", "x" * 5000), step)  # More than the rest of the last block.
     writer.flush()
 
 
@@ -115,7 +115,7 @@ def test_writer_thread_loses_no_event_that_the_next_attempt_can_write(small_disk
         pause = threading.Event()
         for step in range(2, 22):
             writer.add_summary(b"", step)
-            pause.wait(0.005)  # The thread looks at each.
+            pause.wait(0.005)  # The thread handles each.
         small_disk.free()
         writer.flush()
         writer.close()

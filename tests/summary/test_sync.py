@@ -1,4 +1,4 @@
-"""What `sync` promises: files and their directories are on the disk when it returns."""
+"""The contract of `sync`: files and their directories are on the disk when it returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Steps = Callable[[Path], list[int]]
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What was synced, in order: the path, and the size it had (0 for a directory). Each sync really happens."""
+    """The synced paths, in order, with their sizes (0 for a directory). Each sync really happens."""
     calls, fsync = [], os.fsync
 
     def recorded(descriptor: int) -> None:
@@ -105,7 +105,7 @@ def test_failed_sync_is_an_outage_of_other_writers(
     failures = [OSError(5, "Input/output error")]
 
     def refused(descriptor: int) -> None:
-        if failures:  # The kernel reports a failure once; the next sync succeeds, and what was lost stays lost.
+        if failures:  # The kernel reports a failure once; the next sync succeeds, and the lost data stay lost.
             raise failures.pop()
 
     caplog.set_level(logging.INFO, logger="hookline")

@@ -1,4 +1,4 @@
-"""What is left on disk, and what the caller hears, when the world is against the writer."""
+"""The files on disk, and the errors of the caller, when writes fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def redirect(logdir: Path, target: str) -> None:
-    """Makes this process's open event file in `logdir` another file: that of a full disk, for one."""
+    """Redirects this process's open event file in `logdir` to another file, such as one on a full disk."""
     for name in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink(f"/proc/self/fd/{name}")

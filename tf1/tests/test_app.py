@@ -28,7 +28,7 @@ def main(argv):
 """
 
 
-# Runs each script of a list, with its arguments, in a process of its own, which need not import anew.
+# Runs each script of a list, with its arguments, in a process of its own, which need not import again.
 EACH = """
 import json, os, sys
 import hookline_tf1
@@ -58,7 +58,7 @@ SCRIPTS = [
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """What each of the scripts says, one line."""
+    """Returns one line of each of the scripts."""
     return python.run("-c", EACH, json.dumps(SCRIPTS), check=True).stdout.splitlines()
 
 

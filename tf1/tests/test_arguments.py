@@ -1,4 +1,4 @@
-"""Nothing silent: each argument of a function of `tf` has its effect, or is said to have none."""
+"""Nothing is silent: each argument of a function of `tf` has its effect, or is logged as having none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery import ignored_arguments  # To forget what has been said once.
+from hookline_tf1._machinery import ignored_arguments  # To clear the record of logged lines.
 from hookline_tf1.contrib import layers as contrib
 
 FOLDER = Path(tf.__file__).parent
@@ -35,11 +35,11 @@ UNREAD = {
     "TensorFlow allows any order": {"top_k: sorted"},
     "there is only one way": {
         "shape: optimize",  # a shape is known where it can be
-        "name_scope: values", "variable_scope: values",  # they say which graph; it is the default one
+        "name_scope: values", "variable_scope: values",  # they name the graph; it is the default one
         "nce_loss: partition_strategy", "sampled_softmax_loss: partition_strategy",  # several parts are refused
-        "log_uniform_candidate_sampler: num_true", "uniform_candidate_sampler: num_true",  # the shape says it
+        "log_uniform_candidate_sampler: num_true", "uniform_candidate_sampler: num_true",  # the shape gives it
         "add_loss: inputs", "add_update: inputs",  # there are no losses and updates for some inputs only
-        "sparse_to_dense: validate_indices",  # the docstring says which places count
+        "sparse_to_dense: validate_indices",  # the docstring gives the positions that count
         "__init__: renorm_momentum",  # renorm is refused
         "batch_norm: renorm_clipping, renorm_decay",
         "save: write_meta_graph",  # there is none

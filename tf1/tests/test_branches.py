@@ -1,4 +1,4 @@
-"""`tf.cond`: the result of one of two branches, and what a branch writes."""
+"""`tf.cond`: the result of one of two branches, and the writes of a branch."""
 
 from __future__ import annotations
 

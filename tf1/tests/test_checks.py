@@ -1,4 +1,4 @@
-"""What looks at values on the way: `Print`, `Assert` and its kind."""
+"""Operations that check values: `Print`, `Assert` and similar ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken without effect, and Python functions in the graph."""
+"""Settings without effect, and Python functions in the graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery import ignored_arguments  # To forget what has been said once.
+from hookline_tf1._machinery import ignored_arguments  # To clear the record of logged lines.
 
 
 def test_device_settings_are_accepted_and_logged_once(caplog):

@@ -1,4 +1,4 @@
-"""The README and every page in docs/: their blocks run as they stand, as those of hookline's pages do."""
+"""The README and every page in docs/: their blocks run unchanged, as those of hookline's pages do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three floors of the package, and what no module of it does, proved from the source."""
+"""The three floors of the package, and forbidden calls of its modules, proved from the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices that are not there: the run goes on, and the session says so before anything comes of it."""
+"""Indices out of bounds: the run continues, and the session raises before the result is used."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_index_out_of_bounds_is_an_error_of_the_run_that_names_the_operation(cas
     sess.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     sess.run(found, {places: form(0, 4)})
     for wrong in (5, -1):
-        if wrong < 0 and case.startswith("unsorted"):  # There a negative segment stands for none.
+        if wrong < 0 and case.startswith("unsorted"):  # There a negative segment means none.
             assert sess.run(found, {places: form(0, wrong)})[4] != 1
             continue
         with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\] = {wrong} is not in \[0, 5\)\.") as raised:
@@ -310,7 +310,7 @@ def test_monitored_run_that_returns_values_raises_itself(tmp_path):
         looking_up(sess, [train_op, loss], places, [1, 2, 3])
         with pytest.raises(tf.errors.InvalidArgumentError, match="led to global step 4"):
             sess.run([train_op, loss], {places: [0, 7]})
-        # Who goes on all the same has decided so.
+        # A script that continues has decided so.
         sess.run([train_op, loss], {places: [0, 1]})
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-5"
 

@@ -1,4 +1,4 @@
-"""MNIST's reader: what batches hold, in which order, and what is said of files that are not there."""
+"""MNIST's reader: the contents and order of batches, and the messages for missing files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_order_is_tensorflows_for_the_seed_of_the_graph(folder):
     tf.set_random_seed(5)
     train = input_data.read_data_sets(folder, validation_size=0).train
 
-    # What the reader of TensorFlow 1.15 gives for these files and this seed.
+    # The result of TensorFlow 1.15's reader for these files and this seed.
     assert [numbers(train.next_batch(6)[0]) for _ in range(2)] == [[2, 5, 17, 19, 12, 1], [11, 10, 13, 18, 7, 4]]
     assert numbers(train.next_batch(3, shuffle=False)[0]) == [8, 9, 0]
     assert numbers(train.next_batch(9)[0]) == [16, 6, 15, 14, 3, 19, 8, 13, 15]

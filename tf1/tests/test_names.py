@@ -1,4 +1,4 @@
-"""Names of averages and of summaries, and paths of checkpoints: those of TensorFlow 2.21, as literals."""
+"""Names of averages and of summaries, and paths of checkpoints: as in TensorFlow 2.21, as literals."""
 
 from __future__ import annotations
 

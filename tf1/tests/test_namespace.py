@@ -1,4 +1,4 @@
-"""The namespace: what is there, where, and what is said of what is not."""
+"""The namespace: its names, their modules, and the messages for missing names."""
 
 from __future__ import annotations
 

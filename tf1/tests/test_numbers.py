@@ -15,7 +15,7 @@ from hookline.errors import InvalidArgumentError
 
 
 def made_of(how, *cases):
-    """Returns what is computed in one run: of values that are constants, or fed where `how` has an F."""
+    """Returns the results of one run: of values that are constants, or fed where `how` has an F."""
     feeds, made = {}, []
     for make, values, dtypes in cases:
         inputs = []
@@ -27,13 +27,13 @@ def made_of(how, *cases):
         made.append(make(*inputs))
     with tf.Session() as session:
         found = session.run(made, feeds)
-    # What is known before the run is what it gives.
+    # The shape known before the run is that of the result.
     assert [each.dtype for each in made] == [each.dtype for each in found]
     return found
 
 
 def check(how, *cases):
-    """Each has what makes it, values and dtypes of its inputs, and the dtype and the values that are expected."""
+    """Takes for each case its function, values and dtypes of its inputs, and the expected dtype and values."""
     found = made_of(how, *(case[:3] for case in cases))
     assert [(each.dtype.name, each.tolist()) for each in found] == [case[3:] for case in cases]
 
@@ -156,7 +156,7 @@ def test_integers_are_summed_in_their_own_dtype(how):
     check(how, *((make, [values], [dtype], dtype, found) for make, values, dtype, found in cases))
 
 
-# Places ---------------------------------------------------------------------------------------------------------------
+# Indices --------------------------------------------------------------------------------------------------------------
 
 
 @every
@@ -339,7 +339,7 @@ def test_fed_array_wraps_in_a_narrower_dtype_like_a_constant(sess):
 @pytest.mark.parametrize(
     ("make", "dtype", "expected"),
     [
-        # TensorFlow wraps what a narrower dtype is asked for.
+        # TensorFlow wraps values for a narrower dtype.
         (lambda: tf.constant(300, tf.uint8), "uint8", 44),
         (lambda: tf.constant([-1, 256], tf.uint8), "uint8", [255, 0]),
         (lambda: tf.constant(np.array([70000]), tf.int16), "int16", [4464]),
@@ -391,7 +391,7 @@ def test_cast_takes_64_bit_numbers(make, expected, sess):
 def test_number_too_large_beside_a_tensor_is_named(make, number, shape, sess):
     x = tf.placeholder(tf.int64, shape)
     with pytest.raises((ValueError, OverflowError), match=rf"{number} does not fit into int32\. Set jax_enable_x64"):
-        # Where nothing is known of a shape, the run says so.
+        # With an unknown shape, the run raises.
         sess.run(make(x, number), {x: [1, 2]})
 
 

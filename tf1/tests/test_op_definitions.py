@@ -1,4 +1,4 @@
-"""Functions made with `computed_by`: each is checked against TensorFlow, and takes what TensorFlow's function takes."""
+"""Functions made with `computed_by`: each is checked against TensorFlow, and takes its function's arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline_tf1.nn import _cross_entropy_ops
 
 PLACES = {"": (math, math_ops, array_ops, linalg), "nn.": (nn, _cross_entropy_ops), "image.": (image,)}
 
-# Those that other functions are made of, which have calls themselves.
+# Helpers of other functions, which have calls themselves.
 CALLED_AS = {
     "nn.softmax_cross_entropy": "nn.softmax_cross_entropy_with_logits",
     "nn.sparse_softmax_cross_entropy": "nn.sparse_softmax_cross_entropy_with_logits",
@@ -22,7 +22,7 @@ CALLED_AS = {
     "nn.weighted_cross_entropy": "nn.weighted_cross_entropy_with_logits",
 }
 
-# What stood in TensorFlow before 1.0 only, or computes nothing of its own.
+# Names from before TensorFlow 1.0, or without a computation of their own.
 NOT_IN_TENSORFLOW_2 = {"image.per_image_whitening", "prevent_gradient"}
 
 

@@ -1,4 +1,4 @@
-"""Shapes with open dimensions: what is known of a result, and what is refused where the graph is built."""
+"""Shapes with open dimensions: the known part of a result, and refusals at graph construction."""
 
 from __future__ import annotations
 

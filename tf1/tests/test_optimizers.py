@@ -10,7 +10,7 @@ from hookline_tf1._machinery.ignored_arguments import ignored  # For a name that
 
 
 def trained(optimizer, steps=2):
-    """The values of a variable that starts at 2.0, with the loss of its square, and of its slots."""
+    """Returns the values of a variable that starts at 2.0, with the loss of its square, and of its slots."""
     weight = tf.Variable(2.0, name="weight")
     train_op = optimizer.minimize(weight * weight)
     with tf.Session() as sess:
@@ -160,7 +160,7 @@ def test_piecewise_constant_needs_one_more_value_than_boundaries():
 
 
 def embedding():
-    """A table, the numbers of the rows that are looked up, and a loss whose gradient of each row is 1."""
+    """Returns a table, the indices of the looked-up rows, and a loss whose gradient of each row is 1."""
     table = tf.Variable(np.ones((3, 2)), dtype=tf.float32, name="table")
     ids = tf.placeholder(tf.int32, [None])
     return table, ids, tf.reduce_sum(tf.nn.embedding_lookup(table, ids))

@@ -1,4 +1,4 @@
-"""Sizes that only a run knows: shapes that TensorFlow 2.15 gives before it, and what a run makes of them."""
+"""Sizes known only in a run: shapes that TensorFlow 2.15 infers before it, and the results of a run."""
 
 from __future__ import annotations
 

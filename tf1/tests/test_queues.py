@@ -1,4 +1,4 @@
-"""Input producers, readers and batches: what TF 1.x keeps in queues."""
+"""Input producers, readers and batches: TF 1.x's queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def queue_of(path, num_epochs=1):
 
 
 def all_of(fetches):
-    """What a session returns, run by run, until the data have ended."""
+    """Returns the results of a session, run by run, until the data have ended."""
     found = []
     with tf.Session() as sess:
         sess.run(tf.local_variables_initializer())

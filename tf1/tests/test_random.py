@@ -7,7 +7,7 @@ import pytest
 
 import hookline_tf1 as tf
 
-# What is drawn, with its mean and its standard deviation.
+# Each distribution, with its mean and its standard deviation.
 DRAWN = {
     "normal": (lambda: tf.random_normal([4000], 1.0, 2.0), 1.0, 2.0),
     "truncated": (lambda: tf.truncated_normal([4000], stddev=2.0), 0.0, 1.76),

@@ -1,4 +1,4 @@
-"""What stands on the core uses its public modules alone, and no attribute of it with an underscore in front."""
+"""Code on top of the core uses only its public modules, and no attribute of it with a leading underscore."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 import hookline_tf1 as tf
 
-# As in TF 1.15, into which TF 2 has put other arguments before the end; or nobody makes one.
+# As in TF 1.15, where TF 2 has inserted other arguments; or nobody makes one.
 OTHERWISE = {
     *("DType", "ReaderBase", "VariableScope", "data.Iterator", "distributions.Distribution"),
     *("linalg.matmul", "matmul", "nn.moments", "nn.swish", "nn.top_k", "scatter_nd", "searchsorted", "string_split"),
@@ -25,7 +25,7 @@ THEIRS = dict(
 
 
 def ours(name: str) -> list[str]:
-    """The parameters of a symbol that may be given by place."""
+    """Returns the parameters of a symbol that may be given by position."""
     value = tf
     for part in name.split("."):
         value = getattr(value, part)

@@ -1,4 +1,4 @@
-"""Gradients where a function has a corner are TensorFlow's: its numbers stand here."""
+"""Gradients at a function's corner are TensorFlow's, as literals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of all symbols is what the code has."""
+"""The page of all symbols agrees with the code."""
 
 from __future__ import annotations
 

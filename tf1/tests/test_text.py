@@ -1,4 +1,4 @@
-"""Text: `bytes` in and out, functions of it, and what cannot be done with it."""
+"""Text: `bytes` in and out, functions of it, and unsupported operations."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Driver:
         return self.hits.total() >= self.kills and all(self.hits[point] >= self.each for point in POINTS)
 
     def _fill(self):
-        """Starts jobs where there is room, and returns whether one is running."""
+        """Starts jobs up to the limit, and returns whether one is running."""
         while not self._enough() and len(self._running) < self.at_once:
             number = next(self._numbers, None)
             if number is None:
@@ -64,7 +64,7 @@ class Driver:
         return bool(self._running)
 
     def _attend(self):
-        """Waits until a process has something to tell, or is to be killed."""
+        """Waits until a process has a message, or is to be killed."""
         secs_left = min(job.process.secs_left() for job in self._running.values())
         for file in select.select(list(self._running), [], [], secs_left)[0]:
             if not self._running[file].process.listen():

@@ -86,7 +86,7 @@ def lives_of(seed, job, deck):
             moment = chance.choice(sorted(_MOMENTS))
             delay_secs, fault_at = chance.uniform(0, _MOMENTS[moment]), _fault(chance, 0.25)
             yield Life(None, 0, moment, delay_secs, fault_at, chance.random() < _VERIFY)
-        card = deck.deal(again=number > 0)  # Most of what is missed is missed by jobs that only begin.
+        card = deck.deal(again=number > 0)  # Most missed points are missed by jobs that have just begun.
         if card is None:
             return
         aim = deck.aim_of(card)

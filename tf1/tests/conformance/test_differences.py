@@ -1,4 +1,4 @@
-"""What the page of differences lists."""
+"""The page of differences."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tf1.conformance import on_hookline
 RECORDED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 SUITE = "tf1.conformance"
 LISTED = differences_of([SUITE])
-# Others go through the same code.
+# Others have the same code.
 ALIKE = {"v1.forwarding.same_context", "v1.forwarding.timer.reset", "v1.forwarding.timer.reset_by_the_loop"}
 SCENARIOS = [each for each in all_scenarios([SUITE]) if each.id.startswith(("v1.published.", "v1.forwarding."))]
 

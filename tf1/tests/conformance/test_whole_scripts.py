@@ -1,4 +1,4 @@
-"""Whole scripts: the players and what compares them. `make conformance-scripts` plays all of them on both systems."""
+"""Whole scripts: the players and the comparison. `make conformance-scripts` plays all of them on both systems."""
 
 from __future__ import annotations
 
