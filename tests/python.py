@@ -2,7 +2,7 @@
 
 Their pid, signals, exit status and output are real. Not as in an interpreter of its own: the parent; hashes of strings,
 of which there are two kinds; settings that are read at the start or by an import (`PYTHON...`, `OPENBLAS_NUM_THREADS`);
-and warnings of imports. What is about those, or about imports, starts an interpreter of its own.
+and warnings of imports. Tests of those, or of imports, start an interpreter of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every Python block of every page in docs/ runs as it stands, in a fresh graph and an empty directory.
 
-A block that must not run starts with ```python no-run. Where a line prints, a comment behind it says what.
+A block that must not run starts with ```python no-run. Where a line prints, a comment after it has the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is private in JAX, or differs between its versions: a JAX that renames it fails here, with a sentence."""
+"""Names of JAX that are private, or differ between versions: a JAX that renames one fails here, with a sentence."""
 
 import functools
 import inspect

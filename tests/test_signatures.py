@@ -156,7 +156,7 @@ DOCUMENTED = {
     "get_collection": "(key, scope=None)",
     "name_scope": "(name)",
     "control_dependencies": "(control_inputs)",
-    # What is in them. The second argument of a Variable is its name.
+    # Their elements. The second argument of a Variable is its name.
     "Variable": "(initial_value, name=None, trainable=True, collections=None, *, dtype=None)",
     "Variable.assign": "(value)",
     "Variable.assign_add": "(delta)",

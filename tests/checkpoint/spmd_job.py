@@ -126,7 +126,7 @@ def saves(folder):
         pending.wait()
         cleared = model.wrong()
         train.Saver().restore(sess, pending.path)
-        if ME == 0:  # Whoever only reads needs nobody.
+        if ME == 0:  # A reader needs no other process.
             train.verify(pending.path)
         return [cleared, model.wrong(), os.path.basename(pending.path)]
 
@@ -255,7 +255,7 @@ class Listener(train.CheckpointSaverListener):
 
 
 class Counts(train.SessionRunHook):
-    """Has a state."""
+    """A hook with a state."""
 
     trigger = train.every(3)
 

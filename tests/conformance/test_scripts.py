@@ -1,6 +1,6 @@
 """One training on TensorFlow and on hookline: both run, and train alike.
 
-`mnist.json` is what the one on TensorFlow 2.21 has printed; `make test-all` says where it does not hold any more.
+`mnist.json` has the output of the one on TensorFlow 2.21; `make test-all` reports where it is out of date.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class Process:
         self.world.do(self, request, self._listen)
 
     def changed(self):
-        """Wakes whoever waits for a change."""
+        """Wakes all that wait for a change."""
         if self._state == WAIT:
             self.world.at(self.world.random.uniform(0, 0.1), self._wake(self._token))
         if self.when_taken is not None and self.member.is_decision_applied:

@@ -1,4 +1,4 @@
-"""Scenarios of data by process, run one after another in each of several processes in step; prints what they found.
+"""Scenarios of data by process, run one after another in each of several SPMD processes; prints the results.
 
 Arguments: a folder for what the processes leave to each other.
 """
@@ -30,7 +30,7 @@ DATA = {"x": np.arange(44, dtype="float32").reshape(22, 2), "y": np.arange(22)}
 
 
 def scenario(function):
-    """Has a function be called, in this order; it returns what a test looks at."""
+    """Registers a scenario, in this order; a test checks its result."""
     SCENARIOS[function.__name__] = function
     return function
 

@@ -1,6 +1,6 @@
-"""One task of a job that the tests start, stop and kill: it trains, and tells in JSON lines what happens to it.
+"""One task of a job that the tests start, stop and kill: it trains, and reports events in JSON lines.
 
-Run as `python job.py '{"log": ..., "checkpoint_dir": ..., "last_step": ...}'`; who it is says the environment.
+Run as `python job.py '{"log": ..., "checkpoint_dir": ..., "last_step": ...}'`; the environment has its task.
 Each accepted update adds 1 to the global step, to a counter, and to two vectors that may live on two servers.
 """
 

@@ -1,4 +1,4 @@
-"""Jobs of two processes in step that are killed over and over, and end with the bits of one that is left alone.
+"""SPMD jobs of two processes that are killed repeatedly, and end with the bits of an uninterrupted one.
 
 Run in the root of the repository as `python -m tests.distributed.spmd_campaign --jobs 20 --kills 10`. Each job is
 started by the launcher, as with `--restart on-failure`. Each of its starts meets a mishap: a process is killed, stopped
@@ -129,7 +129,7 @@ def run(folder, plan):
     with Killer(folder, plan["mishaps"]):
         asked = -1
         while (status := launch_spmd(what)) == 128 + signal.SIGTERM:
-            # Whoever leaves on a signal has not failed: a scheduler starts the job again.
+            # A process that leaves on a signal has not failed: a scheduler starts the job again.
             asked, before = _asked_to_end(folder), asked
             if asked == before:
                 raise KeyboardInterrupt("The campaign was asked to end.")

@@ -1,4 +1,4 @@
-"""A training in step that kills itself where a plan says so; see `spmd_campaign.py`.
+"""An SPMD training that kills itself by a plan; see `spmd_campaign.py`.
 
 Run by `hookline launch --spmd` with a folder in which `plan.json` is. Each start carries out the next mishap of the
 plan, in one of the processes. What a step has come to is written down, so that it can be compared bit by bit.

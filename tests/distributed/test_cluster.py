@@ -213,7 +213,7 @@ def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, option
     # Half a second on a busy machine; it polls every 0.1 s.
     assert moments["found"] - moments["created"] < 0.5
 
-    # They outlive whoever asks again.
+    # They outlive the next caller.
     servers = [RayTransport(ray_connection.create_servers(job, 2)) for _ in range(2)]
     for index in range(2):
         assert len({server.call(index, "status").get().incarnation for server in servers}) == 1

@@ -1,4 +1,4 @@
-"""Real processes, killed with kill -9 under load: what is promised holds.
+"""Real processes, killed with kill -9 under load: the promises hold.
 
 No update is applied twice: each adds 1 to the global step and to variables on every server, and what checkpoints hold
 agrees. A step that was shown disappears only by a restore, which is logged with the number of steps lost.
@@ -285,7 +285,7 @@ def test_restart_after_a_killed_head_resumes(start_job, members, part):
 
 
 class StartedByHand:
-    """A Ray head from `ray start`, whose parts nobody watches.
+    """A Ray head from `ray start`, whose processes are not watched.
 
     To `start_job` it is what a `LocalRayCluster` is, but with no `address`: pytest has joined another one.
     """

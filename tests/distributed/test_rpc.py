@@ -461,7 +461,7 @@ def test_members_connect_during_a_flood_of_unauthenticated_connections(processes
         for thread in flooding:
             thread.join()
     assert sum(came) > 4 * MAX_UNAUTHENTICATED
-    # Whoever has just ended, or come in, is counted too.
+    # Threads and files that have just ended, or begun, are counted too.
     assert most[0] - before[0] <= 4 * MAX_UNAUTHENTICATED
     assert most[1] - before[1] <= 4 * MAX_UNAUTHENTICATED
 

@@ -109,7 +109,7 @@ class Workers(RuleBasedStateMachine):
     @precondition(lambda self: self.read)
     @rule()
     def finish(self):
-        """Whoever is within can commit, at once and in any order."""
+        """All admitted workers can commit, at once and in any order."""
         for worker in list(self.read):
             self.commit(worker)
 

@@ -182,7 +182,7 @@ TRANSFORMATIONS = {
 }
 
 
-# Those whose state is made otherwise: of nothing, of arrays, of a count, of hyperparameters, of a key, of other shapes.
+# With another initial state: of nothing, of arrays, of a count, of hyperparameters, of a key, of other shapes.
 QUICK = ("sgd", "adam", "adafactor", "schedule", "injected", "noise")
 
 

@@ -1,4 +1,4 @@
-"""Trainings with all hooks on four CPU devices, in a process of their own, which JAX must be told of before.
+"""Trainings with all hooks on four CPU devices, in a process of their own, since JAX reads their number at its start.
 
 `python -m tests.hooks.mesh DIRECTORY JOBS LAYOUT...` prints as JSON what hooks have seen on each layout of the model in
 each job; there are commas between jobs.
@@ -122,7 +122,7 @@ class Log(logging.Handler):
         self.compiled = 0
 
     def heard(self, event: str, secs: float, fun_name: str = "", **more: Any) -> None:
-        # Where an array has come back elsewhere, XLA compiles anew, and JAX traces nothing.
+        # For an array with a changed sharding XLA compiles again, and JAX traces nothing.
         self.compiled += event.endswith("backend_compile_duration") and "_trace" in fun_name
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -422,7 +422,7 @@ def readings(layout: Layout, logdir: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def transfers() -> Iterator[list[int]]:
-    """Gives the sizes of the arrays that the host reads meanwhile, whoever does it."""
+    """Gives the sizes of all arrays that the host reads meanwhile."""
     sizes: list[int] = []
     kind = type(jnp.zeros(()))
     before = kind._value  # The common path of all calls.

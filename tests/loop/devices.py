@@ -1,4 +1,4 @@
-"""Trainings on as many CPU devices as are asked for, in a process of their own, which JAX must be told of before.
+"""Trainings on a number of CPU devices, in a process of their own, since JAX reads it at its start.
 
 `python -m tests.loop.devices DIRECTORY JOB...`: a job is KIND:NAME:LAST_STEP, and trains a state of that kind below the
 directory up to that step. What came of it is in a file of JSON beside its checkpoints.
@@ -136,7 +136,7 @@ class _Job:
         state: Its state, or a function that makes it.
         batches: Makes its batches, in the default graph.
         sharding: Where the state lives.
-        hidden: Where the hidden layer is to lie; explicit axes must be told.
+        hidden: The sharding of the hidden layer; explicit axes require it.
         out: Likewise the result.
     """
 

@@ -100,7 +100,7 @@ def live(directory, points, tell, life, source, steps_per_run):
 def lives_of(source, kills):
     """Yields where each process is killed, and how many steps a run it makes; the last one is not killed."""
     chance = random.Random(f"{SEED}/{source}")
-    room = 2 * SAVE_STEPS  # Whoever is killed amid its first save comes no further than that.
+    room = 2 * SAVE_STEPS  # A process killed amid its first save comes no further than that.
     steps = sorted(chance.sample(range(1, LAST_STEP - 2 * room), kills))
     aims = [(f"step {step}", 1) for step in steps] + [(chance.choice(SAVING), chance.randint(1, 2)), (None, 0)]
     for number, aim in enumerate(aims):

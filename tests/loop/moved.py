@@ -37,7 +37,7 @@ class Script(NamedTuple):
 
     Args:
         make: Makes what the step changes.
-        step: Takes that and a batch. It returns it anew with metrics; or metrics alone, of NNX objects.
+        step: Takes that and a batch. Returns the new state with metrics; or metrics alone, of NNX objects.
         batches: Where each batch lies.
         around: The block in which the script makes its state and its loop.
         is_made_in_place: Whether `Loop` is given the function.

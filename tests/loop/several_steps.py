@@ -47,7 +47,7 @@ def step(state: Any, batch: Any, key: Any) -> Any:
 
 
 def trained(steps_per_run: int, mesh: Any, rule: Any, examples: int) -> dict[str, Any]:
-    """Returns what came of a training: its numbers, where they lie, what was logged, and how many programs there were.
+    """Returns the results of a training: its numbers, shardings, log, and number of programs.
 
     The batches are split over the axis `data`.
     """

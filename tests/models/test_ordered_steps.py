@@ -1,4 +1,4 @@
-"""Training steps whose parts wait for each other, as published scripts spell them, beside the same in plain JAX.
+"""Training steps with control dependencies, as in published scripts, beside the same in plain JAX.
 
 Each model trains, each step within tolerance of plain JAX, moving averages included; it is saved, restored into a new
 graph, and goes on bit-equal.

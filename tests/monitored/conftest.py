@@ -93,7 +93,7 @@ def recorder(events: list[str]) -> Callable[..., Recorder]:
 
 @dataclass
 class Training:
-    """A graph whose train_op pulls from an input that fails as scripted, run by run."""
+    """A graph whose train_op reads an input that fails in given runs."""
 
     graph: Graph
     global_step: Tensor

@@ -1,4 +1,4 @@
-"""Each built-in hook, in processes in step: what it does at which step, what it writes and what it logs, by process.
+"""Each built-in hook, in SPMD processes: its actions by step, its files and its log lines, by process.
 
 Those that disturb no other are in the first training; each has a folder of its own to write to.
 """

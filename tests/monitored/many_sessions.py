@@ -1,4 +1,4 @@
-"""A program that runs many sessions one after the other and says what is left of them; see test_leaks.py.
+"""A program that runs many sessions one after the other and prints their leftovers; see test_leaks.py.
 
 Usage: many_sessions.py COUNT [KIND ...]
 """

@@ -1,4 +1,4 @@
-"""Seeded schedules, made one after another by each of several processes in step, which must all find the same.
+"""Seeded schedules, run one after another by each of several SPMD processes, with the same results.
 
 What a schedule does is drawn from its seed; how long a process is held up, and where, from its seed and the process.
 The sum of a training is of whole numbers: with a step more, or another example, it would be another.

@@ -1,6 +1,6 @@
-"""Many seeded schedules with real processes in step: no hang, no differing decision, no wrong sum.
+"""Many seeded schedules with real SPMD processes: no hang, no differing decision, no wrong sum.
 
-HOOKLINE_REAL_SCHEDULES says how many; four fifths of them are for two processes, the rest for four.
+HOOKLINE_REAL_SCHEDULES is their number; four fifths of them are for two processes, the rest for four.
 """
 
 import os

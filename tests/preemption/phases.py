@@ -1,7 +1,7 @@
 """A process that trains again and again, and in each training waits in one phase, for a signal that a test sends.
 
-It is told phases as words on its standard input. In a phase it says so; a further line lets it go on, where it does not
-leave by itself. Afterwards it says, as JSON, how the training ended.
+It reads phases as words on its standard input. In a phase it reports it; a further line lets it go on, if it does not
+leave by itself. Afterwards it prints, as JSON, how the training ended.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def found_step(model: Model, sess: hl.Session) -> int | None:
 def run(manner: str, directory: str, last_step: int, report: Report = lambda path, step: None) -> None:
     """Trains, from the newest checkpoint there is, and saves after each step.
 
-    Path and step of each checkpoint are reported at the moment where it is said to be safe.
+    Path and step of each checkpoint are reported at the moment when it is logged as saved.
     """
     model = Model()
     with model.graph.as_default():

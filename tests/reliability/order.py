@@ -58,7 +58,7 @@ def kind(path: str) -> str:
 
 
 class Recorder:
-    """Records what this process does to the files below a root; what is there at the start counts as on the disk.
+    """Records what this process does to the files below a root; existing files count as on the disk.
 
     The directory of the checkpoints is relative to the root. Syncs at one of `sites` may be left out.
     """
@@ -174,7 +174,7 @@ class Disk:
 def violations(recorder: Recorder) -> list[str]:
     """Returns what a power cut could have destroyed: a line for each event that broke a rule; none if all is well.
 
-    - A file is synced before it is renamed. (That of the lease, which only tells who lives, is left out.)
+    - A file is synced before it is renamed. (That of the lease, which only shows the live owner, is left out.)
     - All else in a checkpoint is synced before its manifest, and all of it before the rename by which it is found, or
       by which its directory gets another name.
     - A name is free on the disk before a directory takes it.

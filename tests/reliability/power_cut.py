@@ -1,4 +1,4 @@
-"""Runs a job on a disk of its own, cuts the power at every moment, and looks at what is left.
+"""Runs a job on a disk of its own, cuts the power at every moment, and checks the files.
 
 Run as `unshare --mount python -m reliability.power_cut SETTINGS FOLDER`: what it mounts is gone with the process,
 however that ends. SETTINGS are the fields of `Settings` as JSON, FOLDER an empty one. Prints `Findings` as JSON.
@@ -26,7 +26,7 @@ from . import images, job
 from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
-_STEP_SECS = 300  # Neither the job nor a look at a disk takes as long, unless it hangs: then it tells where.
+_STEP_SECS = 300  # Neither the job nor a check of a disk takes as long, unless it hangs: then its stack is printed.
 _NO_CHECKPOINTS = {"checkpoint", "graph.txt", ".hookline-lock", ".hookline-owner"}
 _BEGINNINGS = ("events.out.", ".hookline-owner.")  # A half-written owner file stays: small, and in nobody's way.
 
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclasses.dataclass
 class Findings:
-    """What was found.
+    """The results.
 
     Attributes:
         moments: How often the power could have been cut.
@@ -62,7 +62,7 @@ class Findings:
         spoilt: How many more were bad only since e2fsck had repaired them. Where there is no journal, a directory that
             was removed may still be on the disk, and its blocks be those of a new one that was synced; e2fsck takes
             entries from either. No program can sync what is no longer there.
-        wrong: What was wrong at which moment, a line for each.
+        wrong: The problems, a line with the moment for each.
     """
 
     moments: int = 0
@@ -135,7 +135,7 @@ def _look(
 
 
 def _is_spoilt(model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str) -> bool:
-    """Returns whether the disk has what was reported last as long as it is not repaired, and less when it is."""
+    """Returns whether the disk has the last reported checkpoint only as long as it is not repaired."""
     disk.tofile(image)
     with images.mounted(image, place, "no journal", "ro"):
         before = _readable(model, os.path.join(place, _DIRECTORY))

@@ -24,7 +24,7 @@ def most_ahead(run: Callable[[], list[jax.Array]], bound: int) -> int:
     They are more than twice as many as the bound: it is reached, and holds from there on.
 
     Each run takes what the one before has left. So where one of its results is there, it is computed, and so are all
-    runs before, even where other results still wait for a thread that says so.
+    runs before, even if other results still wait for a thread to mark them as ready.
     """
     results, done, most = [], 0, 0
     for _ in range(2 * bound + 10):

@@ -1,4 +1,4 @@
-"""Numbers that a graph computes are those of TensorFlow 2.21 on CPU, whether what they are made of is constant or fed.
+"""Numbers computed by a graph equal TensorFlow 2.21's on CPU, for constant and for fed inputs.
 
 What TensorFlow gives stands here as literals.
 """

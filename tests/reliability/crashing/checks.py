@@ -58,7 +58,7 @@ class Events:
 
 
 class Checks:
-    """What is known of a job, and what must hold of it, by what the uninterrupted run (`reference`) came to.
+    """The record of a job, and its invariants by the course of the uninterrupted run (`reference`).
 
     Attributes:
         reported: The newest step that was reported as saved.

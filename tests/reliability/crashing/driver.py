@@ -36,7 +36,7 @@ class Driver:
     def drive(self):
         """Runs jobs until the kills are enough; prints the counts, and returns whether all held that must hold."""
         started = time.monotonic()
-        gc.freeze()  # A child's collector need not go through, and so copy, what was imported here.
+        gc.freeze()  # A child's garbage collector need not visit, and so copy, the imported objects.
         self._reference = uninterrupted(os.path.join(self._folder, "reference"))
         try:
             while self._fill():

@@ -52,7 +52,7 @@ class Points:
     """Counts arrivals, and kills this process at the one that was aimed at, or sends it another signal.
 
     A kill amid a compilation comes so long after the tracing (`delay_secs`), one amid a save after a fifth of that.
-    What happens is told just before.
+    The event is reported just before.
     """
 
     def __init__(self, aim, arrival, delay_secs, tell, signal_number=signal.SIGKILL):

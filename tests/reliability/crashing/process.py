@@ -31,7 +31,7 @@ class Process:
 
     Attributes:
         file: The descriptor to wait on: when it is readable, call `listen`.
-        messages: What it has told, in order.
+        messages: Its messages, in order.
         killed_at: The point or the moment at which it was killed; None while it lives, or came to its end.
         status: The exit status, negative for a signal; None while it lives.
     """

@@ -1,6 +1,6 @@
 """Hooks of public repositories fire where TensorFlow fires them: what `make conformance` compares, without TensorFlow.
 
-`published.json` is what TensorFlow 2.21 has recorded; `make conformance` says where it does not hold any more.
+`published.json` has the records of TensorFlow 2.21; `make conformance` reports where it is out of date.
 """
 
 from __future__ import annotations
