@@ -1,4 +1,4 @@
-"""A stranger who reaches JAX's coordination service writes on the board of a job that runs in step."""
+"""A stranger who reaches JAX's coordination service writes into the key-value store of an SPMD job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attacked(entries: dict[str, str], steps: int = 2000, **environment: str) -> 
         job.kill()
 
 
-def test_without_a_token_a_stranger_can_stop_a_job_and_the_log_says_that_it_has_none():
+def test_without_a_token_a_stranger_can_stop_a_job_and_a_warning_is_logged():
     ended = attacked(DECISION)
     assert [each.status for each in ended] == [0, 0], ended
     assert int(ended[0].out.split()[-1]) < 2000 * 8 * 31.5, "It has not made all steps."
@@ -48,7 +48,7 @@ def test_without_a_token_a_stranger_can_stop_a_job_and_the_log_says_that_it_has_
         pytest.param({**DECISION, "roll-call/0/call": "end"}, marks=pytest.mark.campaign),
     ],
 )
-def test_with_a_token_all_end_with_an_error_that_names_the_entry_of_a_stranger(entries):
+def test_with_a_token_all_end_with_an_error_that_names_the_forged_entry(entries):
     ended = attacked(entries, HOOKLINE_TOKEN="secret" * 8)
     for each in told(ended):
         assert any(f"The entry '{key}' on the board of this job" in each.err for key in entries), ended
@@ -57,13 +57,13 @@ def test_with_a_token_all_end_with_an_error_that_names_the_entry_of_a_stranger(e
 
 
 def told(ended: list[spmd.Ended]) -> list[spmd.Ended]:
-    """Returns those that have ended with an error; process 0, which runs JAX's service, may abort the other first."""
+    """Returns the processes that ended with an error; process 0, with JAX's service, may abort the other first."""
     assert ended[0].status == 1, ended
     assert ended[1].status in (1, -signal.SIGABRT), ended
     return [each for each in ended if each.status == 1]
 
 
-def test_an_entry_that_process_0_alone_reads_ends_the_others_with_its_words():
+def test_forged_entry_read_only_by_process_0_ends_the_others_with_its_error():
     # The call is one of their own, when the training ends.
     chief, *others = told(attacked({"agreement/1/0/pledge/1": "[3, []]"}, steps=200, HOOKLINE_TOKEN="secret" * 8))
     assert "The entry 'agreement/1/0/pledge/1' on the board of this job has no valid seal" in chief.err

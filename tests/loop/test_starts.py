@@ -1,4 +1,4 @@
-"""Each row of the table in docs/loop.md of what a start does, and more: `run` does it, and says it once."""
+"""Each row of the table of starts in docs/loop.md, and more: `run` does it, and logs it once."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def run(tmp_path, capsys, caplog):
 
 
 @pytest.mark.parametrize(("directory", "which", "last_step", "does", "says"), table())
-def test_a_start_does_what_its_row_says_and_says_it_once(directory, which, last_step, does, says, run, failed_reads):
+def test_start_acts_and_logs_as_its_row_says(directory, which, last_step, does, says, run, failed_reads):
     begun, ended, is_saved, warnings, error = run(directory, which, last_step)
     begins = {
         "makes": 4,

@@ -81,7 +81,7 @@ class Picture:
 
 
 class Camera:
-    """Takes a picture before and after each file call of a job, wherever the disk or what was reported has changed.
+    """Takes a picture before and after each file call of a job, wherever the disk or the reports have changed.
 
     The disk is in the file `image`, mounted at `place`; `nudge` is called before each file call, ahead of its picture.
     """
