@@ -33,7 +33,7 @@ def found(tmp_path_factory, environment):
     folder = tmp_path_factory.mktemp("spmd")
 =======
     """The results of two processes with two devices each, by scenario."""
-    folder = tmp_path_factory.mktemp("in_step")
+    folder = tmp_path_factory.mktemp("spmd")
 >>>>>>> p7
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     env = environment()
