@@ -1,4 +1,4 @@
-"""Trees and groups of variables, and the operations that give them their initial values."""
+"""The variables of a graph, pytrees of variables, and their initializers."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def local_variables_initializer() -> Operation:
 
 
 def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -> Tensor:
-    """Returns a tensor of the names of the variables that have no value yet: an empty list when all is ready.
+    """Returns a tensor of the names of the variables that have no value yet: an empty list if all have one.
 
     Args:
-        var_list: Variables to look at; by default all global and local ones made so far.
+        var_list: The variables to check; by default all global and local ones made so far.
 
     Example:
         >>> import hookline as hl
