@@ -665,7 +665,7 @@ def test_batches_that_no_memory_holds_are_said_to_be_of_so_many_steps():
     loop = train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), start(), large, steps_per_run=2 * 10**9)
     with pytest.raises(MemoryError) as raised:
         loop.run(last_step=3, progress=False)
-    assert any("steps_per_run=2000000000 has so many batches read at once" in note for note in raised.value.__notes__)
+    assert any("steps_per_run=2000000000 reads so many batches at once" in note for note in raised.value.__notes__)
 
 
 def test_metrics_that_a_run_is_asked_for_come_in_rows():

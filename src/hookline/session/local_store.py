@@ -1,4 +1,4 @@
-"""Variables in this process: the places of their values, each alone in a slot or together in the block of a program."""
+"""Variables in this process: the buffers of their values, each alone or bundled as a program's results."""
 
 # The methods are documented in `VariableStore`.
 # ruff: noqa: D102
@@ -27,17 +27,18 @@ from hookline.session.store import Leaves, VariableStore
 
 FlatValues = Sequence[Leaves]
 
-# Bounds of every counter: it has 32 bits or 64.
+# Every counter holds these: it has 32 bits or 64.
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 class VariableBuffer:
-    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device).
+    """The value of one variable: its leaves, and for an integer scalar the host's copy of its value.
 
     Attributes:
-        leaves: The leaves; None if they are in the block, or if only the host has counted.
-        structure: Their tree, unless that is in the block, too.
-        bundle: The block that the value is in, as long as the block has any values.
+        leaves: The leaves; None if they are in the bundle, or if only the host has counted.
+        structure: Their tree structure, unless it is in the bundle, too.
+        host_value: The host's copy; None if only the device knows the value.
+        bundle: The bundle that the value is in, as long as the bundle has any values.
         index: Its index there; None for a counter that only the host counts.
     """
 
@@ -75,20 +76,20 @@ class VariableBuffer:
         )
 
     def treedef(self) -> Any:
-        """Returns the tree of the leaves."""
+        """Returns the tree structure of the leaves."""
         block = self.bundle
         if block is None or block.groups is None or self.index is None:
             return self.structure
         return block.structures[self.index]
 
     def assign(self, leaves: Leaves | None, structure: Any) -> None:
-        """Sets the value; None frees it."""
+        """Sets the value; `None` frees it."""
         if self.bundle is not None:
             self.bundle.unpack()
         self.leaves, self.structure = leaves, structure
 
     def advance(self, variable: Variable, step_delta: int | None) -> None:
-        """Advances the host's copy by `step_delta`; drops it if the gain is unknown."""
+        """Advances the host's copy by `step_delta`; `None` if that is unknown, which drops the copy."""
         if step_delta is None or self.host_value is None:
             self.host_value = None
             return
@@ -97,26 +98,31 @@ class VariableBuffer:
 
 
 class BufferBundle:
-    """The values that a program has written, in the form in which its next run takes them.
+    """The values that a program has written, grouped as its next run takes them.
 
-    As long as nothing else writes one of these variables, a run moves no value. Programs that write the same variables
-    share one block. `host_counters` are the slots of variables that the program leaves to the host to count.
+    As long as nothing else writes one of these variables, a run copies no value between buffers. Programs that write
+    the same variables share one bundle.
+
+    Args:
+        buffers: The buffers of the variables that the program writes.
+        host_counters: The buffers of the counters that the program leaves to the host.
 
     Example:
         A step writes `w` and `b`, and leaves the global step to the host. Each line is the state after a run.
 
-        - The initializer has run: `w` = 1, `b` = 2 are in their slots, the step's mirror is 0. The block is empty.
-        - The step takes 1 and 2 from the slots, and gives 3 and 4. The block takes over: groups = ((3, 4), (), ()),
-          the slots point to it (places 0 and 1) and hold nothing, the mirror is 1.
-        - The step takes `groups` as they are, and gives ((5, 6), (), ()): one assignment. The mirror is 2.
-        - `w.assign(9)` has a block of its own, of `w` alone, which takes over: first the block of the step dissolves,
-          so that `b` = 6 is in its slot, and then `w` = 9 is in the new one.
-        - The step finds its block empty, and gathers 9 and 6 again.
+        - The initializer has run: `w` = 1, `b` = 2 are in their buffers, the host value of the step is 0. The bundle is
+          empty.
+        - The step takes 1 and 2 from the buffers, and returns 3 and 4. The bundle is bound to its buffers: groups =
+          ((3, 4), (), ()); the buffers refer to it (indices 0 and 1) and hold nothing; the host value is 1.
+        - The step takes `groups` unchanged, and returns ((5, 6), (), ()): one assignment. The host value is 2.
+        - `w.assign(9)` has a bundle of its own, of `w` alone. Before it is bound, the bundle of the step is unpacked,
+          so that `b` = 6 is in its buffer; then `w` = 9 is in the new bundle.
+        - The step finds its bundle empty, and gathers 9 and 6 again.
 
-        In each line every value is in one place, and donated with it: no array has two owners.
+        In each line every value is held once, and donated from there: no array has two owners.
 
     Attributes:
-        groups: The values; None if they are in the slots.
+        groups: The values; None if they are in the buffers.
         structures: The tree structure of each variable.
     """
 
@@ -136,10 +142,10 @@ class BufferBundle:
             index -= len(group)
         return self.groups[2][index]
 
-    # `groups` says where the values are. It changes last: a Ctrl-C before that changes nothing.
+    # `groups` decides where the values are. It changes last: a Ctrl-C before that changes nothing.
 
     def bind(self, groups: tuple[FlatValues, FlatValues, FlatValues], structures: Sequence[Any]) -> None:
-        """Makes this the block of its variables, and dissolves their other blocks."""
+        """Makes this the bundle of its buffers, and unpacks their other bundles."""
         for place, slot in [*enumerate(self._buffers), *((None, slot) for slot in self._host_counters)]:
             if slot.bundle is not None:
                 slot.bundle.unpack()
@@ -150,7 +156,7 @@ class BufferBundle:
             slot.leaves = None
 
     def unpack(self) -> None:
-        """Puts each value into its slot."""
+        """Moves each value into its buffer."""
         if self.groups is not None:
             for slot, leaves, form in zip(self._buffers, itertools.chain(*self.groups), self.structures, strict=True):
                 slot.leaves, slot.structure = leaves, form
@@ -183,8 +189,7 @@ def _owned_copy(leaf: Any, dtype: Any, place: Any) -> jax.Array:
 class LocalStore(VariableStore):
     """Variables in this process, as arrays on its devices.
 
-    `buffers`, `bundle` and `notify_step` are for programs that read and write values without moving them; the caller
-    holds the
+    `buffers`, `bundle` and `notify_step` are for programs, which read and write values in place; the caller holds the
     session's lock.
     """
 
@@ -225,7 +230,7 @@ class LocalStore(VariableStore):
             ) from None
 
     def _resharded_leaves(self, variable: Variable, slot: VariableBuffer) -> Leaves:
-        """Returns the leaves of a variable. Leaves with another sharding than the variable's are moved first."""
+        """Returns the leaves of a variable, resharded first if their shardings differ from the variable's."""
         leaves, places = slot.materialize(variable), variable.shardings
         if not places or all(map(placement.is_on, leaves, places)):
             return leaves
@@ -245,11 +250,11 @@ class LocalStore(VariableStore):
                 self._step_changed.notify_all()
 
     def buffers(self, variables: Iterable[Variable]) -> list[VariableBuffer]:
-        """Returns the slots of variables."""
+        """Returns the buffers of variables."""
         return [self._buffers[variable] for variable in variables]
 
     def bundle(self, *groups: Sequence[Variable]) -> BufferBundle:
-        """Returns the block of the variables that a program writes, by group, and last those that the host counts."""
+        """Returns the bundle of the variables that a program writes, by group; the last group are host counters."""
         key = tuple(map(tuple, groups))
         found = self._bundles.get(key)
         if found is None:

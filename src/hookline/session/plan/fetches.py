@@ -1,4 +1,4 @@
-"""Structures around tensors, operations and names: lists, tuples, dicts and classes with fields, nested."""
+"""Fetch structures: tensors, operations and names in nested lists, tuples, dicts and classes with fields."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def replace_fields(template: Any, fields: Mapping[str, Any]) -> Any:
 Assembler = Callable[[Sequence[Any]], Any]
 
 call_with: Any = call
-"""`map(called, functions, repeat(value))` calls each function, with no Python frame in between.
+"""`map(call_with, functions, repeat(value))` calls each function, with no Python frame in between.
 
 A comprehension would be one call more. That matters in a run with hooks: it is so rare that each call is slow.
 """
 
-# The classes of operations met so far: checking what a fetch is takes longer than anything else here.
+# The classes of operations met so far: the check of a fetch's class takes longer than anything else here.
 _OPERATION_CLASSES: set[type] = {str}
 
 
@@ -140,7 +140,7 @@ def flatten_fetches(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation
 
 
 def iter_fetches(fetches: Any) -> Iterator[Any]:
-    """Yields the elements of a fetch structure in order; none for `None`, which fetches nothing."""
+    """Yields the elements of a fetch structure in order; nothing for `None`."""
     parts = None if _is_element(fetches) else parts_of(fetches)
     if parts is not None:
         for item in parts.values():

@@ -1,4 +1,4 @@
-"""Requests: what a run is asked for, by its caller and by hooks."""
+"""Requests: the fetches of a run, by its caller and by hooks, and its feeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HookFetches:
         fetches: For each hook a fetch structure, or None.
         deferred: The indices in `fetches` whose results come as `DeferredResults`.
         stacked: The indices whose results have a row for each step, if a run has several.
-        is_single_use: Whether it was made for a single run, so that nothing need be remembered for it.
+        is_single_use: Whether it was made for a single run, so that nothing need be cached for it.
         key: Its cache key: objects with equal keys share one plan.
 
     Example:
@@ -57,7 +57,7 @@ class HookRequest(NamedTuple):
         elements: Its tensors and operations.
         assemble: Puts their values into the structure of its fetches.
         is_deferred: Whether its results are deferred.
-        is_stacked: Whether it wants each of several steps; for the others the result is that of the last step.
+        is_stacked: Whether its results have a row for each of several steps; else they are from the last step.
     """
 
     hook_index: int
@@ -68,12 +68,12 @@ class HookRequest(NamedTuple):
 
 
 class Request:
-    """The elements that a run is asked for.
+    """The tensors and operations that a run computes for its caller and for hooks.
 
     Args:
         graph: Their graph.
         fetches: The caller's fetches.
-        hook_fetches: Those of hooks.
+        hook_fetches: The fetches of hooks.
         feed_dict: The feeds; their values do not matter.
         max_steps: The largest number of steps of the run.
 
@@ -119,7 +119,7 @@ class Request:
     def hook_elements(
         self, *, is_deferred: bool | None = None, is_stacked: bool | None = None
     ) -> list[Tensor | Operation]:
-        """Returns the elements of the hooks of a kind; None for both kinds."""
+        """Returns the elements of some hooks; None selects both kinds."""
         return [
             element
             for part in self.hooks
@@ -129,5 +129,5 @@ class Request:
 
 
 def _is_constant(fetches: Any) -> bool:
-    """Returns whether the results never change and are immutable: those of operations, or tuples of them."""
+    """Returns whether the results never change and are immutable: of operations, or tuples of them."""
     return isinstance(fetches, Operation) or (type(fetches) is tuple and all(map(_is_constant, fetches)))

@@ -1,12 +1,12 @@
 """The programs of a session: one for each kind of device work, shared by all requests for it.
 
-Each distinct set of outputs is a compilation, which takes minutes for a large model. So the runs with hook fetches, but
-the same fetches and feeds of the caller, share one program. It can compute everything that hooks have fetched so far or
-have declared. The values for a hook are under a `lax.cond` there; each run selects through a mask the values it wants.
+Each distinct set of outputs is a compilation, which takes minutes for a large model. So all runs with hook fetches and
+with the same fetches and feeds of the caller share one program. It can compute everything that hooks have fetched so
+far or have declared. The values for a hook are under a `lax.cond` there; in each run a mask selects the wanted values.
 
 Example:
     The caller fetches `train`; one hook logs `loss` each 100 steps, another `norm` each 1000. Three kinds of runs get
-    two programs: `train` alone, and `train` with masked outputs `(loss,)` and `(norm,)`, which is called with the mask
+    two programs: `train` alone, and `train` with gated outputs `(loss,)` and `(norm,)`, which is called with the mask
     (1, 0) at step 100 and (1, 1) at step 1000. If the hooks have declared their fetches, and these are a few numbers
     that each step computes anyway, there is no `lax.cond`, and the second program makes the runs in between, too.
 """
@@ -32,14 +32,14 @@ from hookline.session.plan.request import Request
 from hookline.session.program.program import Program
 from hookline.session.store import VariableStore
 
-# Larger constants are handed to the program as arguments; smaller ones are compiled into it.
+# Larger constants are arguments of the program; smaller ones are compiled into it.
 _LARGE_CONSTANT_BYTES = 4096
 
 # Operations without side effects: no update, no latch, no draw of a random key, nothing from outside. (Nor may they
 # have a check, which needs a latch.)
 PURE_OPERATIONS = (Function, Gradient, VariableRead, Constant, Group)
 
-# To hand out a number takes a run about a microsecond, so many are not worth the one compilation that they save.
+# Each returned number costs a run about a microsecond, so many are not worth the compilation that they save.
 _FEW_NUMBERS = 16
 
 
@@ -53,8 +53,8 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
-        # By the variables that they write or initialise: the outputs of programs so far, those for hooks, the inputs,
-        # and how many steps they make.
+        # By the variables that they write or initialise: the outputs of programs so far, outputs for hooks, inputs, and
+        # largest numbers of steps.
         self._seen: dict[Hashable, tuple[set[TensorKey], set[TensorKey], set[TensorKey], set[int]]] = {}
         self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self.declared: list[Sequence[Tensor | Operation]] = []
@@ -65,10 +65,10 @@ class ProgramCache:
     def choose(
         self, plan: Plan, request: Request, store: VariableStore
     ) -> tuple[Program | None, tuple[jax.Array, ...]]:
-        """Returns the program for the plan of a request and a mask, or None if the device has nothing to do.
+        """Returns the program for the plan of a request, and a mask; the program is None if the device is not needed.
 
-        A program is made once. The mask selects the fetches of hooks that this run computes. There is no program of
-        several steps if hooks fetch something in the last one that changes state or comes from outside.
+        The mask selects the fetches of hooks that this run computes. There is no program of several steps if hooks
+        fetch something in the last one that changes state or comes from outside.
         """
         capacity = request.max_steps
         outputs = _from_device(plan, request.fetched)
@@ -79,7 +79,7 @@ class ProgramCache:
             outputs |= {key: tensor for key, tensor in for_host.items() if key in callers}
         for_hooks = _from_device(plan, request.hook_elements(is_stacked=False)) | for_host
         rows = _from_device(plan, request.hook_elements(is_stacked=True))
-        if capacity == 1:  # With several steps an output has the values of all, and a hook's tensor that of the last.
+        if capacity == 1:  # Of several steps, an output has the values of all, and a hook's tensor only the last one.
             for_hooks = {key: tensor for key, tensor in for_hooks.items() if key not in outputs}
         if not plan.device and not plan.remote_updates and not outputs and not for_hooks:
             return None, ()
@@ -99,8 +99,8 @@ class ProgramCache:
     ) -> tuple[Plan, frozenset[Operation], Sequence[HookTensors], list[bool]] | None:
         """Finds the shared program for a run; None if it cannot share, or has nothing to share.
 
-        A run without hook fetches shares only if hooks have declared no more than a few numbers that it has anyway: the
-        step then has one program. `known` are the tensors that the program returns for the caller.
+        A run without hook fetches shares only if hooks have declared no more than a few numbers that it computes
+        anyway: the step then has one program. `known` are the tensors that the program returns for the caller.
 
         Returns:
             The plan of everything, the operations that every run computes, the tensors that each hook may fetch, and
@@ -182,9 +182,9 @@ class ProgramCache:
         return found
 
     def _cause(self, program: Program, max_steps: int) -> Callable[[], str]:
-        """Returns a function that says why a program is compiled beside those that write the same variables.
+        """Returns a function for the cause of a program's compilation, compared with programs of the same variables.
 
-        It is called when the program is first compiled: those before it may have been planned only.
+        It is called when the program is first compiled, because earlier programs may have been planned only.
         """
         outputs = {t.key: t.name for t in program.outputs if t.key not in program.for_hooks}
         for_hooks = {t.key: t.name for t in program.outputs if t.key in program.for_hooks}
@@ -203,13 +203,13 @@ class ProgramCache:
             elif max_steps not in seen[3]:
                 found = f"up to {max_steps} steps a run" if max_steps > 1 else "a single step a run"
             elif new := [name for key, name in for_hooks.items() if key not in seen[1]]:
-                found = f"hooks ask for {_format_names(new)}"
+                found = f"hooks fetch {_format_names(new)}"
             elif new := [name for key, name in outputs.items() if key not in seen[0]]:
                 found = f"a new fetch: {_format_names(new)}"
             elif new := [name for key, name in inputs.items() if key not in seen[2]]:
                 found = f"a new input: {_format_names(new)}"
             else:
-                found = "other fetches together" if for_hooks or not seen[1] else "no hook asks for anything"
+                found = "a new combination of fetches" if for_hooks or not seen[1] else "no hook fetches anything"
             for had, has in zip(seen, (outputs, for_hooks, inputs, {max_steps}), strict=True):
                 had.update(has)  # type: ignore[arg-type]
             return found
@@ -243,7 +243,7 @@ def _as_input(plan: Plan, tensor: Tensor) -> Tensor:
 
 
 def _is_placed(constant: Constant) -> bool:
-    """Returns whether it has a sharding: compiled in, it would be where JAX puts it."""
+    """Returns whether it has a sharding, which it would lose if it were compiled into the program."""
     return bool(constant.shardings) or any(
         specs.placed_sharding(leaf) is not None for leaf in jax.tree.leaves(constant.value)
     )

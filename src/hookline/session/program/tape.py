@@ -1,8 +1,8 @@
-"""The tape: the record of a trace's computations, through which gradients go back.
+"""The tape: the record of a trace's computations, over which gradients run backward.
 
-Each operation on the path of a gradient is computed once, at its own place, and its pullback is kept. A gradient then
-has only its own work: from `ys` it goes back over the kept pullbacks. Its computations are put on the tape in turn if
-another gradient (a second derivative) will go back through them.
+Each operation on the path of a gradient is computed once, at its own position, and its pullback is kept. The gradient
+then runs backward from `ys` over the kept pullbacks, and computes nothing else. Its own computations are recorded on
+the tape, too, if another gradient (a second derivative) will run backward through them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cell:
 
 
 class Cells(NamedTuple):
-    """A value, with a cell for each array in it. Its containers hold arrays alone: their classes may check that."""
+    """A value, with a cell for each array in it. Containers never hold cells: their classes may accept arrays only."""
 
     leaves: Sequence[Cell]
     treedef: Any
@@ -81,7 +81,7 @@ class Tape:
         return other
 
     def gradients_through(self, owner: Operation | None) -> list[Gradient]:
-        """Returns the gradients that go back through the work of `owner`; all of them for `None`."""
+        """Returns the gradients that run backward through the work of `owner`; all of them for `None`."""
         return [g for g in self._gradients if owner is None or g.is_on_path(owner)]
 
     def _orders_of(self, owner: Operation | None) -> list[int]:
@@ -90,11 +90,11 @@ class Tape:
         return self._orders[owner]
 
     def record(self, owner: Operation | None, fn: Callable[..., Any], inputs: Sequence[Cell]) -> Cells:
-        """Computes `fn` on the values of cells, for all gradients that will go back through it.
+        """Computes `fn` on the values of cells, for all gradients that will run backward through it.
 
         Args:
-            owner: The operation that computes it; `None` for work of no operation, such as taking a part.
-            fn: A function of one floating point array a cell, which returns a pytree.
+            owner: The operation that computes it; `None` for work of no operation, such as indexing.
+            fn: A function of one floating point array for each cell, which returns a pytree.
             inputs: The cells.
 
         Returns:
@@ -103,9 +103,9 @@ class Tape:
         return self._record(owner, fn, inputs, 1, len(self._orders_of(owner)))
 
     def _record(self, owner: Any, fn: Callable[..., Any], inputs: Sequence[Cell], level: int, levels: int) -> Cells:
-        """Computes `fn`, differentiable by the gradients from `level` on, the first of which has the lowest order.
+        """Computes `fn`, differentiable by the gradients from `level` on; level 1 has the lowest order.
 
-        A gradient of a higher order goes back through the work of lower orders: for it, the pullback of the level
+        A gradient of a higher order runs backward through the work of lower orders: for it, the pullback of the level
         before is one more result of the computation.
         """
         if level > levels:
@@ -170,7 +170,7 @@ class Tape:
 
 
 class _Split:
-    """Separates the floating point leaves of a function's result from the others, and remembers their places.
+    """Separates the floating point leaves of a function's result from the others, and keeps their positions.
 
     Attributes:
         is_floating: For each leaf, whether it is floating point.

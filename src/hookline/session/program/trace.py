@@ -1,7 +1,7 @@
 """Tracing: evaluates the operations of a program once, with tracers, in creation order.
 
-The reading rule allows this order: an operation depends on earlier ones only, and it reads a version of a variable
-whose updates are earlier, too. Gradients need nothing more (see `tape`).
+This order is enough: an operation depends on earlier ones only, and reads a version of a variable whose updates are
+earlier, too. It is enough for gradients as well (see `tape`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Trace:
         return self._call(operation)
 
     def _call(self, operation: Function) -> Any:
-        """Calls a function. What hooks alone may read of its result is computed apart from the rest."""
+        """Calls a function; results that only hooks may read are isolated as by-products."""
 
         def call() -> Any:
             return operation.call(lambda tensor: _copy_containers(self._read(tensor, operation)))
@@ -113,7 +113,7 @@ class Trace:
     # Values -----------------------------------------------------------------------------------------------------
 
     def arguments(self, update: Update) -> tuple[Any, ...]:
-        """Returns the values to submit for an update that happens elsewhere; `None` for those that are read there."""
+        """Returns the values to submit for a remote update; `None` for variables to be read there."""
         elsewhere = self.plan.is_remote_read
         return tuple(None if elsewhere(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
 
@@ -122,7 +122,7 @@ class Trace:
         return self._versions[variable, len(self.plan.updates[variable])]
 
     def skip_condition(self) -> Any:
-        """Returns whether to hold back the updates of the run; None if no guard can."""
+        """Returns whether to skip the updates of the run; None without guards."""
         found = [self.values[guard] for guard in self.plan.guards]
         return functools.reduce(jnp.logical_or, found) if found else None
 
@@ -188,7 +188,7 @@ class Trace:
     # Gradients --------------------------------------------------------------------------------------------------
 
     def _record_on_tape(self, operation: Function) -> Any:
-        """Computes an operation so that the gradients whose path contains it can go back through it."""
+        """Computes an operation so that the gradients whose path contains it can run backward through it."""
         passing = self._tape.gradients_through(operation)
         found: dict[TensorKey, Cells] = {}
         for tensor in operation.inputs:
@@ -218,12 +218,12 @@ class Trace:
         def cotangent(cell: Cell) -> Cell:
             if not cell.is_differentiable:
                 dtype = jnp.result_type(cell.value)
-                raise TypeError(f"gradients: an array to differentiate by is of {dtype}; it must be floating point.")
+                raise TypeError(f"gradients: an array in xs has dtype {dtype}; it must be floating point.")
             given = cotangents.get(cell)
             if given is None:
                 return Cell(jnp.zeros_like(cell.value))
-            # Hooks fetch gradients most. They end in a barrier in every program: XLA would otherwise fuse them into
-            # the update when no hook fetches them, and round differently.
+            # Gradients are what hooks fetch most. They end in a barrier in every program: XLA would otherwise fuse
+            # them into the update when no hook fetches them, and round differently.
             return self._tape.record(operation, barrier, [given]).leaves[0]
 
         xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]
@@ -252,7 +252,7 @@ class Trace:
         return self._cells[key]
 
     def _part(self, cells: Cells, step: PathStep) -> Cells:
-        """Returns the part that a step leads to: its cells, or the result of indexing an array or of a property."""
+        """Returns the part at a step of a path: its cells, or the result of indexing an array or of a property."""
         leaves, treedef = jax.tree.flatten(get_part(cells.value(), step))
         owners = {id(cell.value): cell for cell in cells.leaves}
         is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
@@ -275,7 +275,7 @@ def _is_on_paths(paths: Iterable[Path], spec: Any) -> list[bool]:
         for step in path:
             part = part if specs.is_array(part) else get_part(part, step)
         found |= {numbers.get(id(mark)) for mark in jax.tree.leaves(part)}
-    # A property may have made an array of others.
+    # None: a property may have computed an array from any of them.
     return [None in found or number in found for number in range(len(leaves))]
 
 

@@ -1,4 +1,4 @@
-"""The cached step: the work of a run, planned once for a request and repeated as often as the request comes again."""
+"""The cached step: the work of a run, planned once for a request and used again when the request is repeated."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ STEP_MISMATCH = object()
 
 
 class CachedStep:
-    """Everything that a run needs: its plan, its host stages, its program, and the places of its values.
+    """Makes the runs of one request: holds its plan, host operations, program, and buffers of variables.
 
     `run` makes a run that consists of a program and batches (`is_program`). For any other run the session makes the
     stages around the program (`run_staged`), and `dispatch` starts the program.
 
     Args:
-        session: The engine that makes the runs.
-        request: The elements that the run is asked for.
+        session: The backend of the session.
+        request: The request.
         programs: The programs of the session.
 
     Attributes:
@@ -60,8 +60,9 @@ class CachedStep:
         step_delta: The number by which it advances the global step; None if only the device knows.
         has_checks: Whether one of its operations has a check.
         has_writes: Whether it changes a variable.
-        uses_remote_variables: Whether it reads or updates variables that live elsewhere.
+        uses_remote_variables: Whether it reads or updates remote variables.
         is_program: Whether it consists of a program alone, on variables in this process and batches.
+        is_cacheable: Whether it may be kept for later requests: not if it holds large initial values.
     """
 
     def __init__(self, session: Any, request: Request, programs: ProgramCache) -> None:
@@ -91,7 +92,7 @@ class CachedStep:
             for part in self._deferred
             for e in part.elements
         ]
-        # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
+        # The results of each run, if they are constant; the second with the number of steps, unless runs are checked.
         self._constant: tuple[Any, Any] | None = None
         self._constant_run: tuple[Any, Any, int] | None = None
         self.counters = host_counters(plan, [*fetched, *for_hooks, *deferred])
@@ -120,33 +121,33 @@ class CachedStep:
             return
         self._program = program
         computed = frozenset(program.plan.operations)
-        # An initialiser is rarely asked for again, and would keep the initial values of a model on the device.
+        # An initializer rarely runs again, and would keep the initial values of a model on the device.
         initialises = any(isinstance(operation, Update) and operation.is_initializer for operation in plan.operations)
         constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
         self._inputs = [make_input_reader(plan, tensor, constants, computed) for tensor in program.inputs]
         self.is_cacheable = not (initialises and constants)
         self._latch_states = session.throttle.states(program.latches)
-        # The results of a remote update are pulled only if they are fetched or needed.
+        # The results of a remote update are read only if they are fetched or needed.
         results = (*fetched, *for_hooks, *deferred, *input_tensors(plan.after, lambda tensor: True))
         self._fetched_remote = [
             u for u in plan.remote_updates if any(isinstance(t, Tensor) and t.op is u for t in results)
         ]
-        # The last global step from which a run can still count on, if it is counted here.
+        # The largest global step that a run can still advance within its dtype, if this run counts it.
         self._max_start_step: int | None = None
         if global_step is not None and self.step_delta and global_step in (*written, *hosted):
             self._max_start_step = int(np.iinfo(global_step.dtype).max) - self.step_delta
         self._remote_updates = plan.remote_updates
         self._smallest_leaf: int | None = None
         self._bind_buffers(global_step)
-        # As far as it is known before the run.
+        # The step delta, as far as it is known before the run.
         self._known_step_delta = None if plan.remote_updates and self._step_buffer is None else self.step_delta
 
     def _bind_buffers(self, global_step: Variable | None) -> None:
-        """Finds the places of the values that the program reads, writes and counts."""
+        """Finds the buffers of the variables that the program reads and writes, and of counters."""
         program, plan = self._program, self.plan
         self._local_store = here = self._store.local
         self._bundle = here.bundle(*program.groups, program.host_counters)
-        # That of a variable that lives elsewhere stays empty: then all are gathered by way of the store.
+        # The buffer of a remote variable stays empty: then the store gathers all values.
         self._read_only: list[tuple[VariableBuffer, Variable]] = [
             *zip(here.buffers(program.read_only), program.read_only, strict=True)
         ]
@@ -169,7 +170,7 @@ class CachedStep:
         is_stacked: bool,
         is_deferred: bool = False,
     ) -> ResultReader:
-        """Returns the getter of an element, which of several steps finds the values of each `is_stacked`."""
+        """Returns the result reader of an element; if `is_stacked`, it reads the values of each of several steps."""
         return make_fetch_reader(self.plan, element, output_indices)
 
     # Running ----------------------------------------------------------------------------------------------------
@@ -183,13 +184,13 @@ class CachedStep:
         max_steps: int = 0,
         exactly: bool = False,
     ) -> Any:
-        """Makes a run that `is_program`, of one step, or of as many as batches of one form are ready.
+        """Makes a run that `is_program`: of one step, or of several, as far as batches of one form are ready.
 
         Args:
             values: The fed values, in the order of the plan.
             expected_step: The global step at which it must start; None for any.
             following_steps: The number of steps that the following runs take, as far as it is known.
-            max_steps: The largest number of steps; by default `max_steps`.
+            max_steps: The largest number of steps; by default that of the program.
             exactly: Whether `max_steps` steps are required: with fewer batches nothing is run.
 
         Returns:
@@ -221,7 +222,7 @@ class CachedStep:
         except MemoryError as error:
             if self.max_steps > 1:
                 error.add_note(
-                    f"hookline: steps_per_run={self.max_steps} has so many batches read at once. Choose less."
+                    f"hookline: steps_per_run={self.max_steps} reads so many batches at once. Choose a smaller number."
                 )
             raise
         except jax.errors.JaxRuntimeError as error:
@@ -239,7 +240,7 @@ class CachedStep:
         return self._open_sources
 
     def _await_batches(self, max_count: int, upcoming_steps: float) -> None:
-        """Waits for a batch of each source; not under the lock, because it may take long. See `OpenSource.wait`."""
+        """Waits for a batch of each source, as in `OpenSource.wait`; not under the lock, because it may take long."""
         for source in self._open_sources:
             if not source.num_ready(max_count):
                 source.wait(max_count, self.max_steps, upcoming_steps)
@@ -294,11 +295,11 @@ class CachedStep:
         return found
 
     def _deferred_results(self, run: RunState, values: list[Any], part: HookRequest, start: int) -> Any:
-        """Returns the results of a late hook; the first one that is read computes the `values` of all late hooks."""
+        """Returns the results of a deferred hook; the first to be read computes the `values` of all deferred hooks."""
         if not values:
             hosts = self.host_stage
             if hosts.deferred:
-                if self._is_bare_program:  # The run has made no room for host results.
+                if self._is_bare_program:  # The run has not created its host results.
                     run.reset()
                 hosts.compute(hosts.deferred, run, self._session)
             values.extend([*map(call_with, self._deferred_readers, repeat(run))])
@@ -308,7 +309,7 @@ class CachedStep:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.
 
         Args:
-            run: The run. Its outputs, and whether its updates were applied, are noted in it.
+            run: The run. Its outputs, and whether its updates were applied, are stored in it.
             expected_step: As in `run`.
             last_step: As in `RunOptions`.
 
@@ -324,7 +325,7 @@ class CachedStep:
                 return STEP_MISMATCH
             if self._max_start_step is not None and (step is None or step > self._max_start_step):
                 step = self._checked_step(self._max_start_step)
-            # If the variables were not written since, the values are those that the last run left.
+            # If the variables were not written since, the last run's results are the values.
             if block.groups is not None:
                 taken, counted, _ = block.groups
                 try:
@@ -385,12 +386,12 @@ class CachedStep:
         return count
 
     def _loop_arguments(self, run: RunState) -> np.ndarray:
-        """Returns the further argument of a program of several steps: their number, and the places of their batches."""
+        """Returns the last argument of a program of several steps: their number, and the indices of their batches."""
         places = [run.block_starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
         return np.array([run.num_steps, *places], np.int32)
 
     def _dispatch_refusable(self, run: RunState, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Starts a run that may be refused, by `last_step` or by the parameter servers; see `dispatch`."""
+        """Starts a run whose updates `last_step` or the parameter servers may refuse; see `dispatch`."""
         program, store, remote = self._program, self._store, self._remote_updates
         is_held_back = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
         # A dry run donates no values.
@@ -403,7 +404,7 @@ class CachedStep:
         return new, run.outputs, latched
 
     def _gather_values(self) -> tuple[Any, Any, Any]:
-        """Gathers the values that the program takes from their places."""
+        """Gathers the values that the program takes from the store."""
         program, store = self._program, self._store
         try:
             for variable in program.host_counters:
@@ -416,7 +417,7 @@ class CachedStep:
         return taken, counted, read
 
     def _bind_bundle(self, new: tuple[FlatValues, FlatValues, FlatValues]) -> None:
-        """Keeps the new values of a run as a block, if they were in separate slots before."""
+        """Binds the new values of a run as a bundle; before they were in separate buffers."""
         self._bundle.bind(new, self._program.structures_out)
         if not self.is_cacheable:  # The variables have the values now.
             for tensor in self._program.inputs:
@@ -444,7 +445,7 @@ class CachedStep:
     # Around a program -------------------------------------------------------------------------------------------
 
     def dispatch_staged(self, run: RunState) -> None:
-        """Does the same as `dispatch` for a staged run, which may have no program, and serves its options."""
+        """Does the same as `dispatch` for a staged run, which may have no program, and follows its options."""
         program, options, metadata = self.program, run.options, run.metadata
         if program is None:
             run.applied = True
@@ -473,7 +474,7 @@ class CachedStep:
         program = self.program
         if program is None:
             return None
-        # Of an array that is split over processes, this one's part: it is ready when the run is computed, too.
+        # Of an array that spans processes, this one's shard: it is ready when the run is computed, too.
         held = jax.tree.leaves(run.outputs)
         if not held and program.counters:
             held = jax.tree.leaves(self._store.read_leaves(program.counters[:1]))
