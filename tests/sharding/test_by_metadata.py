@@ -140,7 +140,7 @@ def test_a_logical_axis_that_no_rule_has_is_warned_of(mesh, shaped, caplog):
 
     assert hl.sharding.by_metadata(mesh, RULES)(params)["kernel"].value.spec == P(None, None)
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_metadata: no rule has the logical axis 'mpl', so nothing is split there. A rule that says so: "
+        "sharding.by_metadata: no rule has the logical axis 'mpl', so nothing is split there. To accept that, add "
         "('mpl', None)."
     ]
 

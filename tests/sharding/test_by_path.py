@@ -69,8 +69,8 @@ def test_an_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, cap
 def test_what_no_pattern_is_found_in_is_an_error_that_names_it(mesh, params):
     with pytest.raises(
         ValueError,
-        match=r"^sharding\.by_path: no pattern is found in 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
-        r"'\.\*': jax\.P\(\), as the last, puts the rest whole on each device\.$",
+        match=r"^sharding\.by_path: no pattern matches 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
+        r"'\.\*': jax\.P\(\), as the last, replicates the rest\.$",
     ):
         hl.sharding.by_path(mesh, {"kernel": P()})(params)
 
@@ -97,7 +97,7 @@ def test_a_pattern_that_is_found_nowhere_is_warned_of(mesh, params, caplog):
     hl.sharding.by_path(mesh, {"kernal": P("model"), ".*": P()})(params)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_path: the pattern 'kernal' is found in no path."
+        "sharding.by_path: the pattern 'kernal' matches no path."
     ]
 
 
@@ -105,7 +105,7 @@ def test_so_is_one_that_comes_too_late_but_not_one_for_the_rest(mesh, params, ca
     hl.sharding.by_path(mesh, {"kernel": P("model"), "0/kernel": P(), "bias|table": P(), ".*": P()})(params)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_path: the pattern '0/kernel' is never used: where it is found, one before it is."
+        "sharding.by_path: the pattern '0/kernel' is never used: earlier ones match all its paths."
     ]
 
 
@@ -141,5 +141,5 @@ def test_mistakes_are_told_when_the_rule_is_made(mesh):
         by_path(mesh, {"w": P("tensor")})
     with pytest.raises(ValueError, match="the pattern 'w' names the axis 'data' twice. An axis splits one dimension."):
         by_path(mesh, {"w": P("data", "data")})
-    with pytest.raises(ValueError, match="the pattern 'w' leaves open where it lies. Write None in place of UNCONST"):
+    with pytest.raises(ValueError, match="the pattern 'w' leaves a dimension open. Write None in place of UNCONST"):
         by_path(mesh, {"w": P(P.UNCONSTRAINED)})

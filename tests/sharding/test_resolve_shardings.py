@@ -102,7 +102,7 @@ def test_what_is_no_array_lies_nowhere(one):
          "4 parts, but 6 is no multiple of 4."),
         (P(None, None, "data"), "the spec P(None, None, 'data') of 'layer/0' has 3 entries, but the array has 2 "
          "dimensions."),
-        (P(P.UNCONSTRAINED), "the spec P(UNCONSTRAINED,) of 'layer/0' leaves open where it lies."),
+        (P(P.UNCONSTRAINED), "the spec P(UNCONSTRAINED,) of 'layer/0' leaves a dimension open."),
     ],
 )  # fmt: skip
 def test_an_array_that_cannot_lie_so_is_named(spec, said, mesh, shaped):
@@ -152,5 +152,5 @@ def test_a_tree_of_another_form_is_told_by_paths(one, state):
 
 
 def test_an_abstract_mesh_holds_no_state(mesh, state):
-    with pytest.raises(ValueError, match=r"^Loop: 'b' is to lie on an abstract mesh\. Give one that has devices"):
+    with pytest.raises(ValueError, match=r"^Loop: 'b' has an abstract mesh\. Give a mesh that has devices"):
         hl.sharding.resolve_shardings("Loop", state, NamedSharding(mesh, P()))

@@ -183,7 +183,7 @@ class Backend:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs the fetches of the caller together with those of hooks; returns the results of both."""
+        """Runs the fetches of the caller and of hooks together; returns the results of both."""
         asked = [fetches, [[] if one is None else one for one in hook_fetches.fetches]]
         found = self.session.run(asked, feed_dict, options, run_metadata)
         if not isinstance(found, list | tuple) or len(found) != 2 or len(found[1]) != len(asked[1]):

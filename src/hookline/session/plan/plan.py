@@ -185,7 +185,7 @@ class Plan:
         return sum(update.index <= latest for update in self.updates[variable])
 
     def _version_on_path(self, variable: Variable, gradient: Gradient) -> int:
-        """Returns the version that a gradient's path reads: the gradient is that version's, whatever it waits for."""
+        """Returns the version that a gradient's path reads, even if the gradient waits for later updates."""
         steps = [step for step in gradient.path if step in self._latest]
         parts = [x.path for x in gradient.xs if x.op is variable.op]
         readers = [

@@ -136,8 +136,8 @@ class PlanCache:
         if not any(update.is_initializer for update in made.plan.updates[step]):
             self._warned_about.add(step.op)
             logger.warning(
-                "Only the device knows by how much the global step %r changes: if hooks fire at steps, runs wait for "
-                "it. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
+                "The global step %r changes by an amount that only the device knows: if hooks fire at steps, runs wait "
+                "for it. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
                 step.op.name,
             )
 

@@ -111,7 +111,7 @@ class DeferredResults:
 
     def is_ready(self) -> bool:
         """Returns whether the results can be read without waiting for the device."""
-        # Not `all`: a generator costs more than the arrays, of which there are few.
+        # Not `all`: a generator costs more than the few arrays.
         for array in self._arrays:  # noqa: SIM110
             if not array.is_ready():
                 return False

@@ -83,7 +83,7 @@ class OpenSource(Protocol):
         ...
 
     def mark_used(self, item: Any) -> None:
-        """Moves the position behind the last value of an item."""
+        """Moves the position after the last value of an item."""
         ...
 
     def position(self) -> Position:

@@ -27,7 +27,7 @@ _MESHES = ("sdy.mesh", "mhlo.sharding")
 # Settings of JAX. With these it calls a compiled function again in Python; with the next one, texts lack constants.
 _UNSHARED_SETTINGS = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
 _CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
-# Settings that XLA gets beside the text.
+# Settings that XLA gets in addition to the text.
 _COMPILER_SETTINGS = ("jax_optimization_level", "jax_memory_fitting_level")
 # Constants that a program closes over are kept with it, and printed in its text.
 _MOST_CONSTANT_BYTES = 2**20

@@ -235,7 +235,7 @@ class Trace:
         return cells.value()
 
     def _cells_of(self, tensor: Tensor, version: int) -> Cells:
-        """Returns the value of a tensor with a cell for each array; parts of arrays are taken on the tape."""
+        """Returns the value of a tensor with a cell for each array; indexing of arrays is recorded on the tape."""
         root, rest = self._root(tensor)
         cells = self._cached_cells(root, version, (), lambda: Cells.of(self._value(*root, version)))
         for depth, step in enumerate(rest, start=1):

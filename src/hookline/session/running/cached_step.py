@@ -194,7 +194,7 @@ class CachedStep:
             exactly: Whether `max_steps` steps are required: with fewer batches nothing is run.
 
         Returns:
-            The results of the caller, those of the hooks, and the number of steps; or `STEP_MISMATCH`.
+            The caller's results, the hooks' results, and the number of steps; or `STEP_MISMATCH`.
         """
         session, run = self._session, RunState()
         run.feeds = [*map(call_with, self._feed_converters, values)] if values else ()

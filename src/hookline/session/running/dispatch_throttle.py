@@ -59,8 +59,8 @@ class DispatchThrottle:
                 return
             mark, self._fence = self._fence, token
         self.runs_until_poll = self._runs_per_poll
-        # Not under the lock: reading and closing must not wait for the device. JAX crashes when asked whether a deleted
-        # array is ready.
+        # Not under the lock: reading and closing must not wait for the device. JAX crashes in `is_ready` of a deleted
+        # array.
         if mark is not None and not mark.is_deleted():
             mark.block_until_ready()
         with lock:

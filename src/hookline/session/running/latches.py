@@ -36,7 +36,7 @@ The latch of checks is a vector: the number, the operation's index and the detai
 """
 
 LatchKey = Latch | type[Check]
-"""A latch; the class stands for all checks together."""
+"""A latch; the class means all checks together."""
 
 _REBASE_RUNS = 2**30
 

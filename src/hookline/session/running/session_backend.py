@@ -114,7 +114,7 @@ class SessionBackend(Backend):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs the fetches of the caller together with those of hooks; returns the results of both.
+        """Runs the fetches of the caller and of hooks together; returns the results of both.
 
         Values that only hooks fetch are computed behind an optimization barrier: everything else has the same bits as
         without them.
