@@ -62,7 +62,7 @@ class CachedStep:
         has_writes: Whether it changes a variable.
         uses_remote_variables: Whether it reads or updates remote variables.
         is_program: Whether it consists of a program alone, on variables in this process and batches.
-        is_cacheable: Whether it may be kept for later requests: not if it holds large initial values.
+        is_cacheable: Whether it may be kept for later requests; not an initializer with large constants.
     """
 
     def __init__(self, session: Any, request: Request, programs: ProgramCache) -> None:
