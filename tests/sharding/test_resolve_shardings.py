@@ -142,7 +142,7 @@ def test_a_tree_of_another_form_is_told_by_paths(one, state):
     ):
         hl.sharding.resolve_shardings("Loop", state, {"bias": whole, "weights": whole})
     with pytest.raises(
-        ValueError, match="^Loop: the shardings lack 'layer/0', 'layer/2', 'n'. None stands for an array"
+        ValueError, match="^Loop: the shardings lack 'layer/0', 'layer/2', 'n'. Write None for an array"
     ):
         hl.sharding.resolve_shardings("Loop", state, {"b": whole})
     with pytest.raises(ValueError, match="^Loop: the shardings have 'b/x', which the state does not have.$"):
