@@ -109,13 +109,13 @@ class Graph(Registry):
                 `who`.
         """
         known = None if self._is_global_default else self.default_sharding
-        home = placement.default_sharding_for([known, *shardings], f"{who}: the graph it belongs to")
-        if home is None and placement.is_spmd():
-            home, self._is_global_default = jax.NamedSharding(placement.global_mesh(), jax.P()), True
-        elif home is not None:
+        default = placement.default_sharding_for([known, *shardings], f"{who}: the graph it belongs to")
+        if default is None and placement.is_spmd():
+            default, self._is_global_default = jax.NamedSharding(placement.global_mesh(), jax.P()), True
+        elif default is not None:
             self._is_global_default = False
-            placement.check_spmd(who, home)
-        self.default_sharding = home or self.default_sharding
+            placement.check_spmd(who, default)
+        self.default_sharding = default or self.default_sharding
         needed = self.default_sharding if placement.has_explicit_axes(self.default_sharding) else None
         self.mesh_context = self.mesh_context or placement.current_mesh_context() or needed
 

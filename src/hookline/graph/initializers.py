@@ -102,7 +102,7 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True, *, sha
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
         label = "/".join([name, *(re.sub(r"[^A-Za-z0-9_.-]|^\.*$", "_", part) for part in parts)])
         leaf = op(lambda values: dict(jax.tree.leaves_with_path(values))[path], name="initial_value")(initial)
-        return Variable(leaf, name=label, trainable=trainable, sharding=next(places))
+        return Variable(leaf, name=label, trainable=trainable, sharding=next(shardings))
 
     graph = get_default_graph()
     with graph.control_dependencies(None):
@@ -110,5 +110,5 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True, *, sha
         if initial.spec is specs.UNKNOWN:
             raise TypeError(f"variables {name!r} requires a pytree of known structure, got {tree!r}.")
 
-        places = iter(initial_shardings(f"variables {name!r}", initial, tree, initial.spec, sharding))
+        shardings = iter(initial_shardings(f"variables {name!r}", initial, tree, initial.spec, sharding))
         return jax.tree.map_with_path(make, initial.spec)

@@ -279,12 +279,12 @@ class Optimizer:
         ):
             return None
         params = jax.tree.map(lambda variable: variable.spec, variables)
-        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.shardings), variables)
+        shardings = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.shardings), variables)
 
-        def beside(slot: Any, param: Any, place: Any) -> Any:
+        def beside(slot: Any, param: Any, sharding: Any) -> Any:
             if isinstance(slot, optax.MaskedNode):
                 return slot
-            return place if slot.shape == param.shape else default_sharding
+            return sharding if slot.shape == param.shape else default_sharding
 
         try:
             return optax.tree_map_params(
@@ -292,7 +292,7 @@ class Optimizer:
                 beside,
                 jax.eval_shape(self._transformation.init, params),
                 params,
-                places,
+                shardings,
                 transform_non_params=lambda _: default_sharding,
                 is_leaf=lambda slot: isinstance(slot, optax.MaskedNode),
             )

@@ -265,8 +265,8 @@ def apply_replicated(function: Callable[[Any], Any], array: Any) -> Any:
     mesh = jax.typeof(array).sharding.mesh
     if not mesh.explicit_axes:
         return function(array)
-    place = jax.NamedSharding(mesh, jax.P())
-    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
+    sharding = jax.NamedSharding(mesh, jax.P())
+    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=sharding)(array)
 
 
 def fixed_output_shardings(function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -280,32 +280,32 @@ def fixed_output_shardings(function: Callable[..., Any], *arguments: Any) -> lis
 
 
 def _find_fixed_shardings(jaxpr: Any) -> list[Any]:
-    makers = {id(out): (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
+    makers = {id(out): (equation, index) for equation in jaxpr.eqns for index, out in enumerate(equation.outvars)}
     inner: dict[int, list[Any]] = {}
 
     def of(out: Any) -> Any:
-        equation, place = makers.get(id(out), (None, 0))
+        equation, index = makers.get(id(out), (None, 0))
         if equation is None:
             return None
         name, params = equation.primitive.name, equation.params
         if name in _SHARDING_PRIMITIVES:
             return params.get("sharding", params.get("dst_sharding"))
         if name == "device_put":
-            return params["devices"][place]
+            return params["devices"][index]
         if name == "shard_map":
             # With some axes left to XLA, the spec is incomplete.
             is_whole = params.get("newly_manual_axes") == frozenset(params["mesh"].axis_names)
-            return jax.NamedSharding(params["mesh"], params["out_specs"][place]) if is_whole else None
+            return jax.NamedSharding(params["mesh"], params["out_specs"][index]) if is_whole else None
         if name in _IDENTITY_PRIMITIVES:
-            given = equation.invars[1:] if name == "select_n" else equation.invars[place : place + 1]
+            given = equation.invars[1:] if name == "select_n" else equation.invars[index : index + 1]
             return next((found for found in map(of, given) if found is not None), None)
         if (body := called_jaxpr(equation)) is not None:
-            sharding = params["out_shardings"][place] if "out_shardings" in params else None
+            sharding = params["out_shardings"][index] if "out_shardings" in params else None
             if isinstance(sharding, jax.sharding.Sharding):
                 return sharding
             if id(equation) not in inner:
                 inner[id(equation)] = _find_fixed_shardings(body)
-            return inner[id(equation)][place]
+            return inner[id(equation)][index]
         return None
 
     return [_to_concrete(as_sharding(of(out)), out.aval.shape) for out in jaxpr.outvars]
@@ -342,10 +342,10 @@ def with_explicit_shardings(spec: Any, shardings: Sequence[Any]) -> Any:
     if spec is specs.UNKNOWN or not shardings:
         return spec
 
-    def leaf(array: Any, place: Any) -> Any:
-        if not has_explicit_axes(place):
+    def leaf(array: Any, sharding: Any) -> Any:
+        if not has_explicit_axes(sharding):
             return array
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
     leaves, structure = jax.tree.flatten(spec)
     return structure.unflatten(map(leaf, leaves, shardings))

@@ -201,10 +201,10 @@ class Variable(Tensor):
     @property
     def shardings(self) -> tuple[Any, ...]:
         """The shardings of its arrays in a session of this process, in order; empty if JAX decides."""
-        home = self.graph.default_sharding
-        if self.spec is specs.UNKNOWN or (home is None and not self.given_shardings):
+        default = self.graph.default_sharding
+        if self.spec is specs.UNKNOWN or (default is None and not self.given_shardings):
             return ()
-        return tuple(place or home for place in self.given_shardings or [None] * len(jax.tree.leaves(self.spec)))
+        return tuple(given or default for given in self.given_shardings or [None] * len(jax.tree.leaves(self.spec)))
 
     def pin(self, other: Tensor) -> None:
         """Gives its arrays the shardings of another variable, or of a part of one, with the same spec."""
@@ -214,13 +214,13 @@ class Variable(Tensor):
     def reshard(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
         """Changes the shardings of some of its arrays, given by index, and logs it."""
         before, paths = self.shardings, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
-        self.given_shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
+        self.given_shardings = tuple(moves.get(number, sharding) for number, sharding in enumerate(before))
         self.graph.num_reshards += 1
         self.spec = placement.with_explicit_shardings(self.spec, self.given_shardings)
         lines = [
             f"{self.op.name}{jax.tree_util.keystr(paths[number])} from {format_spec(before[number])} "
-            f"to {format_spec(place)}"
-            for number, place in moves.items()
+            f"to {format_spec(sharding)}"
+            for number, sharding in moves.items()
         ]
         _logger.info(
             "The step fixes other shardings for variables than they have, so they are resharded first: %s.",
@@ -417,13 +417,13 @@ def _shardings_of(part: Tensor) -> tuple[Any, ...]:
     else:
         leaves, structure = jax.tree.flatten(whole.spec)
         placed = [
-            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-            for leaf, place in zip(leaves, whole.given_shardings, strict=True)
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(leaves, whole.given_shardings, strict=True)
         ]
         with placement.enter_mesh(part.graph.mesh_context):
-            taken = get_at_path(structure.unflatten(placed), part.path)
-        found = [leaf.sharding for leaf in jax.tree.leaves(taken)]
-    return tuple(found) if any(place is not None for place in found) else ()
+            selected = get_at_path(structure.unflatten(placed), part.path)
+        found = [leaf.sharding for leaf in jax.tree.leaves(selected)]
+    return tuple(found) if any(sharding is not None for sharding in found) else ()
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:

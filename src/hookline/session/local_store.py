@@ -53,9 +53,9 @@ class VariableBuffer:
 
     def device_leaves(self) -> Leaves | None:
         """Returns the leaves; None if only the host has counted."""
-        block = self.bundle
-        if block is not None and block.groups is not None:
-            return None if self.index is None else block.leaves_at(self.index)
+        bundle = self.bundle
+        if bundle is not None and bundle.groups is not None:
+            return None if self.index is None else bundle.leaves_at(self.index)
         return self.leaves
 
     def materialize(self, variable: Variable) -> Leaves:
@@ -64,11 +64,11 @@ class VariableBuffer:
         Raises:
             KeyError: The variable has no value.
         """
-        held = self.device_leaves()
-        if held is None and self.host_value is None:
+        leaves = self.device_leaves()
+        if leaves is None and self.host_value is None:
             raise KeyError(variable)
-        if held is not None:
-            return held
+        if leaves is not None:
+            return leaves
         return (
             placement.device_put(
                 jnp.asarray(np.asarray(self.host_value).astype(variable.dtype)), variable.graph.default_sharding
@@ -77,10 +77,10 @@ class VariableBuffer:
 
     def treedef(self) -> Any:
         """Returns the tree structure of the leaves."""
-        block = self.bundle
-        if block is None or block.groups is None or self.index is None:
+        bundle = self.bundle
+        if bundle is None or bundle.groups is None or self.index is None:
             return self.structure
-        return block.structures[self.index]
+        return bundle.structures[self.index]
 
     def assign(self, leaves: Leaves | None, structure: Any) -> None:
         """Sets the value; `None` frees it."""
@@ -93,8 +93,8 @@ class VariableBuffer:
         if step_delta is None or self.host_value is None:
             self.host_value = None
             return
-        mirror = self.host_value + step_delta
-        self.host_value = mirror if _LEAST <= mirror <= _MOST else int(np.asarray(mirror).astype(variable.dtype))
+        value = self.host_value + step_delta
+        self.host_value = value if _LEAST <= value <= _MOST else int(np.asarray(value).astype(variable.dtype))
 
 
 class BufferBundle:
@@ -146,22 +146,22 @@ class BufferBundle:
 
     def bind(self, groups: tuple[FlatValues, FlatValues, FlatValues], structures: Sequence[Any]) -> None:
         """Makes this the bundle of its buffers, and unpacks their other bundles."""
-        for place, slot in [*enumerate(self._buffers), *((None, slot) for slot in self._host_counters)]:
-            if slot.bundle is not None:
-                slot.bundle.unpack()
-            slot.bundle, slot.index = self, place
+        for index, buffer in [*enumerate(self._buffers), *((None, buffer) for buffer in self._host_counters)]:
+            if buffer.bundle is not None:
+                buffer.bundle.unpack()
+            buffer.bundle, buffer.index = self, index
         self.structures = structures
         self.groups = groups
-        for slot in (*self._buffers, *self._host_counters):
-            slot.leaves = None
+        for buffer in (*self._buffers, *self._host_counters):
+            buffer.leaves = None
 
     def unpack(self) -> None:
         """Moves each value into its buffer."""
         if self.groups is not None:
-            for slot, leaves, form in zip(self._buffers, itertools.chain(*self.groups), self.structures, strict=True):
-                slot.leaves, slot.structure = leaves, form
-            for slot in self._host_counters:
-                slot.leaves = None
+            for buffer, leaves, tree in zip(self._buffers, itertools.chain(*self.groups), self.structures, strict=True):
+                buffer.leaves, buffer.structure = leaves, tree
+            for buffer in self._host_counters:
+                buffer.leaves = None
             self.groups = None
 
 
@@ -217,9 +217,9 @@ class LocalStore(VariableStore):
         return self._graph.mesh_context
 
     def read_leaves(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
-        slots = self._buffers
+        buffers = self._buffers
         try:
-            return tuple([self._resharded_leaves(variable, slots[variable]) for variable in variables])
+            return tuple([self._resharded_leaves(variable, buffers[variable]) for variable in variables])
         except KeyError as error:
             variable: Variable = error.args[0]
             raise FailedPreconditionError(
@@ -231,12 +231,12 @@ class LocalStore(VariableStore):
 
     def _resharded_leaves(self, variable: Variable, slot: VariableBuffer) -> Leaves:
         """Returns the leaves of a variable, resharded first if their shardings differ from the variable's."""
-        leaves, places = slot.materialize(variable), variable.shardings
-        if not places or all(map(placement.is_on, leaves, places)):
+        leaves, shardings = slot.materialize(variable), variable.shardings
+        if not shardings or all(map(placement.is_on, leaves, shardings)):
             return leaves
-        form = slot.treedef()
-        leaves = tuple(map(placement.device_put, leaves, places))
-        slot.assign(leaves, form)
+        structure = slot.treedef()
+        leaves = tuple(map(placement.device_put, leaves, shardings))
+        slot.assign(leaves, structure)
         return leaves
 
     def structure(self, variable: Variable) -> Any:
@@ -258,15 +258,15 @@ class LocalStore(VariableStore):
         key = tuple(map(tuple, groups))
         found = self._bundles.get(key)
         if found is None:
-            *written, hosted = groups
-            slots = self.buffers(itertools.chain(*written))
-            found = self._bundles[key] = BufferBundle(slots, self.buffers(hosted))
+            *written, host_counters = groups
+            buffers = self.buffers(itertools.chain(*written))
+            found = self._bundles[key] = BufferBundle(buffers, self.buffers(host_counters))
         return found
 
     def read_counter(self, variable: Variable) -> int:
-        slot = self._buffers.get(variable)
-        if slot is not None and (mirror := slot.host_value) is not None:
-            return mirror
+        buffer = self._buffers.get(variable)
+        if buffer is not None and (known := buffer.host_value) is not None:
+            return known
         # The next run may donate the value's memory.
         with self._lock:
             (leaves,) = self.read_leaves([variable])
@@ -327,9 +327,9 @@ class LocalStore(VariableStore):
         converted = [(variable, *self._convert_value(variable, value, owned)) for variable, value in values.items()]
         counts = {variable: int(np.asarray(leaves[0])) for variable, leaves, _ in converted if is_counter(variable)}
         for variable, leaves, structure in converted:
-            slot = self._buffers[variable]
-            slot.assign(leaves, structure)
-            slot.host_value = counts.get(variable)
+            buffer = self._buffers[variable]
+            buffer.assign(leaves, structure)
+            buffer.host_value = counts.get(variable)
             if variable is self._global_step:
                 self.notify_step()
 
@@ -338,22 +338,22 @@ class LocalStore(VariableStore):
         dtypes: list[Any] = [None] * len(leaves)
         if variable.spec is not specs.UNKNOWN:
             dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
-        places: Sequence[Any] = variable.shardings or [None] * len(leaves)
+        shardings: Sequence[Any] = variable.shardings or [None] * len(leaves)
         try:
             kept = tuple(
-                placement.device_put(leaf, place)
+                placement.device_put(leaf, sharding)
                 if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype
-                else _owned_copy(leaf, dtype, place)
-                for leaf, dtype, place in zip(leaves, dtypes, places, strict=True)
+                else _owned_copy(leaf, dtype, sharding)
+                for leaf, dtype, sharding in zip(leaves, dtypes, shardings, strict=True)
             )
         except (OverflowError, TypeError) as error:
             raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None
         return kept, structure
 
     def free(self, variables: Iterable[Variable]) -> bool:
-        for slot in self.buffers(variables):
-            slot.assign(None, None)
-            slot.host_value = None
+        for buffer in self.buffers(variables):
+            buffer.assign(None, None)
+            buffer.host_value = None
         return True
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
@@ -364,19 +364,19 @@ class LocalStore(VariableStore):
         return slot is not None and (slot.device_leaves() is not None or slot.host_value is not None)
 
     def has_deleted_values(self) -> bool:
-        return any(leaf.is_deleted() for slot in self._buffers.values() for leaf in slot.device_leaves() or ())
+        return any(leaf.is_deleted() for buffer in self._buffers.values() for leaf in buffer.device_leaves() or ())
 
     def await_failure(self) -> BaseException | None:
-        for slot in list(self._buffers.values()):
+        for buffer in list(self._buffers.values()):
             try:
-                jax.block_until_ready(slot.device_leaves())
+                jax.block_until_ready(buffer.device_leaves())
             except Exception as error:
                 return error
         return None
 
     def close(self) -> None:
         # A step of the session that is still referenced keeps no values alive.
-        for block in list(self._bundles.values()):
-            block.groups = None
-        for slot in self._buffers.values():
-            slot.bundle = slot.leaves = None
+        for bundle in list(self._bundles.values()):
+            bundle.groups = None
+        for buffer in self._buffers.values():
+            buffer.bundle = buffer.leaves = None

@@ -58,9 +58,9 @@ class Session(FrontEndObject, RawSession):
         arguments.check_optional("Session", "config", config, SessionConfig)
         arguments.check_optional("Session", "graph", graph, Graph)
         super().__init__(graph or get_default_graph())
-        self.backend = engine = SessionBackend(self, resolve_target(target), config or SessionConfig())
+        self.backend = backend = SessionBackend(self, resolve_target(target), config or SessionConfig())
         self._contexts: list[Any] = []
-        weakref.finalize(self, call_all, engine.close_callbacks).atexit = False
+        weakref.finalize(self, call_all, backend.close_callbacks).atexit = False
 
     @classmethod
     def _graph_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
@@ -170,8 +170,8 @@ class Session(FrontEndObject, RawSession):
         tensors = [tensor for key in keys for tensor, _ in iter_feeds(key, key)]
         if len(set(tensors)) < len(tensors):
             raise ValueError(f"Session.make_callable: feed_list contains a tensor twice: {feed_list!r}.")
-        engine = self.backend
-        step = engine.find_step(fetches, dict.fromkeys(tensors))
+        backend = self.backend
+        step = backend.find_step(fetches, dict.fromkeys(tensors))
         run = step.run if step.is_program else step.run_staged
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
@@ -182,7 +182,7 @@ class Session(FrontEndObject, RawSession):
                 values = tuple(part for key, value in pairs for _, part in iter_feeds(key, value))
             if options is not None or run_metadata is not None:
                 return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
-            engine.check_usable()
+            backend.check_usable()
             return run(values)[0]
 
         return call if accept_options else lambda *values: call(*values)
@@ -237,12 +237,12 @@ class Session(FrontEndObject, RawSession):
         Args:
             variables: By default all global variables of the graph.
         """
-        engine = self.backend
+        backend = self.backend
         if variables is None:
-            variables = engine.variables(GraphKeys.GLOBAL_VARIABLES)
-        with engine.lock:
-            engine.check_usable()
-            return engine.store.snapshot(variables)
+            variables = backend.variables(GraphKeys.GLOBAL_VARIABLES)
+        with backend.lock:
+            backend.check_usable()
+            return backend.store.snapshot(variables)
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets variables to concrete values, all of them or none.
@@ -260,5 +260,5 @@ class Session(FrontEndObject, RawSession):
 
     def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:
         """Returns the names of the variables (by default all global and local ones) that have no value."""
-        engine = self.backend
-        return engine.store.uninitialized(engine.variables() if variables is None else variables)
+        backend = self.backend
+        return backend.store.uninitialized(backend.variables() if variables is None else variables)

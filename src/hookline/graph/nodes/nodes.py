@@ -59,7 +59,7 @@ class Constant(Operation):
         super().__init__(name, spec=spec)
         shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self.value)]
         self.graph.record_shardings(
-            self.node_def, [place for place in shardings if isinstance(place, jax.NamedSharding)]
+            self.node_def, [sharding for sharding in shardings if isinstance(sharding, jax.NamedSharding)]
         )
 
     def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102

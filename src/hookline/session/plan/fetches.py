@@ -128,7 +128,7 @@ def flatten_fetches(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation
     """
     elements: list[Tensor | Operation] = []
 
-    def place_of(leaf: Any) -> int:
+    def index_of(leaf: Any) -> int:
         try:
             elements.append(graph.as_graph_element(leaf))
         except (TypeError, KeyError, ValueError) as error:
@@ -136,7 +136,7 @@ def flatten_fetches(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation
             raise kind(_fetch_error_text(leaf, error.args[0])) from None
         return len(elements) - 1
 
-    return elements, _make_assembler(fetches, place_of)
+    return elements, _make_assembler(fetches, index_of)
 
 
 def iter_fetches(fetches: Any) -> Iterator[Any]:
@@ -153,11 +153,11 @@ def map_fetches(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
     """Returns a fetch structure with `value_of(element)` in place of each element."""
     values: list[Any] = []
 
-    def place_of(leaf: Any) -> int:
+    def index_of(leaf: Any) -> int:
         values.append(value_of(leaf))
         return len(values) - 1
 
-    return _make_assembler(fetches, place_of)(values)
+    return _make_assembler(fetches, index_of)(values)
 
 
 def _is_element(fetches: Any) -> bool:

@@ -78,7 +78,7 @@ class Plan:
         is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
         self.fetched, self.fed = fetched, fed
-        self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
+        self._fed = {tensor.key: index for index, tensor in enumerate(fed)}
         self.operations = self.needed([*fetched, *hook_fetches])
         self.caller_operations = frozenset(self.needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
@@ -114,9 +114,9 @@ class Plan:
         """Returns (index of the feed, depth of the fed path) if `tensor` or a value that it is a view of is fed."""
         if self._fed:
             for depth in range(len(tensor.path), -1, -1):
-                place = self._fed.get((tensor.op, tensor.path[:depth]))
-                if place is not None:
-                    return place, depth
+                index = self._fed.get((tensor.op, tensor.path[:depth]))
+                if index is not None:
+                    return index, depth
         return None
 
     def dependencies(self, operation: Operation) -> Iterable[Operation]:
@@ -337,15 +337,15 @@ def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _is_remote_update(update: Update, is_remote: Callable[[Variable], bool]) -> bool:
-    places = {is_remote(variable) for variable in update.variables}
-    if len(places) > 1:
+    are_remote = {is_remote(variable) for variable in update.variables}
+    if len(are_remote) > 1:
         raise InvalidArgumentError(
             update.node_def,
             update,
             f"{update.node_def} writes both shared variables and variables of which each worker has its own; make two "
             f"updates of it.",
         )
-    return True in places
+    return True in are_remote
 
 
 def input_tensors(operations: Iterable[Operation], wanted: Callable[[Tensor], bool]) -> list[Tensor]:

@@ -48,11 +48,11 @@ class PlanCache:
     def declare_hook_fetches(self, hook_fetches: Iterable[Any]) -> list[int]:
         """Declares all fetches of hooks; see `Backend.declare_hook_fetches`."""
         found, missing = [], []
-        for place, fetches in enumerate(hook_fetches):
+        for index, fetches in enumerate(hook_fetches):
             try:
                 found.append(flatten_fetches(self._graph, fetches)[0])
             except (KeyError, TypeError, ValueError):
-                missing.append(place)
+                missing.append(index)
         self._programs.declared = found
         return missing
 

@@ -99,21 +99,21 @@ class Request:
         self.max_steps = max_steps
         self.fetched, self.assemble = flatten_fetches(graph, fetches)
         of_hooks = hook_fetches or _NOTHING
-        asked = [(place, each) for place, each in enumerate(of_hooks.fetches) if each is not None]
+        requested = [(index, each) for index, each in enumerate(of_hooks.fetches) if each is not None]
         self.hooks = [
             HookRequest(
-                place,
+                index,
                 *flatten_fetches(graph, each),
-                place in of_hooks.deferred,
-                max_steps > 1 and place in of_hooks.stacked,
+                index in of_hooks.deferred,
+                max_steps > 1 and index in of_hooks.stacked,
             )
-            for place, each in asked
+            for index, each in requested
         ]
         self.hook_count = len(of_hooks.fetches)
         flat = flatten_feeds(feed_dict)
         self.fed = resolve_feeds(graph, flat or {})
         self.has_structures = flat is not feed_dict
-        are_constant = not of_hooks.deferred and all(_is_constant(each) for _, each in asked)
+        are_constant = not of_hooks.deferred and all(_is_constant(each) for _, each in requested)
         self.is_constant = isinstance(fetches, Operation) and are_constant
 
     def hook_elements(

@@ -178,11 +178,11 @@ _gather_fingerprints: dict[Any, int] = {}
 
 def _gather(leaf: jax.Array) -> jax.Array:
     """Gathers an array that is sharded over several processes, with a program that all of them launch."""
-    place = jax.NamedSharding(getattr(leaf.sharding, "mesh", placement.global_mesh()), jax.P())
-    if (launched := launch_log.current()) is not None:
+    sharding = jax.NamedSharding(getattr(leaf.sharding, "mesh", placement.global_mesh()), jax.P())
+    if (launches := launch_log.current()) is not None:
         kind = leaf.shape, leaf.dtype, leaf.sharding
-        launched.record(_gather_fingerprints, "the reading of a batch", kind, lambda: f"whole {kind}")
-    return placement.addressable_data(placement.device_put(leaf, place))
+        launches.record(_gather_fingerprints, "the reading of a batch", kind, lambda: f"whole {kind}")
+    return placement.addressable_data(placement.device_put(leaf, sharding))
 
 
 def make_stacked_reader(
@@ -197,9 +197,9 @@ def make_stacked_reader(
         return get
     variable = host_counter(plan, element)
     if variable is not None:
-        gain = np.dtype(variable.dtype).type(plan.counter_delta(variable) or 0)
+        step_delta = np.dtype(variable.dtype).type(plan.counter_delta(variable) or 0)
         # `run.counters` has the value from before the last step.
-        return lambda run: get(run) + np.arange(1 - run.num_steps, 1, dtype=variable.dtype) * gain
+        return lambda run: get(run) + np.arange(1 - run.num_steps, 1, dtype=variable.dtype) * step_delta
     if element.key in output_indices:
         read = np.asarray if on_host and _is_numeric(element.spec) else lambda rows: rows
         return lambda run: jax.tree.map(lambda rows: read(rows)[: run.num_steps], get(run))
@@ -242,8 +242,8 @@ def make_argument_reader(
 ) -> ResultReader:
     """Returns a function that reads an argument of a host operation; `host_inputs` are keys of device values."""
     if tensor.key in host_inputs:
-        place = host_inputs.index(tensor.key)
-        return lambda run: run.host_inputs[place]
+        index = host_inputs.index(tensor.key)
+        return lambda run: run.host_inputs[index]
     get = _make_reader(plan, tensor, {}, reader)
     return _as_jax_arrays(get) if _is_source_read(plan, tensor) else get
 
@@ -256,16 +256,16 @@ def _make_reader(
     op, path = element.op, element.path
     fed = plan.find_feed(element)
     if fed is not None:
-        place, rest = fed[0], path[fed[1] :]
-        return (lambda run: get_at_path(run.feeds[place], rest)) if rest else lambda run: run.feeds[place]
+        index, rest = fed[0], path[fed[1] :]
+        return (lambda run: get_at_path(run.feeds[index], rest)) if rest else lambda run: run.feeds[index]
     variable = host_counter(plan, element)
     if variable is not None:
         offset = plan.counter_delta(variable, plan.version(variable, reader)) or 0
         scalar = np.dtype(variable.dtype).type
         return lambda run: scalar(run.counters[variable] + offset)
     if element.key in output_indices:
-        place = output_indices[element.key]
-        return lambda run: run.outputs[place]
+        index = output_indices[element.key]
+        return lambda run: run.outputs[index]
     if isinstance(op, Constant):
         constant = get_at_path(op.value, path)
         return lambda run: constant

@@ -89,12 +89,12 @@ class Program:
         self._max_steps = max_steps
         self._base_operations = base_operations
         self._gated = gated
-        looks = [*for_hooks, *itertools.chain.from_iterable(gated)]
+        hook_tensors = [*for_hooks, *itertools.chain.from_iterable(gated)]
         self.worker_index = store.worker_index
         self.inputs = list(inputs)
         self._ungated = [*outputs, *for_hooks]
-        self.outputs = [*outputs, *looks]
-        self.for_hooks = frozenset(tensor.key for tensor in looks) - {tensor.key for tensor in outputs}
+        self.outputs = [*outputs, *hook_tensors]
+        self.for_hooks = frozenset(tensor.key for tensor in hook_tensors) - {tensor.key for tensor in outputs}
         roles = VariableRoles(plan, self.outputs, self.for_hooks)
         self.donated, self.counters, self.read_only, self.host_counters = (
             roles.donated,
@@ -130,13 +130,13 @@ class Program:
 
     def output_indices(self, mask: Sequence[bool]) -> dict[TensorKey, int]:
         """Returns the indices of the outputs that a run with this mask computes; for several steps, of the last one."""
-        places = {} if self._max_steps > 1 else self.row_indices
+        indices = {} if self._max_steps > 1 else self.row_indices
         start = len(self._ungated)
         for tensors, wanted in zip(self._gated, mask, strict=True):
             if wanted:
-                places |= {tensor.key: start + i for i, tensor in enumerate(tensors)}
+                indices |= {tensor.key: start + i for i, tensor in enumerate(tensors)}
             start += len(tensors)
-        return places
+        return indices
 
     @property
     def row_indices(self) -> dict[TensorKey, int]:
@@ -169,8 +169,8 @@ class Program:
             # Written variables keep their shardings.
             groups = tuple([variable.shardings or None for variable in group] for group in self.groups)
             # Fetched arrays that span several processes are replicated.
-            whole = None if self._default_sharding.is_fully_addressable else self._default_sharding
-            shardings = groups, whole, None, self._default_sharding
+            replicated = None if self._default_sharding.is_fully_addressable else self._default_sharding
+            shardings = groups, replicated, None, self._default_sharding
             options["out_shardings"] = (*shardings, None) if self._has_unknown_structure else shardings
         options["donate_argnums"] = 0 if donates else ()
         if self._has_unknown_structure or launch_log.current() is not None:
@@ -183,25 +183,25 @@ class Program:
         compiled = self._jitted(donates=donates)
         if self._default_sharding is None and not self._has_unknown_structure:
             return compiled
-        launched, about = launch_log.current(), self.compilations.description
+        launches, about = launch_log.current(), self.compilations.description
         graph = next((variable.graph for variable in self.written), None)
-        moves = 0 if graph is None else graph.num_reshards
+        num_reshards = 0 if graph is None else graph.num_reshards
 
         def run(*arguments: Any) -> Any:
-            if graph is not None and graph.num_reshards != moves:  # Another program has resharded a variable since.
+            if graph is not None and graph.num_reshards != num_reshards:  # Another program has resharded variables.
                 self._without_donation = None
                 return self._first_run(*arguments) if donates else self.without_donation(*arguments)
             with placement.enter_mesh(self._mesh_context):
-                if launched is not None:  # Multi-process SPMD.
+                if launches is not None:  # Multi-process SPMD.
                     fed = jax.tree.leaves(arguments[3])
                     kind = donates, launch_log.inputs_key(fed)
-                    launched.record(self._known, about, kind, lambda: self._text(compiled, arguments), fed)
+                    launches.record(self._known, about, kind, lambda: self._text(compiled, arguments), fed)
                 if not self._has_unknown_structure:
                     results = compiled(*arguments)
                 else:  # The structures of the variables are part of the arguments and results.
                     *results, structures = compiled(*arguments, self._structures_in())
                     self.structures_out = structures.of
-            if launched is None:
+            if launches is None:
                 return results
             new, outputs, *rest = results
             return new, jax.tree.map(placement.addressable_data, outputs), *rest
@@ -254,13 +254,13 @@ class Program:
 
         found = iter(placement.fixed_output_shardings(new, old, inputs, latched, mask))
         for variable in written:
-            moves = {}
-            for place, (now, spec) in enumerate(zip(variable.shardings, jax.tree.leaves(variable.spec), strict=True)):
+            reshards = {}
+            for index, (now, spec) in enumerate(zip(variable.shardings, jax.tree.leaves(variable.spec), strict=True)):
                 wanted = next(found)
                 if wanted is not None and not wanted.is_equivalent_to(now, len(spec.shape)):
-                    moves[place] = wanted
-            if moves:
-                variable.reshard(moves)
+                    reshards[index] = wanted
+            if reshards:
+                variable.reshard(reshards)
 
     def _structures_in(self) -> _Structures:
         return _Structures(tuple(map(self.structure_in, (*self.donated, *self.counters, *self.read_only))))
@@ -334,8 +334,8 @@ class Program:
         def of(tensor: Tensor, value: Any) -> Any:
             if not isinstance(tensor.op, Source):
                 return value
-            place = next(at)
-            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), value)
+            index = next(at)
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), value)
 
         return [of(tensor, value) for tensor, value in zip(self.inputs, inputs, strict=True)]
 
@@ -348,9 +348,9 @@ class Program:
         kept: Sequence[Any] | None = None,
     ) -> StepResults:
         """Traces a step. `kept` has the values of gated outputs that are not wanted; by default they are zeros."""
-        held = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
+        known = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         keyed = {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
-        frame = Trace(self.plan, self.for_hooks, held, keyed)
+        frame = Trace(self.plan, self.for_hooks, known, keyed)
         frame.compute([operation for operation in self.plan.device if operation in self._base_operations])
         # No output may share its buffer with a variable, with an input or with another output.
         seen = {id(leaf) for leaf in jax.tree.leaves((list(old.values()), inputs))}
@@ -450,5 +450,5 @@ def _may_deadlock_in_branches(home: Any) -> bool:
 
 def _select_unless(skip: Any, old: Any, new: Any) -> Any:
     """Returns the new value of a leaf, or the old one if the run is skipped."""
-    new, place = jnp.asarray(new), jax.typeof(old).sharding
-    return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
+    new, sharding = jnp.asarray(new), jax.typeof(old).sharding
+    return jax.lax.select(skip, old, jax.reshard(new, sharding) if sharding.mesh.explicit_axes else new)

@@ -70,29 +70,29 @@ class ProgramCache:
         The mask selects the fetches of hooks that this run computes. There is no program of several steps if hooks
         fetch something in the last one that changes state or comes from outside.
         """
-        capacity = request.max_steps
+        max_steps = request.max_steps
         outputs = _from_device(plan, request.fetched)
         for_host = {tensor.key: tensor for tensor in plan.pulled}
-        if capacity == 1:
+        if max_steps == 1:
             # Inputs of a caller's host operation belong to the caller; those of a hook's belong to the hook.
             callers = {t.key for o in plan.after if o in plan.caller_operations for t in o.inputs}
             outputs |= {key: tensor for key, tensor in for_host.items() if key in callers}
         for_hooks = _from_device(plan, request.hook_elements(is_stacked=False)) | for_host
         rows = _from_device(plan, request.hook_elements(is_stacked=True))
-        if capacity == 1:  # Of several steps, an output has the values of all, and a hook's tensor only the last one.
+        if max_steps == 1:  # Of several steps, an output has the values of all, and a hook's tensor only the last one.
             for_hooks = {key: tensor for key, tensor in for_hooks.items() if key not in outputs}
         if not plan.device and not plan.remote_updates and not outputs and not for_hooks:
             return None, ()
         shared = None
-        if for_hooks or (capacity == 1 and self.declared):
-            shared = self._find_shared(plan, request, set(outputs) if capacity == 1 else set(), store)
+        if for_hooks or (max_steps == 1 and self.declared):
+            shared = self._find_shared(plan, request, set(outputs) if max_steps == 1 else set(), store)
         if shared is None:
-            if for_hooks and capacity > 1:
+            if for_hooks and max_steps > 1:
                 return None, ()
-            return self._find_or_make(plan, outputs, for_hooks | rows, store, capacity), ()
-        of_all, always, masked, wanted = shared
+            return self._find_or_make(plan, outputs, for_hooks | rows, store, max_steps), ()
+        of_all, base_operations, gated, wanted = shared
         mask = placement.device_put_uncommitted(tuple(map(jnp.asarray, wanted)), store.default_sharding)
-        return self._find_or_make(of_all, outputs, rows, store, capacity, always, masked), mask
+        return self._find_or_make(of_all, outputs, rows, store, max_steps, base_operations, gated), mask
 
     def _find_shared(
         self, plan: Plan, request: Request, known: set[TensorKey], store: VariableStore
@@ -111,12 +111,12 @@ class ProgramCache:
         by_hook = [part.elements for part in request.hooks if not part.is_stacked]
         operations = [element for element in request.hook_elements(is_stacked=False) if isinstance(element, Operation)]
         carried = [*dict.fromkeys(operations), *request.hook_elements(is_stacked=True)]
-        always = plan.needed([*plan.fetched, *carried])
+        base_operations = plan.needed([*plan.fetched, *carried])
 
         def tensors_of(elements: Sequence[Tensor | Operation], among: Plan) -> HookTensors:
-            hosts = among.needed(elements)
-            pulled = input_tensors([o for o in among.after if o in set(hosts)], among.needs_device)
-            tensors = [*(e for e in elements if isinstance(e, Tensor) and among.needs_device(e)), *pulled]
+            needed = among.needed(elements)
+            device_inputs = input_tensors([o for o in among.after if o in set(needed)], among.needs_device)
+            tensors = [*(e for e in elements if isinstance(e, Tensor) and among.needs_device(e)), *device_inputs]
             return tuple({tensor.key: tensor for tensor in tensors if tensor.key not in known}.values())
 
         wanted = [found for elements in by_hook if (found := tensors_of(elements, plan))]
@@ -129,7 +129,7 @@ class ProgramCache:
             reads = [o.variable for o in extra if isinstance(o, VariableRead)]
             return all(type(o) in PURE_OPERATIONS and o.check is None for o in extra) and not store.uninitialized(reads)
 
-        base = set(always)
+        base = set(base_operations)
         if not all(map(is_pure, wanted)):
             return None
         cache_key = (*map(_key, plan.fetched), None, *map(_key, carried), None, *(tensor.key for tensor in plan.fed))
@@ -148,10 +148,10 @@ class ProgramCache:
                 seen.append(tensors)
         wants = set(map(_keys, wanted))
         unique = {_keys(tensors): tensors for tensors in seen}
-        masked = tuple(unique.values())
-        if not wanted and not _are_few_numbers(masked, base):
+        gated = tuple(unique.values())
+        if not wanted and not _are_few_numbers(gated, base):
             return None
-        return plan_for(masked), frozenset(always), masked, [key in wants for key in unique]
+        return plan_for(gated), frozenset(base_operations), gated, [key in wants for key in unique]
 
     def _find_or_make(
         self,
@@ -166,17 +166,17 @@ class ProgramCache:
         inputs = input_tensors((*plan.device, *plan.remote_updates), lambda tensor: _is_input(plan, tensor))
         inputs += [tensor for tensor in (*outputs.values(), *for_hooks.values()) if _is_input(plan, tensor)]
         inputs = _in_order({tensor.key: tensor for tensor in [_as_input(plan, tensor) for tensor in inputs]}.values())
-        out, looks = _in_order(outputs.values()), _in_order(for_hooks.values())
+        out, hook_tensors = _in_order(outputs.values()), _in_order(for_hooks.values())
         key = (
             tuple(operation.index for operation in (*plan.device, *plan.remote_updates)),
             tuple(operation.index for operation in plan.device if operation in plan.caller_operations),
-            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, looks, *gated)),
+            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, hook_tensors, *gated)),
             max_steps,
         )
         found = self._made.get(key)
         if found is None:
             every = frozenset(plan.device) if base_operations is None else base_operations
-            found = Program(plan, inputs, out, looks, store, every, gated, max_steps, self._warned)
+            found = Program(plan, inputs, out, hook_tensors, store, every, gated, max_steps, self._warned)
             found.compilations.first_cause = self._cause(found, max_steps)
             self._made[key] = found
         return found

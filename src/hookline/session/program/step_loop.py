@@ -78,7 +78,7 @@ def counted_loop(count: Any, max_count: int, body: Callable[[Any, Any], Any], be
     whole = count // length
 
     def several(number: Any, carry: Any) -> Any:
-        return jax.lax.fori_loop(0, length, lambda place, carry: body(number * length + place, carry), carry)
+        return jax.lax.fori_loop(0, length, lambda index, carry: body(number * length + index, carry), carry)
 
     return jax.lax.fori_loop(whole * length, count, body, jax.lax.fori_loop(0, whole, several, begin))
 
@@ -104,10 +104,10 @@ def _contains_primitive(jaxpr: Any, primitive: str) -> bool:
 
 
 def _stacked_zeros(count: int, like: Any) -> Any:
-    place = like.sharding
-    if place is not None:
-        place = jax.NamedSharding(place.mesh, jax.P(None, *place.spec))
-    return zeros_like_spec(jax.ShapeDtypeStruct((count, *like.shape), like.dtype, sharding=place))
+    sharding = like.sharding
+    if sharding is not None:
+        sharding = jax.NamedSharding(sharding.mesh, jax.P(None, *sharding.spec))
+    return zeros_like_spec(jax.ShapeDtypeStruct((count, *like.shape), like.dtype, sharding=sharding))
 
 
 def _check_same_specs(given: tuple[FlatValues, FlatValues], like: Groups, written: Sequence[Variable]) -> None:

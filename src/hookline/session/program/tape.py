@@ -113,15 +113,15 @@ class Tape:
         split = _Split()
 
         def with_pullback(*values: Any) -> Any:
-            moving, pull, still = jax.vjp(lambda *values: split(fn(*values)), *values, has_aux=True)
-            return moving, still, pull
+            floating, pullback, others = jax.vjp(lambda *values: split(fn(*values)), *values, has_aux=True)
+            return floating, others, pullback
 
         leaves, treedef = self._record(owner, with_pullback, inputs, level + 1, levels)
         n_results = len(split.is_floating)
-        moving, still = leaves[: sum(split.is_floating)], leaves[sum(split.is_floating) : n_results]
-        pull = Cells(leaves[n_results:], treedef.children()[2])
-        self._entries.append(_Entry(owner, level, inputs, moving, pull))
-        return split.join(moving, still)
+        floating, others = leaves[: sum(split.is_floating)], leaves[sum(split.is_floating) : n_results]
+        pullback = Cells(leaves[n_results:], treedef.children()[2])
+        self._entries.append(_Entry(owner, level, inputs, floating, pullback))
+        return split.join(floating, others)
 
     def backward(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
         """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's path."""
@@ -145,14 +145,14 @@ class Tape:
     def _apply_pullback(self, gradient: Gradient, entry: _Entry, given: Sequence[Cell | None]) -> Sequence[Cell]:
         """Returns the cotangents of an entry's inputs for those of its outputs; `None` is zero."""
         cells = entry.pullback.leaves
-        moving = [cell for cell in cells if cell.is_differentiable]
+        floating = [cell for cell in cells if cell.is_differentiable]
         is_for_hook = gradient not in self._caller_operations and entry.owner in self._caller_operations
 
         def pull_back(*values: Any) -> Any:
             remaining = iter(values)
             kept = [next(remaining) if cell.is_differentiable else cell.value for cell in cells]
             # A hook's gradient must not change how the rest is compiled.
-            pull = jax.tree.unflatten(entry.pullback.treedef, barrier(kept) if is_for_hook else kept)
+            pullback = jax.tree.unflatten(entry.pullback.treedef, barrier(kept) if is_for_hook else kept)
             cotangents = [None if ct is None else next(remaining) for ct in given]
 
             def filled(zero: Callable[[Any], Any]) -> list[Any]:
@@ -161,12 +161,12 @@ class Tape:
 
             try:
                 # Nothing is computed for a symbolic zero.
-                return pull(filled(lambda value: ad.Zero(jax.typeof(value).to_ct_aval())))
+                return pullback(filled(lambda value: ad.Zero(jax.typeof(value).to_ct_aval())))
             except ValueError:
                 # The transpose of a scan takes no symbolic zeros for its stacked outputs.
-                return pull(filled(jnp.zeros_like))
+                return pullback(filled(jnp.zeros_like))
 
-        return self.record(gradient, pull_back, [*moving, *(ct for ct in given if ct is not None)]).leaves
+        return self.record(gradient, pull_back, [*floating, *(ct for ct in given if ct is not None)]).leaves
 
 
 class _Split:
@@ -181,8 +181,8 @@ class _Split:
     def __call__(self, result: Any) -> tuple[list[Any], list[Any]]:
         leaves, self._treedef = jax.tree.flatten(result)
         self.is_floating = [_is_differentiable(leaf) for leaf in leaves]
-        moving = [leaf for leaf, moves in zip(leaves, self.is_floating, strict=True) if moves]
-        return moving, [leaf for leaf, moves in zip(leaves, self.is_floating, strict=True) if not moves]
+        floating = [leaf for leaf, is_floating in zip(leaves, self.is_floating, strict=True) if is_floating]
+        return floating, [leaf for leaf, is_floating in zip(leaves, self.is_floating, strict=True) if not is_floating]
 
     def join(self, moving: Sequence[Cell], still: Sequence[Cell]) -> Cells:
         """Returns the result with these leaves in place of its own."""

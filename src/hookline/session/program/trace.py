@@ -95,10 +95,10 @@ class Trace:
         """Checks an operation for invalid input, behind a barrier: the rest is compiled as without the check."""
         if operation.check is None:
             return
-        elsewhere = self.plan.is_remote_read
+        is_remote_read = self.plan.is_remote_read
 
         def resolve(tensor: Tensor) -> Any:
-            if elsewhere(tensor, operation):
+            if is_remote_read(tensor, operation):
                 return None
             return self._behind_barrier(tensor, self._version(tensor, operation), self._read(tensor, operation))
 
@@ -114,8 +114,8 @@ class Trace:
 
     def arguments(self, update: Update) -> tuple[Any, ...]:
         """Returns the values to submit for a remote update; `None` for variables to be read there."""
-        elsewhere = self.plan.is_remote_read
-        return tuple(None if elsewhere(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
+        is_remote_read = self.plan.is_remote_read
+        return tuple(None if is_remote_read(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
 
     def final_value(self, variable: Variable) -> Any:
         """Returns the value of a written variable after the run."""
@@ -158,10 +158,10 @@ class Trace:
 
     def _reads_for_hook(self, reader: Operation | None, tensor: Tensor) -> bool:
         """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""
-        trained = self.plan.caller_operations
-        if reader is None or reader in trained or self.plan.find_feed(tensor) is not None:
+        caller_operations = self.plan.caller_operations
+        if reader is None or reader in caller_operations or self.plan.find_feed(tensor) is not None:
             return False
-        return isinstance(tensor.op, VariableRead) or tensor.op in trained
+        return isinstance(tensor.op, VariableRead) or tensor.op in caller_operations
 
     def _behind_barrier(self, tensor: Tensor, version: int, value: Any) -> Any:
         key = (tensor.key, version)
@@ -172,17 +172,17 @@ class Trace:
     # Updates ----------------------------------------------------------------------------------------------------
 
     def _update(self, operation: Update) -> Any:
-        places = [self.plan.updates[variable].index(operation) for variable in operation.variables]
+        indices = [self.plan.updates[variable].index(operation) for variable in operation.variables]
         olds = [
-            None if operation.overwrites else self._versions[variable, place]
-            for variable, place in zip(operation.variables, places, strict=True)
+            None if operation.overwrites else self._versions[variable, index]
+            for variable, index in zip(operation.variables, indices, strict=True)
         ]
         args = operation.bind(lambda tensor: _copy_containers(self._read(tensor, operation)))
         old = _copy_containers(jax.tree.unflatten(operation.structure, olds))
         news = operation.check_new_values(operation.call(old, *args))
         kept = [_cast_to_variable(v, new) for v, new in zip(operation.variables, news, strict=True)]
-        for variable, place, value in zip(operation.variables, places, kept, strict=True):
-            self._versions[variable, place + 1] = value
+        for variable, index, value in zip(operation.variables, indices, kept, strict=True):
+            self._versions[variable, index + 1] = value
         return jax.tree.unflatten(operation.structure, kept)
 
     # Gradients --------------------------------------------------------------------------------------------------
@@ -194,12 +194,12 @@ class Trace:
         for tensor in operation.inputs:
             if any(gradient.depends_on_xs(tensor) for gradient in passing):
                 found[tensor.key] = self._cells_of(tensor, self._version(tensor, operation))
-        moving = list(
+        floating = list(
             dict.fromkeys(cell for cells in found.values() for cell in cells.leaves if cell.is_differentiable)
         )
 
         def fn(*values: Any) -> Any:
-            given = dict(zip(moving, values, strict=True))
+            given = dict(zip(floating, values, strict=True))
 
             def resolve(tensor: Tensor) -> Any:
                 if tensor.key not in found:
@@ -209,7 +209,7 @@ class Trace:
 
             return operation.call(resolve)
 
-        return self._store_cells(operation, self._tape.record(operation, fn, moving))
+        return self._store_cells(operation, self._tape.record(operation, fn, floating))
 
     def _gradient(self, operation: Gradient) -> Any:
         ys = [self._cells_of(y, self._version(y, operation)) for y in operation.ys]
@@ -258,9 +258,9 @@ class Trace:
         is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
         if is_found and not jax.tree_util.treedef_is_leaf(cells.treedef):
             return Cells([owners[id(leaf)] for leaf in leaves], treedef)
-        moving = [cell for cell in cells.leaves if cell.is_differentiable]
+        floating = [cell for cell in cells.leaves if cell.is_differentiable]
         return self._tape.record(
-            None, lambda *v: get_part(cells.value(dict(zip(moving, v, strict=True))), step), moving
+            None, lambda *v: get_part(cells.value(dict(zip(floating, v, strict=True))), step), floating
         )
 
 

@@ -66,29 +66,29 @@ class CachedStep:
     """
 
     def __init__(self, session: Any, request: Request, programs: ProgramCache) -> None:
-        self.request, fetched, capacity = request, request.fetched, request.max_steps
+        self.request, fetched, max_steps = request, request.fetched, request.max_steps
         for_hooks, deferred = request.hook_elements(is_deferred=False), request.hook_elements(is_deferred=True)
         store = session.store
         self._session, self._store, self._lock = session, store, session.lock
         global_step = find_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
-        self.max_steps = capacity
+        self.max_steps = max_steps
         self._feed_converters = [make_feed_converter(tensor) for tensor in request.fed]
         self.program, self._mask = programs.choose(plan, request, store)
-        places = self.program.output_indices([bool(wanted) for wanted in self._mask]) if self.program else {}
-        self.host_stage = hosts = HostStage(plan, [*fetched, *for_hooks], deferred, places)
+        indices = self.program.output_indices([bool(wanted) for wanted in self._mask]) if self.program else {}
+        self.host_stage = host_stage = HostStage(plan, [*fetched, *for_hooks], deferred, indices)
         self._immediate = [part for part in request.hooks if not part.is_deferred]
         self._deferred = [part for part in request.hooks if part.is_deferred]
         self._readers = [
-            *[self._make_reader(element, places, is_stacked=True) for element in fetched],
+            *[self._make_reader(element, indices, is_stacked=True) for element in fetched],
             *[
-                self._make_reader(e, places, is_stacked=part.is_stacked)
+                self._make_reader(e, indices, is_stacked=part.is_stacked)
                 for part in self._immediate
                 for e in part.elements
             ],
         ]
         self._deferred_readers = [
-            self._make_reader(e, places, is_stacked=part.is_stacked, is_deferred=True)
+            self._make_reader(e, indices, is_stacked=part.is_stacked, is_deferred=True)
             for part in self._deferred
             for e in part.elements
         ]
@@ -99,23 +99,23 @@ class CachedStep:
         self.step_delta: int | None = 0 if global_step is None else plan.counter_delta(global_step)
         program = self.program
         written = program.written if program else []
-        hosted = program.host_counters if program else []
+        counted_by_host = program.host_counters if program else []
         self.has_writes = bool(written or plan.remote_updates)
         self.has_checks = program is not None and bool(program.checks)
         read = [v for v in self.counters if v is not global_step]
         if program is not None:
             read += [*program.counters, *program.read_only]
         self.uses_remote_variables = plan.uses_remote_variables(read)
-        more = self.uses_remote_variables or plan.before or hosts.after or self.counters
-        self.is_program = program is not None and (capacity > 1 or not more)
-        self._is_bare_program = self.is_program and capacity == 1 and not plan.sources
+        more = self.uses_remote_variables or plan.before or host_stage.after or self.counters
+        self.is_program = program is not None and (max_steps > 1 or not more)
+        self._is_bare_program = self.is_program and max_steps == 1 and not plan.sources
         # Starts a run; the caller holds the session's lock.
         self._start: Callable[[RunState, int | None], Any] = (
             self.dispatch if self._is_bare_program else self._start_with_batches
         )
         self._source_nodes: Sequence[Source] = plan.sources
         self._open_sources: Sequence[OpenSource] = ()
-        self._after = hosts.after
+        self._after = host_stage.after
         self.is_cacheable = True
         if program is None:
             return
@@ -134,7 +134,7 @@ class CachedStep:
         ]
         # The largest global step that a run can still advance within its dtype, if this run counts it.
         self._max_start_step: int | None = None
-        if global_step is not None and self.step_delta and global_step in (*written, *hosted):
+        if global_step is not None and self.step_delta and global_step in (*written, *counted_by_host):
             self._max_start_step = int(np.iinfo(global_step.dtype).max) - self.step_delta
         self._remote_updates = plan.remote_updates
         self._smallest_leaf: int | None = None
@@ -145,21 +145,21 @@ class CachedStep:
     def _bind_buffers(self, global_step: Variable | None) -> None:
         """Finds the buffers of the variables that the program reads and writes, and of counters."""
         program, plan = self._program, self.plan
-        self._local_store = here = self._store.local
-        self._bundle = here.bundle(*program.groups, program.host_counters)
+        self._local_store = local_store = self._store.local
+        self._bundle = local_store.bundle(*program.groups, program.host_counters)
         # The buffer of a remote variable stays empty: then the store gathers all values.
         self._read_only: list[tuple[VariableBuffer, Variable]] = [
-            *zip(here.buffers(program.read_only), program.read_only, strict=True)
+            *zip(local_store.buffers(program.read_only), program.read_only, strict=True)
         ]
         self._counter_updates: list[tuple[VariableBuffer, Variable, int | None]] = []
         self._step_buffer: VariableBuffer | None = None
         counting = [variable for variable in (*program.written, *program.host_counters) if is_counter(variable)]
-        for slot, variable in zip(here.buffers(counting), counting, strict=True):
+        for buffer, variable in zip(local_store.buffers(counting), counting, strict=True):
             if variable is global_step:
-                self._step_buffer = slot
+                self._step_buffer = buffer
             else:
                 self._counter_updates.append(
-                    (slot, variable, None if plan.is_guarded(variable) else plan.counter_delta(variable))
+                    (buffer, variable, None if plan.is_guarded(variable) else plan.counter_delta(variable))
                 )
 
     def _make_reader(
@@ -280,13 +280,13 @@ class CachedStep:
             start, end = end, end + len(part.elements)
             results[part.hook_index] = part.assemble(values[start:end])
         if self._deferred:
-            hosts, late, start = self.host_stage, [], 0
-            arrays = [*map(run.outputs.__getitem__, hosts.deferred_arrays)]
-            if hosts.deferred_trees:
-                arrays += jax.tree.leaves([run.outputs[place] for place in hosts.deferred_trees])
+            host_stage, deferred_values, start = self.host_stage, [], 0
+            arrays = [*map(run.outputs.__getitem__, host_stage.deferred_arrays)]
+            if host_stage.deferred_trees:
+                arrays += jax.tree.leaves([run.outputs[index] for index in host_stage.deferred_trees])
             for part in self._deferred:
                 results[part.hook_index] = DeferredResults(
-                    partial(self._deferred_results, run, late, part, start), arrays
+                    partial(self._deferred_results, run, deferred_values, part, start), arrays
                 )
                 start += len(part.elements)
         found = request.assemble(values), tuple(results)
@@ -297,11 +297,11 @@ class CachedStep:
     def _deferred_results(self, run: RunState, values: list[Any], part: HookRequest, start: int) -> Any:
         """Returns the results of a deferred hook; the first to be read computes the `values` of all deferred hooks."""
         if not values:
-            hosts = self.host_stage
-            if hosts.deferred:
+            host_stage = self.host_stage
+            if host_stage.deferred:
                 if self._is_bare_program:  # The run has not created its host results.
                     run.reset()
-                hosts.compute(hosts.deferred, run, self._session)
+                host_stage.compute(host_stage.deferred, run, self._session)
             values.extend([*map(call_with, self._deferred_readers, repeat(run))])
         return part.assemble(values[start : start + len(part.elements)])
 
@@ -317,31 +317,31 @@ class CachedStep:
             The number of steps; or `STEP_MISMATCH` if nothing was run.
         """
         count = 1 if self.max_steps == 1 else run.num_steps
-        program, block, slot, latches = self._program, self._bundle, self._step_buffer, self._latch_states
+        program, bundle, step_buffer, latches = self._program, self._bundle, self._step_buffer, self._latch_states
         try:
             # The global step.
-            step = self._store.known_step() if slot is None else slot.host_value
+            step = self._store.known_step() if step_buffer is None else step_buffer.host_value
             if expected_step is not None and step != expected_step:
                 return STEP_MISMATCH
             if self._max_start_step is not None and (step is None or step > self._max_start_step):
                 step = self._checked_step(self._max_start_step)
             # If the variables were not written since, the last run's results are the values.
-            if block.groups is not None:
-                taken, counted, _ = block.groups
+            if bundle.groups is not None:
+                donated, counters, _ = bundle.groups
                 try:
                     read = (
-                        [at.leaves or at.materialize(variable) for at, variable in self._read_only]
+                        [buffer.leaves or buffer.materialize(variable) for buffer, variable in self._read_only]
                         if self._read_only
                         else []
                     )
                 except KeyError:  # A variable has no value.
-                    taken, counted, read = self._gather_values()
+                    donated, counters, read = self._gather_values()
             else:
-                taken, counted, read = self._gather_values()
+                donated, counters, read = self._gather_values()
             # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple([state.value for state in latches]) if latches else ()
-            given, gain = (taken, counted, read, inputs, latched, self._mask), self._known_step_delta
+            given, step_delta = (donated, counters, read, inputs, latched, self._mask), self._known_step_delta
             if self.max_steps > 1:
                 given = (*given, self._loop_arguments(run))
             if last_step is None and not self._remote_updates:
@@ -353,29 +353,29 @@ class CachedStep:
                 run.applied = True
             else:
                 new, run.outputs, latched = self._dispatch_refusable(run, last_step, given)
-                if gain and not run.applied:
-                    gain = 0
+                if step_delta and not run.applied:
+                    step_delta = 0
             # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
-            led = None if step is None or gain is None else step + gain * count
-            if latches and led is not None:
+            next_step = None if step is None or step_delta is None else step + step_delta * count
+            if latches and next_step is not None:
                 # Not `zip`: with `strict` it takes longer than all the rest of this.
                 for number, state in enumerate(latches):
-                    state.record(latched[number], led, count, gain)
+                    state.record(latched[number], next_step, count, step_delta)
             if run.applied:
-                for at, variable, each in self._counter_updates:
-                    at.advance(variable, each if each is None else each * count)
-                if slot is not None:
-                    slot.host_value = led
+                for buffer, variable, each in self._counter_updates:
+                    buffer.advance(variable, each if each is None else each * count)
+                if step_buffer is not None:
+                    step_buffer.host_value = next_step
                     self._local_store.notify_step()
-                if block.groups is None:
+                if bundle.groups is None:
                     self._bind_bundle(new)
                 else:
-                    block.structures = program.structures_out
-                    block.groups = new
-            if latches and led is None:  # Only the device knows the global step after the run.
-                led = self._session.step_or_none()
+                    bundle.structures = program.structures_out
+                    bundle.groups = new
+            if latches and next_step is None:  # Only the device knows the global step after the run.
+                next_step = self._session.step_or_none()
                 for number, state in enumerate(latches):
-                    state.record(latched[number], led, count)
+                    state.record(latched[number], next_step, count)
             if self.has_writes:
                 self._session.write_count += 1
             if program.compilations.has_unlogged_duration:
@@ -387,17 +387,17 @@ class CachedStep:
 
     def _loop_arguments(self, run: RunState) -> np.ndarray:
         """Returns the last argument of a program of several steps: their number, and the indices of their batches."""
-        places = [run.block_starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
-        return np.array([run.num_steps, *places], np.int32)
+        indices = [run.block_starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
+        return np.array([run.num_steps, *indices], np.int32)
 
     def _dispatch_refusable(self, run: RunState, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Starts a run whose updates `last_step` or the parameter servers may refuse; see `dispatch`."""
         program, store, remote = self._program, self._store, self._remote_updates
-        is_held_back = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
+        is_refused = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
         # A dry run donates no values.
-        start = program.without_donation if is_held_back or (remote and program.written) else program.run_with_new_types
+        start = program.without_donation if is_refused or (remote and program.written) else program.run_with_new_types
         new, run.outputs, sent, latched = start(*given)
-        run.applied = not is_held_back
+        run.applied = not is_refused
         if remote:
             values = [list(values) for values in jax.device_get(sent)]
             run.applied = store.submit(list(zip(remote, values, strict=True)), last_step)
@@ -409,12 +409,12 @@ class CachedStep:
         try:
             for variable in program.host_counters:
                 store.read_counter(variable)
-            taken, counted, read = [
+            donated, counters, read = [
                 [*store.read_leaves(group)] for group in (program.donated, program.counters, program.read_only)
             ]
         except FailedPreconditionError as error:
             raise explain_uninitialized(self.plan, error) from None
-        return taken, counted, read
+        return donated, counters, read
 
     def _bind_bundle(self, new: tuple[FlatValues, FlatValues, FlatValues]) -> None:
         """Binds the new values of a run as a bundle; before they were in separate buffers."""
@@ -467,7 +467,7 @@ class CachedStep:
         """Returns the values that the variables of an update have now, in its structure."""
         leaves, structure = self._store.read_leaves(update.variables), self._store.structure
         pairs = zip(update.variables, leaves, strict=True)
-        return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), taken) for v, taken in pairs])
+        return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), found) for v, found in pairs])
 
     def fence(self, run: RunState) -> jax.Array | None:
         """Returns an array that is ready once a run is computed and that no later run donates, or None."""
@@ -475,19 +475,19 @@ class CachedStep:
         if program is None:
             return None
         # Of an array that spans processes, this one's shard: it is ready when the run is computed, too.
-        held = jax.tree.leaves(run.outputs)
-        if not held and program.counters:
-            held = jax.tree.leaves(self._store.read_leaves(program.counters[:1]))
-        if held:
-            return placement.addressable_data(min(held, key=lambda leaf: leaf.size))
+        arrays = jax.tree.leaves(run.outputs)
+        if not arrays and program.counters:
+            arrays = jax.tree.leaves(self._store.read_leaves(program.counters[:1]))
+        if arrays:
+            return placement.addressable_data(min(arrays, key=lambda leaf: leaf.size))
         if self._latch_states:
             return placement.addressable_data(self._latch_states[0].value)
-        held = jax.tree.leaves(self._store.read_leaves(program.written))
-        if not held:
+        arrays = jax.tree.leaves(self._store.read_leaves(program.written))
+        if not arrays:
             return None
         if self._smallest_leaf is None:  # The sizes are those of the first run, or near them.
-            self._smallest_leaf = min(range(len(held)), key=lambda place: held[place].size)
-        return _copy(placement.addressable_data(held[min(self._smallest_leaf, len(held) - 1)]))
+            self._smallest_leaf = min(range(len(arrays)), key=lambda index: arrays[index].size)
+        return _copy(placement.addressable_data(arrays[min(self._smallest_leaf, len(arrays) - 1)]))
 
 
 _copy = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.

@@ -54,15 +54,15 @@ class DispatchThrottle:
         """
         lock = self._session.lock
         with lock:
-            token = step.fence(run) if self._session.is_usable else None
-            if token is None:  # Nothing was started; the next run polls.
+            fence = step.fence(run) if self._session.is_usable else None
+            if fence is None:  # Nothing was started; the next run polls.
                 return
-            mark, self._fence = self._fence, token
+            previous, self._fence = self._fence, fence
         self.runs_until_poll = self._runs_per_poll
         # Not under the lock: reading and closing must not wait for the device. JAX crashes in `is_ready` of a deleted
         # array.
-        if mark is not None and not mark.is_deleted():
-            mark.block_until_ready()
+        if previous is not None and not previous.is_deleted():
+            previous.block_until_ready()
         with lock:
             # The device has computed the values that were not ready at the last poll.
             self._read(self._pending_reads)
@@ -127,10 +127,10 @@ class DispatchThrottle:
         assert operation.check is not None, "It has failed."
         when = "" if find_global_step(graph) is None else f", in the run that led to global step {step}"
         try:
-            said = operation.check.message(*details)
+            problem = operation.check.message(*details)
         except Exception as error:
-            said = f"its check has failed, and so has the function for its message ({type(error).__name__}: {error})"
-        text = f"{operation.node_def}: {said}{when}."
+            problem = f"its check has failed, and so has the function for its message ({type(error).__name__}: {error})"
+        text = f"{operation.node_def}: {problem}{when}."
         error = errors.InvalidArgumentError(operation.node_def, operation, text)
         self._session.session.mark_invalid(error)
         raise error

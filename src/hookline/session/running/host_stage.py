@@ -69,8 +69,11 @@ class HostStage:
         # and takes a third of the time of `jax.device_get`.
         is_cpu = jax.default_backend() == "cpu"
         self._in_host_memory = {i for i, tensor in enumerate(plan.pulled) if is_cpu and _is_numeric(tensor.spec)}
-        late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in deferred if isinstance(e, Tensor))]
-        found = [tensor for tensor in late if tensor.key in places]
+        later = [
+            *input_tensors(self.deferred, lambda tensor: True),
+            *(e for e in deferred if isinstance(e, Tensor)),
+        ]
+        found = [tensor for tensor in later if tensor.key in places]
         self.deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
         self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 

@@ -134,18 +134,18 @@ class LatchState:
             return False
         held = np.asarray(held)
         number: int = held.item(0)
-        stretches = self.step_ranges
+        step_ranges = self.step_ranges
         if number > 0:
             # If a Ctrl-C came between a run and `record`, the last run may be missing.
             number = min(number, self.runs)
-            first = next(stretch for stretch in reversed(stretches) if stretch.first_run <= number)
+            first = next(step_range for step_range in reversed(step_ranges) if step_range.first_run <= number)
             self.found_step, self.details = (
                 first.step + (number - first.first_run) * first.step_delta,
                 held.ravel()[1:].tolist(),
             )
             return True
-        while len(stretches) > 1 and stretches[1].first_run <= 1 - number:
-            stretches.popleft()
+        while len(step_ranges) > 1 and step_ranges[1].first_run <= 1 - number:
+            step_ranges.popleft()
         if -number >= _REBASE_RUNS:
             self._rebase_count()
         return False

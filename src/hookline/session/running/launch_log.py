@@ -178,8 +178,8 @@ class LaunchLog:
         for session in reversed(self.sessions):
             if (error := session.known_failure()) is not None:
                 raise error
-        if (gone := self._roll_call.exited_process) is not None and gone != self._peers.index:
-            text = f"Process {gone} has ended its script, and process {self._peers.index} waits for it ({about})."
+        if (exited := self._roll_call.exited_process) is not None and exited != self._peers.index:
+            text = f"Process {exited} has ended its script, and process {self._peers.index} waits for it ({about})."
             raise AbortedError.from_message(f"{text} All processes must run the script to its end.")
         if not is_main:  # Its position among the launches is unknown.
             return
@@ -187,8 +187,8 @@ class LaunchLog:
             self._roll_call.wait_until_acknowledged()
             raise error
         if self._pending is None:
-            place = int.from_bytes(hashlib.blake2b(about.encode(), digest_size=7).digest(), "big")
-            self._pending = Launch(self.count + 1, place, 0, f"none, for it waits for the others ({about})")
+            point = int.from_bytes(hashlib.blake2b(about.encode(), digest_size=7).digest(), "big")
+            self._pending = Launch(self.count + 1, point, 0, f"none, for it waits for the others ({about})")
         self._roll_call.request_status(str(self._pending.number))
 
     @property
@@ -229,16 +229,16 @@ class LaunchLog:
 
     def _answer(self, question: str) -> list[Launch]:
         """Returns the launches of this process around the requested one, and the one before which it waits."""
-        asked = int(question) if question else self.count
+        requested = int(question) if question else self.count
         with self._lock:
-            told, pending = self._recent_launches(_MAX_RECENT), self._pending
-        told = [each for each in told if abs(each.number - asked) <= _AROUND]
-        return told if pending is None else [*told, pending]
+            launches, pending = self._recent_launches(_MAX_RECENT), self._pending
+        launches = [each for each in launches if abs(each.number - requested) <= _AROUND]
+        return launches if pending is None else [*launches, pending]
 
     def _recent_launches(self, most: int) -> list[Launch]:
         last = list(self._recent)[-most:] if most else []
         first = self.count - len(last) + 1
-        return [self._launch(first + place, *each) for place, each in enumerate(last)]
+        return [self._launch(first + index, *each) for index, each in enumerate(last)]
 
     def _launch(self, number: int, program: int, fed: int, asked_by: str) -> Launch:
         return Launch(number, program, fed, self._descriptions[program] + (f", for {asked_by}" if asked_by else ""))
@@ -283,9 +283,9 @@ def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
     by_number = [{each[0]: Launch(*each) for each in launches} for launches in every]
     starts, ends = [min(found, default=1) for found in by_number], [max(found, default=0) for found in by_number]
     for number in range(max(starts), max(ends) + 1):
-        told = [found.get(number) for found in by_number]
-        if len({each and (each.program, each.fed_checksum) for each in told if each or not may_follow}) > 1:
-            return _text(number, told)
+        compared = [found.get(number) for found in by_number]
+        if len({each and (each.program, each.fed_checksum) for each in compared if each or not may_follow}) > 1:
+            return _text(number, compared)
     return None
 
 

@@ -45,14 +45,14 @@ class RepeatedStep(CachedStep):
         """
         of_each = set(self.plan.needed([*self.request.fetched, *self.request.hook_elements(is_stacked=True)]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
-        looks = all(type(operation) in (*PURE_OPERATIONS, HostCall) and operation.check is None for operation in more)
+        pure = all(type(operation) in (*PURE_OPERATIONS, HostCall) and operation.check is None for operation in more)
         takes_batch = any(isinstance(t.op, Source) for t in self._read_after_loop() if self.plan.find_feed(t) is None)
-        return self.program is not None and not self.host_stage.before and looks and not takes_batch
+        return self.program is not None and not self.host_stage.before and pure and not takes_batch
 
     def _read_after_loop(self) -> list[Tensor]:
         """Returns the tensors that are read outside of the program for the last step alone."""
-        asked = [element for element in self.request.hook_elements(is_stacked=False) if isinstance(element, Tensor)]
-        return [*asked, *input_tensors(self.plan.after, lambda tensor: True)]
+        fetched = [element for element in self.request.hook_elements(is_stacked=False) if isinstance(element, Tensor)]
+        return [*fetched, *input_tensors(self.plan.after, lambda tensor: True)]
 
     def check(self) -> None:
         """Raises `ValueError` if the step needs more than a program and batches."""
