@@ -73,7 +73,7 @@ class ExponentialMovingAverage:
     def apply(self, var_list: Tensor | Iterable[Tensor] | None = None) -> Operation:
         """Returns an operation that moves the averages towards the values.
 
-        Like any operation, it reads the values from before the run: to average the results of a training step, make it
+        Like any operation, it reads variables from before the run: to average the results of a training step, make it
         inside `control_dependencies([train_op])`. The variables of the averages ignore control dependencies.
 
         Args:

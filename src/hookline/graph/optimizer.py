@@ -269,7 +269,7 @@ class Optimizer:
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
 
     def _state_shardings(self, variables: Any) -> Any:
-        """Returns the shardings of the state: leaves with their parameter's shape get its sharding, or the default."""
+        """Returns the shardings of the state: its parameter's for a leaf of the same shape, the default for others."""
         given = jax.tree.leaves(variables)
         default_sharding = given[0].graph.default_sharding
         if (

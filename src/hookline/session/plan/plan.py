@@ -342,7 +342,7 @@ def _is_remote_update(update: Update, is_remote: Callable[[Variable], bool]) -> 
         raise InvalidArgumentError(
             update.node_def,
             update,
-            f"{update.node_def} writes both shared variables and variables of which each worker has its own; make two "
+            f"{update.node_def} writes both shared variables and variables that each worker keeps for itself; make two "
             f"updates of it.",
         )
     return True in are_remote

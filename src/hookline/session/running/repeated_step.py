@@ -86,7 +86,7 @@ class RepeatedStep(CachedStep):
         return None
 
     def await_batches(self, max_steps: int, upcoming_steps: float) -> int:
-        """Waits for the next batches; returns the number of ready ones in a row of one form, at most `max_steps`.
+        """Waits for batches; returns the number of batches of one form that are ready in a row, at most `max_steps`.
 
         `upcoming_steps` is the number of steps of this run and the following ones together, as far as it is known.
         """

@@ -39,7 +39,7 @@ class SessionBackend(Backend):
         lock: Held while a run or a load replaces values of variables, and while they are read.
         throttle: Limits how far the host is ahead of the device.
         sources: The sources that the session reads from.
-        staged: Makes the runs that need more than one program.
+        staged: Makes the runs that need more than a program.
         is_usable: Whether the session is neither closed nor lost.
         checks_runs: Whether the front end checks runs.
         converts_results: Whether the front end converts results.
