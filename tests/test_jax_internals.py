@@ -111,7 +111,7 @@ def test_jax_whose_gloo_takes_no_host_listens_as_before_with_a_log_line(monkeypa
     if found is not None:
         assert _jax.make_gloo_tcp_collectives(distributed_client=3) == 3
     assert [record.message for record in caplog.records] == [
-        "Gloo listens on the address of this machine's name: hookline knows no other way in this JAX."
+        "Gloo listens on the address of this machine's name: this version of JAX allows no other."
     ]
 
 

@@ -28,13 +28,8 @@ LAUNCHES = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-<<<<<<< HEAD
-    """What two processes with two devices each have found, by scenario."""
-    folder = tmp_path_factory.mktemp("spmd")
-=======
     """The results of two processes with two devices each, by scenario."""
     folder = tmp_path_factory.mktemp("spmd")
->>>>>>> p7
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     env = environment()
     cached = {name: value for name, value in env.items() if name.startswith("JAX_")}

@@ -174,6 +174,6 @@ def test_guard_without_remote_updates_runs_with_a_server_update():
             sess.run(hl.global_variables_initializer())
             sess.backend.publish()
             sess.run((add.op, mine))
-            with pytest.raises(errors.UnimplementedError, match="other.* cannot hold back"):
+            with pytest.raises(errors.UnimplementedError, match="other.* cannot skip"):
                 sess.run((add.op, mine, other))
             assert sess.run(weight) == 2

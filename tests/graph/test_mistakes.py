@@ -120,7 +120,7 @@ MISTAKES = {
     "a number as loss": (lambda: minimize(5.0), TypeError, "the loss must be a tensor, got 5.0"),
     "a name to train": (lambda: minimize(weight() * 1.0, var_list=["w"]), TypeError, "only variables can be trained"),
     "a variable twice": (
-        lambda: (lambda w: minimize(w * 1.0, var_list=[w, w]))(weight()), ValueError, "stands twice in var_list",
+        lambda: (lambda w: minimize(w * 1.0, var_list=[w, w]))(weight()), ValueError, "list contains a variable twice",
     ),
     "no initial value": (lambda: hl.Variable(None), ValueError, "requires an initial value, got None"),
     "a function without a value": (lambda: hl.Variable(lambda: None), ValueError, "its function returned None"),

@@ -144,7 +144,7 @@ def test_invalid_rate_is_refused_with_the_remedy(sess):
     _, loss, step = quadratic()
     rate = hl.constant(0.1)
     way = r"Optimizer\(optax\.adam, learning_rate="
-    with pytest.raises(TypeError, match=f"a tensor stands inside.*{way}tensor"):
+    with pytest.raises(TypeError, match=f"the Optax transformation contains a tensor.*{way}tensor"):
         hl.train.Optimizer(optax.adam(rate)).minimize(loss, step)
     assert [v.op.name for v in hl.global_variables()] == ["w", "global_step"]  # nothing is left behind
     with pytest.raises(TypeError, match=f"learning_rate cannot be set on a transformation.*{way}"):
@@ -153,7 +153,7 @@ def test_invalid_rate_is_refused_with_the_remedy(sess):
         hl.train.Optimizer(optax.adam)
     with pytest.raises(AttributeError, match=f"inside the Optax transformation.*{way}"):
         _ = hl.train.Optimizer(optax.adam(0.1)).learning_rate
-    with pytest.raises(TypeError, match="initial_accumulator_value decides the state at the start"):
+    with pytest.raises(TypeError, match="the initial state depends on initial_accumulator_value"):
         hl.train.Optimizer(optax.adagrad, learning_rate=0.1, initial_accumulator_value=rate).minimize(loss)
     with hl.Graph().as_default():
         w = hl.Variable(1.0)

@@ -86,7 +86,7 @@ def test_an_update_of_two_variables_writes_both(sess):
         (lambda v: v.assign(np.ones(3)), r"'v' has a fixed shape and dtype; the value .* has shape \(3,\)"),
         (lambda v: v.assign({"a": 1.0}), "'v' holds the structure"),
         (lambda v: hl.update(v, lambda old: (old, old)), "'v' holds the structure"),
-        (lambda v: hl.update([v, v], lambda old: old), "stands twice"),
+        (lambda v: hl.update([v, v], lambda old: old), "contains a variable twice"),
         (lambda v: hl.update({"v": v}, lambda old: [old["v"]]), "another structure than its variables"),
         (lambda v: hl.Variable(1, name="n").assign(1.5), "'n' has .* dtype float32, which cannot be cast to int32"),
     ],

@@ -79,7 +79,7 @@ def trained(state: Any, **keywords: Any) -> Any:
     train_step = keywords.pop("train_step", step)
     with log() as told:
         out = hl.train.Loop(train_step, state, batches(), **keywords).run(last_step=20, progress=False)
-    moved = [line for line in told.lines if "puts variables elsewhere" in line]
+    moved = [line for line in told.lines if "fixes other shardings for variables" in line]
     return {"w": np.asarray(out["w"]).tolist(), "specs": specs_of(out), "programs": told.programs, "moved": moved}
 
 

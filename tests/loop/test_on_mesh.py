@@ -104,7 +104,7 @@ def test_slots_averages_and_loaded_values_have_their_variables_sharding(found):
 
 def test_two_meshes_are_refused_by_name(found):
     assert "'b/initial_value'" in found["two_meshes"]
-    assert "the graph it belongs to lies on two meshes, (data=4) on cpu:0 to cpu:3" in found["two_meshes"]
+    assert "the graph it belongs to is on two meshes, (data=4) on cpu:0 to cpu:3" in found["two_meshes"]
     assert "(explicit axes, data=2, model=2) on cpu:0 to cpu:3" in found["two_meshes"]
 
 

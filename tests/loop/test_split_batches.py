@@ -197,7 +197,7 @@ LAST = "Choose another batch size, or last_batch='drop', or last_batch='pad'"
         ("iterator_on_another_mesh", "ValueError: Loop requires a state and batches on one mesh", [MESH, "(x=2) on"]),
         ("iterator_on_one_device", "ValueError: Loop requires a state and batches", [MESH, "on one device, cpu:2"]),
         ("other_kind_of_axes", "ValueError: Loop requires", [MESH, "(explicit axes, data=4) on cpu:0 to cpu:3"]),
-        ("state_on_two_meshes", "ValueError: Loop: the state lies on two meshes", [MESH, "(x=2) on cpu:0, cpu:1"]),
+        ("state_on_two_meshes", "ValueError: Loop: the state is on two meshes", [MESH, "(x=2) on cpu:0, cpu:1"]),
         ("spec_without_a_mesh", "ValueError: Loop requires a state on a mesh", ["batch_sharding", "NamedSharding"]),
         ("spec_with_another_axis", "ValueError: Loop: the batch_sharding P('rows',)", [MESH, "rows"]),
         ("spec_of_an_iterator", "TypeError: Iterator 'iterator", ["P('data',)", "jax.NamedSharding(mesh, P('data',))"]),

@@ -663,7 +663,7 @@ def test_batches_too_large_for_memory_are_an_error_with_their_number():
     loop = train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), start(), large, steps_per_run=2 * 10**9)
     with pytest.raises(MemoryError) as raised:
         loop.run(last_step=3, progress=False)
-    assert any("steps_per_run=2000000000 has so many batches read at once" in note for note in raised.value.__notes__)
+    assert any("steps_per_run=2000000000 reads so many batches at once" in note for note in raised.value.__notes__)
 
 
 def test_metrics_fetched_by_a_run_have_one_row_per_step():

@@ -287,8 +287,8 @@ def test_each_step_equals_that_of_plain_jax(name):
 )
 def test_each_step_is_the_same_on_parameter_servers(name, count):
     if name == "discriminator before generator":
-        # One network's step has updated it on its server: the other's step is another run.
-        with pytest.raises(errors.UnimplementedError, match="reads 'discriminator:0' behind an update of the same run"):
+        # What one network's step has made of it lies on its server: the other's step is another run.
+        with pytest.raises(errors.UnimplementedError, match="reads 'discriminator:0' after an update of the same run"):
             check_each_step(name, Servers(count))
     else:
         check_each_step(name, Servers(count))

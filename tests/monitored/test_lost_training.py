@@ -38,7 +38,7 @@ def test_an_initializer_in_a_restored_session_is_logged_once(tmp_path, warnings)
     train_to(tmp_path, 5, initialise)
     (said,) = warnings()
     assert said.startswith(
-        f"This run initialises 'global_step', 'weight' anew, restored from '{tmp_path}/model.ckpt-3'"
+        f"This run initialises 'global_step', 'weight' again, restored from '{tmp_path}/model.ckpt-3'"
     )
     assert "Leave out the initializer" in said
 
@@ -55,7 +55,7 @@ def test_variables_that_were_not_restored_may_be_initialised(tmp_path, warnings)
         sess.run(new)
         assert warnings() == []
         sess.run(init)
-    assert [said.partition(" anew")[0] for said in warnings()] == ["This run initialises 'body'"]
+    assert [said.partition(" again")[0] for said in warnings()] == ["This run initialises 'body'"]
 
 
 BATCHES = [np.ones(2)] * 3

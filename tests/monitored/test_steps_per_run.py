@@ -352,7 +352,9 @@ def test_host_operation_of_a_hook_that_takes_rows_is_refused(late):
         with train.MonitoredSession(steps_per_run=4) as session:
             session.run(train_op)
             session.add_hook(rows)
-            with pytest.raises(ValueError, match=r"steps_per_run=4 .*'double' .*, of which a hook with stacked = True"):
+            with pytest.raises(
+                ValueError, match=r"steps_per_run=4 .*'double' .*, which a hook with stacked = True fetches"
+            ):
                 session.run(train_op)
 
 

@@ -121,7 +121,7 @@ session.run(train_op)
     notebook.does(source)
     cell = notebook.run(source)
     assert "Graph is finalized" in cell.error
-    assert "If an earlier cell has a session open on it: call its close()" in cell.error
+    assert "If an earlier cell opened a session on it, call the session's close()" in cell.error
     notebook.does("session.close()")
     cell = notebook.run(source)
     assert "so that 'weight_1' is a second one? Call hookline.reset_default_graph() first" in cell.error

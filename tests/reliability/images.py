@@ -54,7 +54,7 @@ def mounted(image: str, place: str, kind: str, *more: str) -> Iterator[None]:
 
 
 def _unmount(place: str) -> None:
-    """Unmounts a file system, again if it is busy: on a loaded machine the kernel releases closed files a moment later."""
+    """Unmounts a file system, again if it is busy: the kernel may release closed files a moment later."""
     for _ in range(_UNMOUNT_ATTEMPTS):
         if subprocess.run(["umount", place], capture_output=True).returncode == 0:
             return

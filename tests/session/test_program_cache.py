@@ -123,7 +123,7 @@ def test_job_with_a_fetching_hook_compiles_two_step_programs(sess, caplog):
     assert compilations(caplog) == 2
     causes = [record.message for record in caplog.records if "Compiling" in record.message]
     assert "and hook fetches" in causes[0]
-    assert "no hook asks for anything" in causes[1]
+    assert "no hook fetches anything" in causes[1]
 
 
 def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
@@ -153,7 +153,7 @@ def test_additional_program_logs_why_it_is_compiled(sess, caplog):
     sess.backend.run_with_hook_fetches(train, (norm,), feeds)
     sess.run([train, norm], feeds)
     causes = re.findall(r"Compiling a program \((.*?)\): ", caplog.text)
-    assert causes == ["first run", "first run", "a new fetch: loss:0", "hooks ask for norm:0", "a new fetch: norm:0"]
+    assert causes == ["first run", "first run", "a new fetch: loss:0", "hooks fetch norm:0", "a new fetch: norm:0"]
 
 
 def test_new_shapes_compile_again_with_the_reason(sess, caplog):

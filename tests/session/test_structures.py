@@ -242,7 +242,7 @@ def test_invalid_callables_are_refused_at_creation(fed):
             sess.make_callable(a, a)
         with pytest.raises(TypeError, match="3 cannot be fetched"):
             sess.make_callable(3)
-        with pytest.raises(ValueError, match="stands twice"):
+        with pytest.raises(ValueError, match="contains a tensor twice"):
             sess.make_callable(a, [a, (b, a)])
         with pytest.raises(hl.errors.InvalidArgumentError, match="must be fed for the placeholder 'b:0'"):
             sess.make_callable(a + b, [a])

@@ -140,7 +140,7 @@ def test_logical_axis_without_a_rule_gives_a_warning(mesh, shaped, caplog):
 
     assert hl.sharding.by_metadata(mesh, RULES)(params)["kernel"].value.spec == P(None, None)
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_metadata: no rule has the logical axis 'mpl', so nothing is split there. A rule that says so: "
+        "sharding.by_metadata: no rule has the logical axis 'mpl', so nothing is split there. To accept that, add "
         "('mpl', None)."
     ]
 

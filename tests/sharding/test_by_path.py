@@ -69,8 +69,8 @@ def test_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, caplog
 def test_array_without_a_matching_pattern_is_an_error(mesh, params):
     with pytest.raises(
         ValueError,
-        match=r"^sharding\.by_path: no pattern is found in 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
-        r"'\.\*': jax\.P\(\), as the last, puts the rest whole on each device\.$",
+        match=r"^sharding\.by_path: no pattern matches 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
+        r"'\.\*': jax\.P\(\), as the last, replicates the rest\.$",
     ):
         hl.sharding.by_path(mesh, {"kernel": P()})(params)
 
@@ -97,7 +97,7 @@ def test_pattern_without_a_match_gives_a_warning(mesh, params, caplog):
     hl.sharding.by_path(mesh, {"kernal": P("model"), ".*": P()})(params)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_path: the pattern 'kernal' is found in no path."
+        "sharding.by_path: the pattern 'kernal' matches no path."
     ]
 
 
@@ -105,7 +105,7 @@ def test_shadowed_pattern_gives_a_warning_but_a_catch_all_does_not(mesh, params,
     hl.sharding.by_path(mesh, {"kernel": P("model"), "0/kernel": P(), "bias|table": P(), ".*": P()})(params)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_path: the pattern '0/kernel' is never used: where it is found, one before it is."
+        "sharding.by_path: the pattern '0/kernel' is never used: earlier ones match all its paths."
     ]
 
 
@@ -141,5 +141,5 @@ def test_mistakes_are_reported_at_the_creation_of_the_rule(mesh):
         by_path(mesh, {"w": P("tensor")})
     with pytest.raises(ValueError, match="the pattern 'w' names the axis 'data' twice. An axis splits one dimension."):
         by_path(mesh, {"w": P("data", "data")})
-    with pytest.raises(ValueError, match="the pattern 'w' leaves open where it lies. Write None in place of UNCONST"):
+    with pytest.raises(ValueError, match="the pattern 'w' leaves a dimension open. Write None in place of UNCONST"):
         by_path(mesh, {"w": P(P.UNCONSTRAINED)})

@@ -113,8 +113,8 @@ def test_sharded_training_equals_that_on_one_device(rule, done):
 
 
 def test_arrays_on_different_devices_are_refused(done):
-    four = "Loop: 'a' is to lie on 4 devices (cpu:0, cpu:1, cpu:2 and 1 more), and 'b' on"
-    remedy = "Give both a sharding over the same mesh; with jax.P() a copy lies on each of its devices."
+    four = "Loop: 'a' is on 4 devices (cpu:0, cpu:1, cpu:2 and 1 more), and 'b' on"
+    remedy = "Give both a sharding over the same mesh; jax.P() puts a copy on each of its devices."
     assert done["half"] == f"{four} 2 devices (cpu:0, cpu:1). {remedy}"
     assert done["turned"] == f"{four} 4 devices (cpu:3, cpu:2, cpu:1 and 1 more). {remedy}"
     assert done["one"] == f"{four} 1 device (cpu:3). {remedy}"

@@ -102,7 +102,7 @@ def test_leaf_that_is_no_array_has_no_sharding(one):
          "4 parts, but 6 is no multiple of 4."),
         (P(None, None, "data"), "the spec P(None, None, 'data') of 'layer/0' has 3 entries, but the array has 2 "
          "dimensions."),
-        (P(P.UNCONSTRAINED), "the spec P(UNCONSTRAINED,) of 'layer/0' leaves open where it lies."),
+        (P(P.UNCONSTRAINED), "the spec P(UNCONSTRAINED,) of 'layer/0' leaves a dimension open."),
     ],
 )  # fmt: skip
 def test_array_that_does_not_fit_its_spec_is_named(spec, said, mesh, shaped):
@@ -142,7 +142,7 @@ def test_tree_of_another_structure_is_refused_with_paths(one, state):
     ):
         hl.sharding.resolve_shardings("Loop", state, {"bias": whole, "weights": whole})
     with pytest.raises(
-        ValueError, match="^Loop: the shardings lack 'layer/0', 'layer/2', 'n'. None stands for an array"
+        ValueError, match="^Loop: the shardings lack 'layer/0', 'layer/2', 'n'. Write None for an array"
     ):
         hl.sharding.resolve_shardings("Loop", state, {"b": whole})
     with pytest.raises(ValueError, match="^Loop: the shardings have 'b/x', which the state does not have.$"):
@@ -152,5 +152,5 @@ def test_tree_of_another_structure_is_refused_with_paths(one, state):
 
 
 def test_abstract_mesh_is_refused(mesh, state):
-    with pytest.raises(ValueError, match=r"^Loop: 'b' is to lie on an abstract mesh\. Give one that has devices"):
+    with pytest.raises(ValueError, match=r"^Loop: 'b' has an abstract mesh\. Give a mesh that has devices"):
         hl.sharding.resolve_shardings("Loop", state, NamedSharding(mesh, P()))
