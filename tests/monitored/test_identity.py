@@ -151,7 +151,7 @@ def test_a_hook_that_is_added_later_may_not_have_the_identity_of_another(tmp_pat
 def test_a_key_that_is_no_text_is_refused():
     hook = Counts()
     hook.state_key = 3  # type: ignore[assignment]
-    with hl.Graph().as_default(), pytest.raises(TypeError, match="Counts must have a text or None as state_key, got 3"):
+    with hl.Graph().as_default(), pytest.raises(TypeError, match="must have a string or None as state_key, got 3"):
         train.MonitoredSession(hooks=[hook])
 
 
@@ -168,16 +168,16 @@ def test_a_state_that_no_hook_takes_stays_and_is_taken_up_two_checkpoints_later(
     caplog.set_level(logging.INFO)
     trained(tmp_path, 3, Counts("a"), Prints(train.every(2)))
     trained(tmp_path, 5)
-    (kept,) = told(caplog, "has states of hooks that are not here")
+    (kept,) = told(caplog, "has states of hooks that are not in this session")
     assert kept.getMessage().endswith("Counts[a]. Later checkpoints keep them.")
-    (dropped,) = told(caplog, "has phases of triggers whose hooks are not here")
+    (dropped,) = told(caplog, "has phases of triggers whose hooks are not in this session")
     assert "test_identity.Prints. Later checkpoints drop them" in dropped.getMessage()
     trained(tmp_path, 7, Counts("b"))
     caplog.clear()
     (hook,) = trained(tmp_path, 8, Counts("a"))
     assert hook.count == 4
-    (taken_up,) = told(caplog, "takes up its state of step")
-    assert "The hook Counts takes up its state of step 3; the training is at step 7." in taken_up.getMessage()
+    (taken_up,) = told(caplog, "continues from its state of step")
+    assert "The hook Counts continues from its state of step 3; the training is at step 7." in taken_up.getMessage()
     assert not told(caplog, "phases of triggers")
     caplog.clear()
     assert trained(tmp_path, 9, Counts("a"))[0].count == 5
@@ -195,7 +195,7 @@ def test_a_hook_that_is_added_to_an_open_session_takes_its_state_up(tmp_path, ca
             session.add_hook(late)
             session.run(train_op)
     assert late.count == 4
-    assert told(caplog, "takes up its state of step 3; the training is at step 4")
+    assert told(caplog, "continues from its state of step 3; the training is at step 4")
     assert trained(tmp_path, 6, Counts("a"))[0].count == 5
 
 
@@ -216,7 +216,7 @@ def test_a_state_that_no_hook_takes_is_named_once_also_over_recoveries_which_go_
             for _ in range(2):
                 session.run(train_op)
     assert (faults, hook.count) == ([], 3)
-    assert len(told(caplog, "has states of hooks that are not here")) == 1
+    assert len(told(caplog, "has states of hooks that are not in this session")) == 1
     assert trained(tmp_path, 6, Counts("a"))[0].count == 4
 
 

@@ -247,7 +247,7 @@ def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_o
         run(session, "train", 3)
         assert [hook.steps for hook in hooks] == [[1, 2, 3, 1, 2, 3], [2, 2], []]
     (dropped,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert dropped == "5 late firings are dropped with their session."
+    assert dropped == "5 deferred firings were dropped with their session."
     assert hooks[2].steps == [2, 4]
 
 
@@ -259,7 +259,7 @@ def test_values_that_are_lost_with_the_device_are_dropped_at_a_recovery(noting, 
         raws[0].lost, raws[0].arrived = True, 9  # What failed is as ready as what has arrived.
         session.run("train")
         assert hook.steps == []
-    assert "2 late firings are dropped with their session." in caplog.text  # The first says why it was lost.
+    assert "2 deferred firings were dropped with their session." in caplog.text  # The first says why it was lost.
     assert hook.steps == [1]
 
 

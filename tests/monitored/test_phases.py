@@ -97,7 +97,7 @@ def test_a_subclass_that_does_not_call_super_has_replaced_it(fires, train_op, ca
     assert [firing.values for firing in before.firings] == [None] * 3
     assert after.firings == []
     (warning,) = warnings_of(caplog)
-    assert warning.startswith("Before declares fetches, and its before_run did not ask for them")
+    assert warning.startswith("Before declares fetches, and its before_run did not request them")
 
 
 def test_fetches_alone_come_to_an_after_run_that_calls_super(train_op):
@@ -310,7 +310,7 @@ def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoi
     with caplog.at_level(logging.INFO):
         for last in (3, 6):
             job(tmp_path, last)
-    assert "states of hooks that are not here" not in caplog.text
+    assert "states of hooks that are not in this session" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_trigger_without_anything_to_call_is_told_once(fetches, training, capl
 def test_declared_fetches_that_are_not_in_the_graph_are_refused_before_any_run(
     fetches, kind, what, late, train_op, fires
 ):
-    with pytest.raises(kind, match=f"The hook Fires asked for something that is not in the graph: .*{what}"):
+    with pytest.raises(kind, match=f"The hook Fires fetches something that is not in the graph: .*{what}"):
         train.MonitoredSession(hooks=[fires(train.every(1000), fetches=fetches, late=late)])
 
 

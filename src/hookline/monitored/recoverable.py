@@ -260,7 +260,7 @@ class RecoverableSession:
         return True
 
     def request_stop(self) -> None:
-        """Requests a stop of the coordinator; the request survives a recovery, unless cleared before by `clear_stop`."""
+        """Requests a stop of the coordinator; it survives a recovery, unless `clear_stop` was called before."""
         self._stop.requested_by_user = True
         if self._current is not None:
             self.coord.request_stop()

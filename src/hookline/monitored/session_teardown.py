@@ -82,7 +82,7 @@ class SessionTeardown:
         return other or exception
 
     def handle_setup_failure(self, exception: BaseException) -> None:
-        """Notifies the hooks that the session could not open, and releases its resources; adds other errors as notes."""
+        """Notifies the hooks that the session could not open, and releases its resources; errors become notes."""
         self._stop.closed = True
         if self._spmd is not None:
             self._spmd.report_error(exception)
@@ -200,7 +200,7 @@ class SessionTeardown:
         process, number = (0, None) if self._spmd is None else self._spmd.agree_on_signals()
         if number is not None:
             if self._signals.shutdown_signal is None:
-                self.log_stop_reason(f"process {process} has got {signal.Signals(number).name}")
+                self.log_stop_reason(f"process {process} has received {signal.Signals(number).name}")
             preemption.set_agreed_signal(number)
 
     # Logs -------------------------------------------------------------------------------------------------------
