@@ -117,7 +117,7 @@ def test_checkpoints_that_are_all_gone_are_told(model, tmp_path, caplog):
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 0
     (line,) = errors_in(caplog)
-    assert f"begins anew, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
+    assert f"starts over, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
 
 
 def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
@@ -253,7 +253,7 @@ def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(mod
     paths = trained(model, tmp_path)
     for path in paths:
         spoil(path)
-    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to begin anew, use another"):
+    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to start over, use another"):
         model.session(tmp_path, restore="latest-valid")
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
 
