@@ -721,14 +721,14 @@ def test_a_hook_of_an_old_script_gets_each_step_and_is_named_once(caplog):
         found.append(old.seen)
     assert found[0] == found[1]
     assert len(found[1]) == 40
-    (line,) = [line for line in caplog.messages if "each run holds one step" in line]
+    (line,) = [line for line in caplog.messages if "each run has one step" in line]
     assert "the hook Old" in line
 
 
 def test_hooks_that_fire_now_and_then_are_not_said_to_cut_runs(caplog):
     caplog.set_level(logging.INFO, "hookline")
     endless(8).run(last_step=600, progress=False, log_steps=20, logging=train.LoggingOptions(rate_steps=30))
-    assert not [line for line in caplog.messages if "each run holds one step" in line]
+    assert not [line for line in caplog.messages if "each run has one step" in line]
 
 
 def test_a_hook_that_is_added_on_the_way_fires_from_there_on():
