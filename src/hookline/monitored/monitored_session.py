@@ -397,8 +397,8 @@ class MonitoredSession(FrontEndObject):
     def _run_in_step_fn(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
         if not self._guard.is_held_by_this_thread or self._step_fn_session is not hooked:
             raise RuntimeError(
-                "A step context serves the thread that its step function was called in, while that function is at work "
-                "and outside of its runs with hooks."
+                "A step context is for the thread of its step function, while that function runs and outside of its "
+                "runs with hooks."
             )
         self._step_fn_session = None
         try:
@@ -423,10 +423,10 @@ class MonitoredSession(FrontEndObject):
         if self._guard.is_held_by_this_thread:
             return RuntimeError(_INSIDE.format(what=what))
         if self._guard.has_waiters:
-            return RuntimeError(f"A monitored session that is being closed cannot {what}; ask should_stop() before.")
+            return RuntimeError(f"A monitored session that is being closed cannot {what}; check should_stop() first.")
         return RuntimeError(
-            f"A monitored session does one thing at a time, and {self._guard.owner} is inside: it cannot {what} for "
-            f"{threading.current_thread().name} now. Let one thread run it; others may run raw_session() instead."
+            f"A monitored session admits one thread at a time, and {self._guard.owner} runs it now: it cannot {what} "
+            f"in {threading.current_thread().name}. Let one thread run it; others may run raw_session() instead."
         )
 
     # Stopping ---------------------------------------------------------------------------------------------------
