@@ -185,10 +185,10 @@ class MonitoredSession(FrontEndObject):
     def _install_signal_handlers(self) -> None:
         """Catches signals: to close gracefully if a save or another process needs that, else to interrupt no run."""
         # A worker saves nothing; it closes gracefully for the workers that continue. SPMD processes close together.
-        opening = self._setup
+        setup = self._setup
         is_worth_it = (
-            opening.hooks.save_on_failure_callbacks
-            or isinstance(opening.creator, WorkerSessionCreator)
+            setup.hooks.save_on_failure_callbacks
+            or isinstance(setup.creator, WorkerSessionCreator)
             or self._spmd is not None
         )
         # In a notebook the session outlives the cell.

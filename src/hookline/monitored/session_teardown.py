@@ -171,14 +171,14 @@ class SessionTeardown:
         return []
 
     def _end_hooks(self) -> list[BaseException]:
-        raw, is_settled = self._session.raw, False
-        while not is_settled:
+        raw, is_delivered = self._session.raw, False
+        while not is_delivered:
             try:
                 if isinstance(self._setup.creator, ChiefSessionCreator):
                     # No worker's update may come after the state that the hooks save and evaluate in `end`.
                     raw.backend.end_training()
                 self._session.hooked.deliver_pending()
-                is_settled = True
+                is_delivered = True
             except BaseException as exc:  # The hooks must be notified, so that they release their resources.
                 failure = raw.backend.map_error(exc)
                 # Errors of deferred hooks count as errors of the run. The end of the input is no failure: the loop then

@@ -53,8 +53,8 @@ class StopRequest:
 
     def request(self, requested_by: str, final_reason: str = "") -> None:
         """Puts the stop into effect; in SPMD processes, proposes it to all."""
-        carried_for, carried_final = self._pending_request
-        requested_by, final_reason = requested_by or carried_for, final_reason or carried_final
+        pending_by, pending_reason = self._pending_request
+        requested_by, final_reason = requested_by or pending_by, final_reason or pending_reason
         if self.propose is not None:
             self.propose([requested_by, final_reason])
         else:

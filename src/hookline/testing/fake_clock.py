@@ -121,14 +121,14 @@ class FakeClock(clock.Clock):
     def _block(self, happened: Callable[[], bool], pause: Callable[[float], bool], timeout_secs: float | None) -> bool:
         deadline = float("inf") if timeout_secs is None else self._now + timeout_secs
         jumps = timeout_secs is not None and threading.current_thread() not in self._foreign_threads
-        blocked_secs, looks = 0.0, 0
+        blocked_secs, polls = 0.0, 0
         with self._counted_as_waiter():
             done = bool(happened())
             while not done and self._now < deadline and not self._released:
                 # Checked when notified, as with a real clock, so that a test fails if a notification is missing. Also
                 # checked at times, because a notification at the moment when a pause ends is lost.
-                looks += 1
-                done = (pause(_POLL_REAL_SECS) or looks % 1000 == 0) and bool(happened())
+                polls += 1
+                done = (pause(_POLL_REAL_SECS) or polls % 1000 == 0) and bool(happened())
                 blocked_secs += _POLL_REAL_SECS
                 if jumps and self._autojump_secs is not None and blocked_secs >= self._autojump_secs:
                     with self._changed:

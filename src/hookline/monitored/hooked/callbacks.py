@@ -90,11 +90,11 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
 
 def check_unique_identities(hooks: Sequence[Any], argument: str) -> None:
     """Raises `ValueError` if several hooks have the same identity, and one of them has a state."""
-    for places in indices_by_identity(hooks).values():
-        found = [unwrap(hooks[place]) for place in places]
+    for indices in indices_by_identity(hooks).values():
+        found = [unwrap(hooks[place]) for place in indices]
         # `HookList.claim` raises for the same hook twice.
         if len({id(hook) for hook in found}) > 1 and any(map(_keeps_state, found)):
-            raise duplicate_identity_error(hooks, places, argument)
+            raise duplicate_identity_error(hooks, indices, argument)
 
 
 def _keeps_state(hook: Any) -> bool:
@@ -181,10 +181,10 @@ def _state_key(hook: Any) -> str | None:
 
 def indices_by_identity(hooks: Sequence[Any]) -> dict[str, list[int]]:
     """Returns the indices of the hooks with each identity."""
-    places: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for place, hook in enumerate(hooks):
-        places.setdefault(identity(hook), []).append(place)
-    return places
+        indices.setdefault(identity(hook), []).append(place)
+    return indices
 
 
 def duplicate_identity_error(hooks: Sequence[Any], indices: Sequence[int], argument: str) -> ValueError:

@@ -101,7 +101,7 @@ class FastPath:
             limits.step_delta,
             limits.latched_count,
         )
-        self._stop_conditions = [awaited.is_ready for awaited in limits.pending_results]
+        self._stop_conditions = [results.is_ready for results in limits.pending_results]
         if limits.deadline < math.inf:
             self._stop_conditions.append(partial(clock.is_past, limits.deadline))
         self._max_runs, self._fetches = limits.max_runs, fetches
@@ -128,15 +128,15 @@ class FastPath:
         made = self.num_runs
         if fetches is not self._fetches or made >= self._max_runs or (feed_dict and not self._allow_feeds):
             return SLOW_PATH
-        for has_come in self._stop_conditions:
-            if has_come():
+        for is_met in self._stop_conditions:
+            if is_met():
                 return SLOW_PATH
-        low = self._backend
-        self.writes_before = low.write_count
-        if low.latched_count != self._latched_count:  # A latch was set.
+        backend = self._backend
+        self.writes_before = backend.write_count
+        if backend.latched_count != self._latched_count:  # A latch was set.
             return SLOW_PATH
-        begins_at = self._start_step
-        expected = None if begins_at is None else begins_at + self._step_delta * made
+        start_step = self._start_step
+        expected = None if start_step is None else start_step + self._step_delta * made
         found = self._run_one(feed_dict, expected, self._max_runs - made)
         if found is STEP_MISMATCH:  # Other code has set the step, or a run advanced it by more than expected.
             return SLOW_PATH

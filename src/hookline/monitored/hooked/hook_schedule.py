@@ -97,15 +97,15 @@ class HookSchedule:
             )
         self._warned: set[str] = previous._warned if previous else set()
         self._hooks = [
-            ScheduledHook(hook, place, session.graph, hooks, self._warned, is_spmd=spmd is not None)
-            for place, hook in enumerate(hooks.hooks)
+            ScheduledHook(hook, index, session.graph, hooks, self._warned, is_spmd=spmd is not None)
+            for index, hook in enumerate(hooks.hooks)
         ]
         self._trigger_owners = self._start_triggers(step, runs, previous)
         if spmd is not None:
-            spmd.detach_clocks(lead.trigger for lead in self._trigger_owners)
+            spmd.detach_clocks(owner.trigger for owner in self._trigger_owners)
         self._stacked_bits = sum(hook.bit for hook in self._hooks if hook.stacked) if steps_per_run > 1 else 0
-        for lead in self._trigger_owners:
-            lead.ends_runs = bool(lead.hook_bits & ~self._stacked_bits)
+        for owner in self._trigger_owners:
+            owner.ends_runs = bool(owner.hook_bits & ~self._stacked_bits)
         # Firings that are deferred by some runs are delivered at the end of a full run. Full runs end at multiples of
         # `steps_per_run`, so firings come at the same steps even if a clock, say, ends a run sooner.
         in_full_runs = steps_per_run > 1 and any(h.deferred and not isinstance(h.deferred, bool) for h in self._hooks)
@@ -126,7 +126,9 @@ class HookSchedule:
         self._fetches: Any = _NO_FETCHES
         self._feed_key: Any = None
         self._is_predictable = self.ask_now = True
-        self._counts_steps = self._backend.expects_steps or any(lead.trigger.has_steps for lead in self._trigger_owners)
+        self._counts_steps = self._backend.expects_steps or any(
+            owner.trigger.has_steps for owner in self._trigger_owners
+        )
         self.stalled_runs = 0
         self._short_runs = self._called_on_short_runs = 0
         self._resumed_hooks: list[ScheduledHook] = []  # From the next run on.
@@ -138,20 +140,20 @@ class HookSchedule:
 
     def _start_triggers(self, step: int | None, runs: int, before: HookSchedule | None) -> list[ScheduledHook]:
         """Starts the triggers; returns the hooks that own one."""
-        leads: dict[int, ScheduledHook] = {}
-        renewed = {id(lead.trigger) for lead in before._trigger_owners} if before else set()
+        owners: dict[int, ScheduledHook] = {}
+        started_triggers = {id(owner.trigger) for owner in before._trigger_owners} if before else set()
         for hook in self._hooks:
-            hook.start(step, runs, leads, renewed)
+            hook.start(step, runs, owners, started_triggers)
         for hook in self._hooks:
             hook.warn_if_incomplete()
-        return list(leads.values())
+        return list(owners.values())
 
     def _declare_fetches(self) -> None:
         """Declares the fetches of hooks to the backend; raises for a fetch that is not in the graph."""
         hooks = [hook for hook in self._hooks if hook.trigger_owner.trigger is not None]
-        for place in self._backend.declare_hook_fetches([hook.fetches for hook in hooks]):
-            if hooks[place].before_trigger is None:
-                hooks[place].check_in_graph(hooks[place].fetches, self._session.graph)
+        for index in self._backend.declare_hook_fetches([hook.fetches for hook in hooks]):
+            if hooks[index].before_trigger is None:
+                hooks[index].check_in_graph(hooks[index].fetches, self._session.graph)
 
     def _continue_from(self, other: HookSchedule) -> None:
         """Continues from the state of the previous schedule."""
@@ -204,46 +206,48 @@ class HookSchedule:
         run.number, run.step = number, None
         if self._resumed_hooks:
             self._apply_resumed_callbacks()
-        gain = self._assumed_step_delta if run.step_delta is None else run.step_delta
+        step_delta = self._assumed_step_delta if run.step_delta is None else run.step_delta
         known = self._backend.known_step if self._has_global_step else self._last_step
         is_set, step = False, known
         if step is None:
-            step, changes = self._last_step + gain, self._backend.step_changes
+            step, changes = self._last_step + step_delta, self._backend.step_changes
             # Other code has set the step, maybe past steps at which hooks were due.
             is_set = changes != self._expected_step_changes
             self._expected_step_changes = changes + (run.step_delta != 0)
         else:
             self._expected_step_changes = -1
-        gained = step - self._last_step
+        advance = step - self._last_step
         self._last_step = step
-        if gained < 0:
-            for lead in self._trigger_owners:
-                lead.trigger.start(step)
+        if advance < 0:
+            for owner in self._trigger_owners:
+                owner.trigger.start(step)
         # The step delta of a run may depend on the fed tensors, too.
         fed = feed_key(feed_dict) if feed_dict else None
         if fetches is not self._fetches or fed != self._feed_key:
             self._inspect_fetches(fetches, feed_dict)
             self._feed_key = fed
-            gain = self._assumed_step_delta if run.step_delta is None else run.step_delta
-        run.target_step = reach = step + gain if self._has_global_step else number
+            step_delta = self._assumed_step_delta if run.step_delta is None else run.step_delta
+        run.target_step = target_step = step + step_delta if self._has_global_step else number
         knows_step = not self._has_global_step or (known is not None and bool(run.step_delta))
         self._is_predictable = self._owns_global_step and self._fetches is not _NO_FETCHES and knows_step
         now = -math.inf
         if self._spmd is not None or self._due_secs < math.inf:
             now = self._now()
-        looks_again = number >= self._ask_all_run and not self._is_predictable
-        everyone = is_set or gained < 0 or not self._owns_global_step or looks_again
+        is_recheck_due = number >= self._ask_all_run and not self._is_predictable
+        ask_all = is_set or advance < 0 or not self._owns_global_step or is_recheck_due
         if run.max_steps > 1:
             run.is_multi_step, run.num_steps, run.start_step = run.step_delta != 0, 1, known
             run.has_per_step_hook = bool(self._always_called_bits & ~self._stacked_bits & self._active_bits)
-            if run.is_multi_step and not everyone and known is not None:
+            if run.is_multi_step and not ask_all and known is not None:
                 self._choose_num_steps(fetches, available_steps)
-                number, reach = run.number, run.target_step
+                number, target_step = run.number, run.target_step
         # If only the device knows the step after the run, it is read after the run.
-        is_open = self._counts_steps and run.step_delta is None
-        is_due = number >= min(self._due_run, self._deferred_run) or reach >= self._due_step or now >= self._due_secs
-        self.ask_now = self.ask_now or everyone or is_open or is_due
-        run.firing_bits = self._ask_triggers(reach, now, ask_all=everyone) if self.ask_now else 0
+        is_step_unknown = self._counts_steps and run.step_delta is None
+        is_due = (
+            number >= min(self._due_run, self._deferred_run) or target_step >= self._due_step or now >= self._due_secs
+        )
+        self.ask_now = self.ask_now or ask_all or is_step_unknown or is_due
+        run.firing_bits = self._ask_triggers(target_step, now, ask_all=ask_all) if self.ask_now else 0
         bits = (self._always_called_bits | run.firing_bits) & self._active_bits
         if run.max_steps > 1:
             self._count_short_run(self._always_called_bits & ~self._stacked_bits & self._active_bits or run.firing_bits)
@@ -264,13 +268,15 @@ class HookSchedule:
                 other triggers.
         """
         run, firing = self.run, 0
-        for lead in self._trigger_owners:
-            if lead.ends_runs is at_end:
+        for owner in self._trigger_owners:
+            if owner.ends_runs is at_end:
                 continue
-            lead.due = False
-            is_asked = ask_all or step >= lead.ask_at_step or now >= lead.ask_at_secs or run.number >= lead.ask_at_run
-            if is_asked and lead.is_due(step, run):
-                firing |= lead.hook_bits
+            owner.due = False
+            is_asked = (
+                ask_all or step >= owner.ask_at_step or now >= owner.ask_at_secs or run.number >= owner.ask_at_run
+            )
+            if is_asked and owner.is_due(step, run):
+                firing |= owner.hook_bits
         return firing & self._active_bits
 
     def _choose_num_steps(self, fetches: Any, available_steps: Callable[[Any, int, float], int]) -> None:
@@ -280,21 +286,21 @@ class HookSchedule:
             steps_per_run=16, at step 90, with a hook that is due at 100: the run may have 10 steps, and end at 100. If
             7 batches are ready, it has 7; the next one begins at 97, and may have 3.
         """
-        run, gain = self.run, self.run.step_delta
-        if not gain or run.has_per_step_hook:
+        run, step_delta = self.run, self.run.step_delta
+        if not step_delta or run.has_per_step_hook:
             return
         limit = math.inf if self._session.step_limit is None else self._session.step_limit
         due_step, due_run = min(self._due_step, limit), min(self._due_run, self._deferred_run)
-        more = min((due_step - run.target_step) / gain, due_run - run.number)
+        more = min((due_step - run.target_step) / step_delta, due_run - run.number)
         if run.align_to_full_runs:
-            more = min(more, run.steps_left(run.target_step // gain) - 1)
-        to_come = 1 + (more if more == math.inf else math.ceil(max(0, more)))
-        room = int(min(to_come, run.max_steps))
-        if room > 1:
-            run.num_steps = available_steps(fetches, room, to_come)
+            more = min(more, run.steps_left(run.target_step // step_delta) - 1)
+        steps_until_due = 1 + (more if more == math.inf else math.ceil(max(0, more)))
+        max_steps = int(min(steps_until_due, run.max_steps))
+        if max_steps > 1:
+            run.num_steps = available_steps(fetches, max_steps, steps_until_due)
             run.number += run.num_steps - 1
-            run.target_step += (run.num_steps - 1) * gain
-            self._last_step += (run.num_steps - 1) * gain
+            run.target_step += (run.num_steps - 1) * step_delta
+            self._last_step += (run.num_steps - 1) * step_delta
 
     def _count_short_run(self, called: int) -> None:
         """Counts consecutive runs with one step because the same hooks are called; logs each of these hooks once."""
@@ -409,9 +415,9 @@ class HookSchedule:
             sum(hook.bit for hook in self._hooks if hook.has_request or hook.trigger_owner in asking) & ~run.firing_bits
         )
         run.firing_bits = fire & ~unasked
-        places = {hook: place for place, hook in enumerate(requests.hooks)}
+        indices = {hook: index for index, hook in enumerate(requests.hooks)}
         bits = run.firing_bits | (self._always_called_bits & self._active_bits)
-        return [(places.get(hook, -1), hook) for hook in self._hooks if hook.bit & bits]
+        return [(indices.get(hook, -1), hook) for hook in self._hooks if hook.bit & bits]
 
     def deliver_deferred(
         self, context: SessionRunContext, last_run: float = math.inf, *, session_lost: bool = False
@@ -468,15 +474,15 @@ class HookSchedule:
                 self._assumed_step_delta = max(1, step - self._last_step)
                 self._last_step = step
             due_step = due_secs = due_run = math.inf
-            for lead in self._trigger_owners:
-                if lead.ends_runs:
-                    if lead.ask_at_run <= run.number:
-                        lead.plan_next_ask(
+            for owner in self._trigger_owners:
+                if owner.ends_runs:
+                    if owner.ask_at_run <= run.number:
+                        owner.plan_next_ask(
                             run.number if step is None else step, run.number, has_bindings=self._has_bindings
                         )
-                    due_step = lead.ask_at_step if lead.ask_at_step < due_step else due_step
-                    due_secs = lead.ask_at_secs if lead.ask_at_secs < due_secs else due_secs
-                    due_run = lead.ask_at_run if lead.ask_at_run < due_run else due_run
+                    due_step = owner.ask_at_step if owner.ask_at_step < due_step else due_step
+                    due_secs = owner.ask_at_secs if owner.ask_at_secs < due_secs else due_secs
+                    due_run = owner.ask_at_run if owner.ask_at_run < due_run else due_run
             self._due_step, self._due_secs, self._due_run = due_step, due_secs, due_run
             if run.number >= self._ask_all_run:
                 self._ask_all_run = run.number + _ASK_ALL_EVERY_RUNS
@@ -484,17 +490,23 @@ class HookSchedule:
         if not self._is_predictable or run.align_to_full_runs or (step is None and self._has_global_step):
             return None
         # The runs left before a hook may be due. The session's step limit ends the fast path, too.
-        free = min(self._due_run, self._deferred_run) - run.number - 1
+        runs_left = min(self._due_run, self._deferred_run) - run.number - 1
         if self._has_global_step and step is not None:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
-            free = min(free, (min(self._due_step, limit) - 1 - step) // run.step_delta if run.step_delta else 0)
+            runs_left = min(
+                runs_left, (min(self._due_step, limit) - 1 - step) // run.step_delta if run.step_delta else 0
+            )
         # A run of several steps must not pass that.
-        free -= run.max_steps - 1 if run.is_multi_step else 0
-        callers = self._always_called_bits & self._active_bits
-        if free <= 0 or (callers and run.max_steps > 1):
+        runs_left -= run.max_steps - 1 if run.is_multi_step else 0
+        called_bits = self._always_called_bits & self._active_bits
+        if runs_left <= 0 or (called_bits and run.max_steps > 1):
             return None
-        self.always_called = self._merged_cache.get((callers, self._active_bits)) or self._merge_requests(callers)
-        return FastPathLimits(free, self._due_secs, step, run.step_delta or 0, self.latched_count, self.pending_results)
+        self.always_called = self._merged_cache.get((called_bits, self._active_bits)) or self._merge_requests(
+            called_bits
+        )
+        return FastPathLimits(
+            runs_left, self._due_secs, step, run.step_delta or 0, self.latched_count, self.pending_results
+        )
 
     def begin_fast_run(self) -> None:
         """Begins a run on the fast path, for the hooks that are always called."""

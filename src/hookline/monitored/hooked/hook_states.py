@@ -62,8 +62,8 @@ class HookStates:
             for name, entry in self._unclaimed.items()
             if _STATE in entry
         }
-        for name, places in indices_by_identity(self._hooks).items():
-            hooks = [self._hooks[place] for place in places]
+        for name, indices in indices_by_identity(self._hooks).items():
+            hooks = [self._hooks[index] for index in indices]
             phases = [_trigger_state(hook, step) for hook in hooks]
             entry: dict[str, Any] = {}
             if any(phases):
@@ -121,8 +121,8 @@ class HookStates:
             step: The current global step; None in a graph without one.
         """
         unclear: list[str] = []
-        for name, places in indices_by_identity(self._hooks).items():
-            group = [self._hooks[place] for place in places]
+        for name, indices in indices_by_identity(self._hooks).items():
+            group = [self._hooks[index] for index in indices]
             if not any(hook is asked for hook in group for asked in hooks):
                 continue
             entry = self._unclaimed.pop(name, None)

@@ -106,8 +106,8 @@ class RunContext(SessionRunContext):
         rest, run = iter(hooks), self._schedule.run
         self._undelivered = rest, hook_results, options, run_metadata
         try:
-            for place, hook in rest:
-                results = hook_results[place] if place >= 0 else None
+            for index, hook in rest:
+                results = hook_results[index] if index >= 0 else None
                 if hook.after_run is not None:
                     hook.after_run(self, SessionRunValues(results, options, run_metadata))
                 else:
@@ -268,15 +268,15 @@ class HookedSession:
             run = schedule.run
             requests = schedule.plan_run(fetches, feed_dict, self._stop.runs + 1, self._multi_step.available_steps)
             # A latch was set, or deferred values are ready.
-            has_news = self._backend.latched_count != schedule.latched_count
+            has_ready_results = self._backend.latched_count != schedule.latched_count
             for results in schedule.pending_results:
-                has_news = has_news or results.is_ready()
+                has_ready_results = has_ready_results or results.is_ready()
             if run.is_multi_step:
                 self._multi_step.check_caller(feed_dict, options, run_metadata)
-            if has_news or requests.hooks or schedule.ask_now:
+            if has_ready_results or requests.hooks or schedule.ask_now:
                 args = SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
                 result = self._run_with_hooks(
-                    schedule, requests, args, feed_dict, run_metadata, has_ready_results=has_news
+                    schedule, requests, args, feed_dict, run_metadata, has_ready_results=has_ready_results
                 )
             elif run.is_multi_step:
                 result, _ = self._multi_step.run(schedule, requests, fetches, schedule.options_with_limit(None), None)

@@ -46,10 +46,10 @@ class MergedRequests:
         self.any_stacked = any(hook.stacked for hook in hooks)
         # Other hooks take part only because they fire, and their request is known.
         asked = [
-            place for place, hook in self.indexed_hooks if hook.before_run or hook.after_run or hook.before_trigger
+            index for index, hook in self.indexed_hooks if hook.before_run or hook.after_run or hook.before_trigger
         ]
-        self._requests = [None if place in asked else hook.request_args for place, hook in self.indexed_hooks]
-        self._askers = [(place, hooks[place]) for place in asked if hooks[place].before_run or hooks[place].has_request]
+        self._requests = [None if index in asked else hook.request_args for index, hook in self.indexed_hooks]
+        self._askers = [(index, hooks[index]) for index in asked if hooks[index].before_run or hooks[index].has_request]
         self.may_request = bool(self._askers)
         self._merge()
         self.stale = self.may_request  # The requests of `_askers` are not known yet.
@@ -62,14 +62,14 @@ class MergedRequests:
                 options that are not `RunOptions`.
         """
         asked = self._requests
-        for place, hook in self._askers:
+        for index, hook in self._askers:
             if hook.before_run is None:
                 args = hook.request(run, context)
             else:
                 hook.has_requested = False
                 args = hook.before_run(context)
-            if args is not asked[place]:
-                asked[place] = args
+            if args is not asked[index]:
+                asked[index] = args
                 self.stale = True
         if self.stale:
             self._merge()
@@ -133,13 +133,13 @@ class MergedRequests:
         for hook, args in given:
             _check(hook.hook, "before_trigger" if hook.before_run is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._requests]
-        late = frozenset(place for place, hook in self.indexed_hooks if self._requests[place] and hook.deferred)
+        deferred = frozenset(index for index, hook in self.indexed_hooks if self._requests[index] and hook.deferred)
         # The operations of every run, after the hooks' fetches, are run in each step.
-        rows = frozenset([*(place for place, hook in self.indexed_hooks if hook.stacked), len(asked)])
+        rows = frozenset([*(index for index, hook in self.indexed_hooks if hook.stacked), len(asked)])
         every_run_ops = (self.standing,) if self.standing else ()
         only_rows = [fetches if hook.stacked else None for hook, fetches in zip(self.hooks, asked, strict=True)]
-        self.hook_fetches = HookFetches((*asked, *every_run_ops), late, rows)
-        self.per_step_fetches = HookFetches((*only_rows, *every_run_ops), late, rows)
+        self.hook_fetches = HookFetches((*asked, *every_run_ops), deferred, rows)
+        self.per_step_fetches = HookFetches((*only_rows, *every_run_ops), deferred, rows)
         self.has_fetches = any(fetches is not None for fetches in self.hook_fetches.fetches)
         self.hook_feeds: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook.hook, flatten_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict

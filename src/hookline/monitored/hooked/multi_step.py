@@ -110,8 +110,8 @@ class MultiStepRunner:
         parts.append((as_single_row(result), add_row_axis(requests, hook_results)))
         stacked = [hook.stacked for hook in requests.hooks]
         of_hooks = [
-            concat_rows([part[1][place] for part in parts]) if stacked[place : place + 1] == [True] else last
-            for place, last in enumerate(parts[-1][1])
+            concat_rows([part[1][index] for part in parts]) if stacked[index : index + 1] == [True] else last
+            for index, last in enumerate(parts[-1][1])
         ]
         return concat_rows([part[0] for part in parts]), of_hooks
 

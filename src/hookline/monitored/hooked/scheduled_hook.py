@@ -287,21 +287,21 @@ class ScheduledHook:
         if not run.firing_bits & self.bit:
             return
         run.firing_bits &= ~self.bit  # Once, however often a subclass calls `super().after_run`.
-        lead = self.trigger_owner
-        if lead.due:  # Else another hook with this trigger has updated it.
-            lead.due = False
-            lead._elapsed = lead.trigger.update_last_triggered_step(run.number if run.step is None else run.step)
+        owner = self.trigger_owner
+        if owner.due:  # Else another hook with this trigger has updated it.
+            owner.due = False
+            owner._elapsed = owner.trigger.update_last_triggered_step(run.number if run.step is None else run.step)
         if self.before_run is not None and self.fetches is not None and not self.has_requested:
             self._warn_unrequested_fetches()
-        elapsed_secs, elapsed_steps = lead._elapsed
-        about = run.step, None if run.step is None else elapsed_steps, elapsed_secs, options, metadata
+        elapsed_secs, elapsed_steps = owner._elapsed
+        firing_args = run.step, None if run.step is None else elapsed_steps, elapsed_secs, options, metadata
         if not self.deferred:
-            self.on_trigger(Firing(results, *about, context))
+            self.on_trigger(Firing(results, *firing_args, context))
             return
         results = results if isinstance(results, DeferredResults) else DeferredResults.of(results)
         late = self._deferred_runs
         due_run = math.inf if late is None else run.number + run.delay(late, stacked=self.stacked)
-        self.pending_firings.append(_DeferredFiring(results, due_run, about))
+        self.pending_firings.append(_DeferredFiring(results, due_run, firing_args))
         run.has_deferred = True
 
     def deliver_deferred(self, context: SessionRunContext, last_run: float, lost_session: Session | None) -> int:
@@ -316,12 +316,12 @@ class ScheduledHook:
         Returns:
             The number of dropped firings.
         """
-        waiting, dropped = self.pending_firings, 0
-        while waiting:
-            results, due_run, about = waiting[0]
+        pending, dropped = self.pending_firings, 0
+        while pending:
+            results, due_run, firing_args = pending[0]
             if last_run < due_run and (due_run < math.inf or not results.is_ready()):
                 break
-            waiting.popleft()
+            pending.popleft()
             try:
                 values = results.get()
             except Exception:  # Lost with the session; the recovery logs the reason.
@@ -330,14 +330,14 @@ class ScheduledHook:
                 dropped += 1
                 continue
             try:
-                self.on_trigger(Firing(values, *about, context))
+                self.on_trigger(Firing(values, *firing_args, context))
             except Exception as exc:
                 if lost_session is None or not isinstance(lost_session.backend.map_error(exc), PREEMPTION_ERRORS):
                     raise
                 _logger.warning("The %s failed in on_trigger: its session is lost.", describe(self.hook))
         if lost_session is not None:
-            dropped += len(waiting)
-            waiting.clear()
+            dropped += len(pending)
+            pending.clear()
         return dropped
 
     def deliver_latched(
@@ -369,8 +369,8 @@ class ScheduledHook:
             if part not in elapsed_by_part:
                 elapsed_by_part[part] = part.update_last_triggered_step(step)
             secs, steps = elapsed_by_part[part]
-            about = (step, steps) if has_step else (None, None)
-            self.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
+            firing_args = (step, steps) if has_step else (None, None)
+            self.on_trigger(Firing(None, *firing_args, secs, _NO_OPTIONS, RunMetadata(), context))
 
     # Mistakes ---------------------------------------------------------------------------------------------------
 

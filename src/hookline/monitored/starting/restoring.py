@@ -61,8 +61,8 @@ def _candidates(saver: Saver, directory: str, wait: Callable[[str], Any] | None)
         return dataclasses.astuple(restart.find(directory))
 
     # In SPMD the chief decides from which checkpoint all processes continue.
-    found, surprise = collective.current().run_on_chief(find)
-    return Restart(tuple(found), surprise)
+    found, anomaly = collective.current().run_on_chief(find)
+    return Restart(tuple(found), anomaly)
 
 
 def restore_newest(
@@ -134,15 +134,15 @@ def _add_advice(error: DataLossError, directory: str | None) -> DataLossError:
 
 def _quarantine(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
     """Moves broken checkpoints aside if this process has the lease; returns a description of the changes."""
-    said = []
+    changes = []
     held = lease.get_lease(directory)
     for path, error in broken:
         if held is None:
-            said.append(f"'{path}' is skipped: {error}")
+            changes.append(f"'{path}' is skipped: {error}")
         else:
             with held.ensure_held():
-                said.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
-    return "; ".join(said)
+                changes.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
+    return "; ".join(changes)
 
 
 def adopt_checkpoints(saver: Saver, directory: str, write: bool = False) -> None:

@@ -260,14 +260,14 @@ class SessionManager:
         self._poll(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
 
     def _poll(self, condition: Callable[[], Any], describe: Callable[[], str], max_wait_secs: float) -> Any:
-        start = said = clock.monotonic()
+        start = logged_at = clock.monotonic()
         while (found := condition()) is None:
             now = clock.monotonic()
             if now - start >= max_wait_secs:
                 raise DeadlineExceededError.from_message(f"Waited {max_wait_secs} seconds for {describe()}.")
-            if now - said >= self._recovery_wait_secs:
+            if now - logged_at >= self._recovery_wait_secs:
                 logger.info("Waiting for %s", describe())
-                said = now
+                logged_at = now
             preemption.sleep(min(_POLL_SECS, start + max_wait_secs - now))
         return found
 
