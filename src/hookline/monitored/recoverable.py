@@ -90,8 +90,7 @@ class RecoveryPolicy:
             attempt: The number of the attempt, from 1 on.
             generator: The generator of the jitter.
         """
-        # The exponent is bounded, because 2.0 ** 1024 raises an OverflowError; the wait reaches its maximum long
-        # before.
+        # The exponent is bounded, because 2.0 ** 1024 raises an OverflowError.
         grown = self.initial_backoff_secs * self.multiplier ** min(attempt - 1, 64)
         return min(grown, self.max_backoff_secs) * (1 + self.jitter * generator.uniform(-1, 1))
 

@@ -209,10 +209,10 @@ class SessionTeardown:
         """Logs why the training of SPMD processes stops; the chief does so for all."""
         if self._spmd is not None:
             try:
-                place = f"step {self._session.raw.global_step}"
+                position = f"step {self._session.raw.global_step}"
             except Exception:  # The graph has no global step, or it is lost.
-                place = f"run {self._stop.runs}"
-            logger.info("The training stops after %s: %s.", place, reason)
+                position = f"run {self._stop.runs}"
+            logger.info("The training stops after %s: %s.", position, reason)
 
     def _log_end_reason(self, body_error: BaseException | None) -> None:
         """Logs why the session of SPMD processes ends, unless they have agreed on a stop."""

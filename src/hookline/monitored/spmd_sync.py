@@ -219,8 +219,8 @@ class SpmdSync:
         """Returns a process and the signal it received by the end of the session, after the last run; or 0 and None."""
         if self._has_left or self.has_failed:
             return 0, None
-        heard = enumerate(self._process_group.all_gather("signals", preemption.received_signal()))
-        return next(((process, number) for process, number in heard if number), (0, None))
+        received = enumerate(self._process_group.all_gather("signals", preemption.received_signal()))
+        return next(((process, number) for process, number in received if number), (0, None))
 
     def close(self) -> None:
         """Leaves the other processes at the end of the session."""

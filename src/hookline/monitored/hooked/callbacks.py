@@ -91,7 +91,7 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
 def check_unique_identities(hooks: Sequence[Any], argument: str) -> None:
     """Raises `ValueError` if several hooks have the same identity, and one of them has a state."""
     for indices in indices_by_identity(hooks).values():
-        found = [unwrap(hooks[place]) for place in indices]
+        found = [unwrap(hooks[index]) for index in indices]
         # `HookList.claim` raises for the same hook twice.
         if len({id(hook) for hook in found}) > 1 and any(map(_keeps_state, found)):
             raise duplicate_identity_error(hooks, indices, argument)
@@ -182,8 +182,8 @@ def _state_key(hook: Any) -> str | None:
 def indices_by_identity(hooks: Sequence[Any]) -> dict[str, list[int]]:
     """Returns the indices of the hooks with each identity."""
     indices: dict[str, list[int]] = {}
-    for place, hook in enumerate(hooks):
-        indices.setdefault(identity(hook), []).append(place)
+    for index, hook in enumerate(hooks):
+        indices.setdefault(identity(hook), []).append(index)
     return indices
 
 
@@ -196,7 +196,7 @@ def duplicate_identity_error(hooks: Sequence[Any], indices: Sequence[int], argum
         if by_name
         else 'a state_key: hook.state_key = "..."'
     )
-    listed = " and ".join(f"{argument}[{place}]" for place in indices)
+    listed = " and ".join(f"{argument}[{index}]" for index in indices)
     return ValueError(
         f"{listed} have the same identity in a checkpoint, {identity(hook)}, so a resume could mix up their states. "
         f"Give one of them {remedy}."

@@ -61,15 +61,15 @@ class MergedRequests:
             TypeError: A hook returned neither None nor a `SessionRunArgs`, or one with feeds that are not a dict or
                 options that are not `RunOptions`.
         """
-        asked = self._requests
+        requests = self._requests
         for index, hook in self._askers:
             if hook.before_run is None:
                 args = hook.request(run, context)
             else:
                 hook.has_requested = False
                 args = hook.before_run(context)
-            if args is not asked[index]:
-                asked[index] = args
+            if args is not requests[index]:
+                requests[index] = args
                 self.stale = True
         if self.stale:
             self._merge()

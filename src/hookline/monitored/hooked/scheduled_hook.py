@@ -299,8 +299,8 @@ class ScheduledHook:
             self.on_trigger(Firing(results, *firing_args, context))
             return
         results = results if isinstance(results, DeferredResults) else DeferredResults.of(results)
-        late = self._deferred_runs
-        due_run = math.inf if late is None else run.number + run.delay(late, stacked=self.stacked)
+        runs = self._deferred_runs
+        due_run = math.inf if runs is None else run.number + run.delay(runs, stacked=self.stacked)
         self.pending_firings.append(_DeferredFiring(results, due_run, firing_args))
         run.has_deferred = True
 
@@ -433,7 +433,9 @@ def _is_base_callback(hook: Any, name: str) -> bool:
 
 
 def _checked_deferred(hook: Any) -> bool | int:
-    late = getattr(hook, "deferred", False)
-    if not isinstance(late, int) or late < 0:
-        raise TypeError(f"The {describe(hook)} must have True, False or a number of runs as deferred, got {late!r}.")
-    return late
+    deferred = getattr(hook, "deferred", False)
+    if not isinstance(deferred, int) or deferred < 0:
+        raise TypeError(
+            f"The {describe(hook)} must have True, False or a number of runs as deferred, got {deferred!r}."
+        )
+    return deferred
