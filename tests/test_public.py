@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.test_signatures import DOCUMENTED
 
 import hookline
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PUBLIC = re.findall(r"^\| `(hookline[.\w]*)` \|", (ROOT / "docs/public.md").read_text(encoding="utf-8"), re.MULTILINE)
+PUBLIC_PAGE = (ROOT / "docs/public.md").read_text(encoding="utf-8")
+PUBLIC = re.findall(r"^\| `(hookline[.\w]*)` \|", PUBLIC_PAGE, re.MULTILINE)
 
 
 def names_of(module: str) -> set[str]:
@@ -84,6 +86,25 @@ def test_public_module_has_the_names_in_its_list(module):
     assert names
     assert [name for name in names if not hasattr(found, name)] == []
     assert {name for name in names if name.startswith("_")} <= {"__version__"}
+
+
+def listed_names(text: str, heading: str) -> list[str]:
+    """Returns the names in the list below a heading."""
+    found = re.search(rf"{heading}:?\n\n(?:[^-\n].*\n\n)?((?:(?:- |  ).*\n)+)", text)
+    return re.findall(r"`(\w+)`", found[1])
+
+
+@pytest.mark.parametrize("text", [hookline.train.__doc__, PUBLIC_PAGE], ids=["docstring", "page"])
+def test_each_name_of_train_is_listed_as_tensorflows_or_as_ours(text):
+    theirs, ours = listed_names(text, "TensorFlow's names"), listed_names(text, "Hookline's own names")
+    assert sorted(theirs + ours) == sorted(hookline.train.__all__)
+
+    # The symbols of TensorFlow that hookline_tf1 has, and the table of signatures, which has those of tf.contrib.
+    symbols = (ROOT / "tf1/docs/tf1-symbols.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `tf\.train\.(\w+)` \|", symbols, re.MULTILINE))
+    known |= {name.split(".")[1] for name in DOCUMENTED if name.startswith("train.")}
+    assert set(theirs) <= known
+    assert known.isdisjoint(ours)
 
 
 def test_package_has_its_modules_as_attributes():

@@ -36,7 +36,7 @@ def test_without_a_token_a_stranger_can_stop_a_job_and_a_warning_is_logged():
     ended = attacked(DECISION)
     assert [each.status for each in ended] == [0, 0], ended
     assert int(ended[0].out.split()[-1]) < 2000 * 8 * 31.5, "It has not made all steps."
-    assert "The training stops after step 100: process 0 has asked for it (None)." in ended[0].err
+    assert "The training stops after step 100: process 0 has requested it (None)." in ended[0].err
     assert "The processes of this job have no token: whoever reaches process 0 at 127.0.0.1:" in ended[0].err
 
 

@@ -719,14 +719,14 @@ def test_hook_with_run_callbacks_gets_each_step_and_is_logged_once(caplog):
         found.append(old.seen)
     assert found[0] == found[1]
     assert len(found[1]) == 40
-    (line,) = [line for line in caplog.messages if "each run holds one step" in line]
+    (line,) = [line for line in caplog.messages if "each run has one step" in line]
     assert "the hook Old" in line
 
 
 def test_hooks_that_fire_sometimes_are_not_logged_as_limiting(caplog):
     caplog.set_level(logging.INFO, "hookline")
     endless(8).run(last_step=600, progress=False, log_steps=20, logging=train.LoggingOptions(rate_steps=30))
-    assert not [line for line in caplog.messages if "each run holds one step" in line]
+    assert not [line for line in caplog.messages if "each run has one step" in line]
 
 
 def test_hook_added_during_the_training_fires_from_there():

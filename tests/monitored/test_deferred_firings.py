@@ -247,7 +247,7 @@ def test_recovery_delivers_arrived_values_and_drops_the_rest_with_one_log_line(n
         run(session, "train", 3)
         assert [hook.steps for hook in hooks] == [[1, 2, 3, 1, 2, 3], [2, 2], []]
     (dropped,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert dropped == "5 late firings are dropped with their session."
+    assert dropped == "5 deferred firings were dropped with their session."
     assert hooks[2].steps == [2, 4]
 
 
@@ -259,7 +259,7 @@ def test_values_lost_with_the_device_are_dropped_at_a_recovery(noting, creator_o
         raws[0].lost, raws[0].arrived = True, 9  # A failed value is as ready as one that has arrived.
         session.run("train")
         assert hook.steps == []
-    assert "2 late firings are dropped with their session." in caplog.text  # The first gives the reason of the loss.
+    assert "2 deferred firings were dropped with their session." in caplog.text  # The first says why it was lost.
     assert hook.steps == [1]
 
 

@@ -239,7 +239,7 @@ def test_other_thread_is_refused_during_a_fast_run(troubled):
     with train.MonitoredSession() as session:
         run(session, train_op, times=25)
     assert len(refused) == 1
-    assert "one thing at a time" in refused[0]
+    assert "one thread at a time" in refused[0]
 
 
 def test_writers_taken_by_a_host_operation_are_closed_with_the_session(tmp_path, train_op):

@@ -158,7 +158,7 @@ def test_feed_dict_changed_in_place_is_read_again(graph):
 )
 def test_fetch_missing_in_the_graph_names_the_hook(graph, fetch, kind):
     raw = FakeSession([kind("engine says no")], graph=graph)
-    with pytest.raises(kind, match="The hook Asking asked for something that is not in the graph"):
+    with pytest.raises(kind, match="The hook Asking fetches something that is not in the graph"):
         monitored(raw, Asking(SessionRunArgs("loss:0")), Asking(SessionRunArgs(fetch))).run("train")
 
 

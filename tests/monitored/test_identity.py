@@ -149,7 +149,7 @@ def test_added_hook_may_not_have_the_identity_of_another(tmp_path):
 def test_state_key_that_is_no_string_is_refused():
     hook = Counts()
     hook.state_key = 3  # type: ignore[assignment]
-    with hl.Graph().as_default(), pytest.raises(TypeError, match="Counts must have a text or None as state_key, got 3"):
+    with hl.Graph().as_default(), pytest.raises(TypeError, match="must have a string or None as state_key, got 3"):
         train.MonitoredSession(hooks=[hook])
 
 
@@ -166,16 +166,16 @@ def test_unclaimed_state_is_kept_and_restored_two_checkpoints_later(tmp_path, ca
     caplog.set_level(logging.INFO)
     trained(tmp_path, 3, Counts("a"), Prints(train.every(2)))
     trained(tmp_path, 5)
-    (kept,) = told(caplog, "has states of hooks that are not here")
+    (kept,) = told(caplog, "has states of hooks that are not in this session")
     assert kept.getMessage().endswith("Counts[a]. Later checkpoints keep them.")
-    (dropped,) = told(caplog, "has phases of triggers whose hooks are not here")
+    (dropped,) = told(caplog, "has phases of triggers whose hooks are not in this session")
     assert "test_identity.Prints. Later checkpoints drop them" in dropped.getMessage()
     trained(tmp_path, 7, Counts("b"))
     caplog.clear()
     (hook,) = trained(tmp_path, 8, Counts("a"))
     assert hook.count == 4
-    (taken_up,) = told(caplog, "takes up its state of step")
-    assert "The hook Counts takes up its state of step 3; the training is at step 7." in taken_up.getMessage()
+    (taken_up,) = told(caplog, "continues from its state of step")
+    assert "The hook Counts continues from its state of step 3; the training is at step 7." in taken_up.getMessage()
     assert not told(caplog, "phases of triggers")
     caplog.clear()
     assert trained(tmp_path, 9, Counts("a"))[0].count == 5
@@ -193,7 +193,7 @@ def test_hook_added_to_an_open_session_restores_its_state(tmp_path, caplog):
             session.add_hook(late)
             session.run(train_op)
     assert late.count == 4
-    assert told(caplog, "takes up its state of step 3; the training is at step 4")
+    assert told(caplog, "continues from its state of step 3; the training is at step 4")
     assert trained(tmp_path, 6, Counts("a"))[0].count == 5
 
 
@@ -214,7 +214,7 @@ def test_unclaimed_state_is_logged_once_also_over_recoveries(tmp_path, caplog):
             for _ in range(2):
                 session.run(train_op)
     assert (faults, hook.count) == ([], 3)
-    assert len(told(caplog, "has states of hooks that are not here")) == 1
+    assert len(told(caplog, "has states of hooks that are not in this session")) == 1
     assert trained(tmp_path, 6, Counts("a"))[0].count == 4
 
 
@@ -224,7 +224,7 @@ def test_equal_hooks_with_equal_triggers_restore_phases_by_index(tmp_path, caplo
     assert [hook.steps for hook in first] == [[1, 5], [1, 4]]
     again = trained(tmp_path, 9, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     assert [hook.steps for hook in again] == [[9], [7]]
-    assert not told(caplog, "does not show whose")
+    assert not told(caplog, "The triggers of these hooks start over")
 
 
 @pytest.mark.parametrize("cadences", [(3, 4), (4,), (4, 3, 4), (3, 3)])
@@ -233,7 +233,7 @@ def test_equal_hooks_with_ambiguous_phases_start_again_with_one_log_line(tmp_pat
     caplog.clear()
     again = trained(tmp_path, 9, *(Prints(train.first_then_every(steps)) for steps in cadences))
     assert [hook.steps[0] for hook in again] == [6] * len(cadences)
-    (line,) = told(caplog, "does not show whose")
+    (line,) = told(caplog, "The triggers of these hooks start over")
     assert line.levelno == logging.WARNING
     assert line.getMessage().endswith("test_identity.Prints.")
 

@@ -123,7 +123,7 @@ def test_step_context_is_invalid_after_its_function(training):
     kept = []
     with MonitoredSession() as session:
         session.run_step_fn(lambda step_context: kept.append(step_context))
-        with pytest.raises(RuntimeError, match="while that function is at work"):
+        with pytest.raises(RuntimeError, match="while that function runs"):
             kept[0].run_with_hooks(training.train_op)
 
 
@@ -250,7 +250,7 @@ def test_concurrent_threads_are_refused_and_no_step_is_lost_or_repeated(training
         while not session.should_stop():
             session.run(training.train_op)
     assert steps == list(range(1, 51))
-    assert all("does one thing at a time" in str(exc) or "after should_stop" in str(exc) for exc in caught)
+    assert all("admits one thread at a time" in str(exc) or "after should_stop" in str(exc) for exc in caught)
 
 
 def test_refused_run_is_no_failure_of_the_training(training, recorder, events):
@@ -261,7 +261,7 @@ def test_refused_run_is_no_failure_of_the_training(training, recorder, events):
     hook = Meanwhile()
     with MonitoredSession(hooks=[hook, recorder()]) as session:
         session.run(training.train_op)
-    assert "MainThread is inside" in str(hook.refused)
+    assert "MainThread runs it now" in str(hook.refused)
     assert events == ["a.begin", "a.created", "a.before", "a.after", "a.end"]
 
 

@@ -97,7 +97,7 @@ def test_subclass_without_super_replaces_the_delivery(fires, train_op, caplog):
     assert [firing.values for firing in before.firings] == [None] * 3
     assert after.firings == []
     (warning,) = warnings_of(caplog)
-    assert warning.startswith("Before declares fetches, and its before_run did not ask for them")
+    assert warning.startswith("Before declares fetches, and its before_run did not request them")
 
 
 def test_declared_fetches_reach_an_after_run_that_calls_super(train_op):
@@ -310,7 +310,7 @@ def test_trigger_set_in_after_create_session_is_restored(fires, tmp_path, caplog
     with caplog.at_level(logging.INFO):
         for last in (3, 6):
             job(tmp_path, last)
-    assert "states of hooks that are not here" not in caplog.text
+    assert "states of hooks that are not in this session" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_all_checkpoints_missing_is_logged(model, tmp_path, caplog):
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 0
     (line,) = errors_in(caplog)
-    assert f"begins anew, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
+    assert f"starts over, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
 
 
 def test_damaged_state_file_is_logged(model, tmp_path, caplog):
@@ -251,7 +251,7 @@ def test_without_a_readable_checkpoint_nothing_is_moved_or_started(model, tmp_pa
     paths = trained(model, tmp_path)
     for path in paths:
         spoil(path)
-    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to begin anew, use another"):
+    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to start over, use another"):
         model.session(tmp_path, restore="latest-valid")
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
 

@@ -139,7 +139,7 @@ def test_trigger_without_a_callback_is_logged_once(fetches, training, caplog):
 )
 @pytest.mark.parametrize("late", [False, True])
 def test_declared_fetches_missing_in_the_graph_are_refused_before_any_run(fetches, kind, what, late, train_op, fires):
-    with pytest.raises(kind, match=f"The hook Fires asked for something that is not in the graph: .*{what}"):
+    with pytest.raises(kind, match=f"The hook Fires fetches something that is not in the graph: .*{what}"):
         train.MonitoredSession(hooks=[fires(train.every(1000), fetches=fetches, late=late)])
 
 

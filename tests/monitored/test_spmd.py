@@ -269,12 +269,12 @@ def test_chief_logs_why_the_training_stops_and_the_requesting_process(found):
     # A process that has asked a moment later is not named.
     shown = [re.sub(r"\.py:\d+", ".py", reason) for reason in reasons]
     assert [re.sub(r"^all processes have|^process 0 has", "process 1 has", reason) for reason in shown] == [
-        "process 1 has asked for it (StopsAt.on_trigger, spmd_job.py)",
-        "process 1 has asked for it (StopAtStepHook.on_trigger, stop_at_step.py)",
-        "process 1 has asked for it (sys.exit() in Exits.after_run)",
+        "process 1 has requested it (StopsAt.on_trigger, spmd_job.py)",
+        "process 1 has requested it (StopAtStepHook.on_trigger, stop_at_step.py)",
+        "process 1 has requested it (sys.exit() in Exits.after_run)",
         "the data have ended",
         "the script has left the session",
-        "process 1 has asked for it (why_it_stops, spmd_job.py)",
+        "process 1 has requested it (why_it_stops, spmd_job.py)",
     ]
     assert steps[1] == "3"
     assert steps[3:5] == ("8", "1")

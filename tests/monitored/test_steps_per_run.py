@@ -159,7 +159,7 @@ def test_hook_with_run_callbacks_limits_runs_to_one_step_and_is_logged_once(capl
     caplog.set_level(logging.INFO, "hookline")
     _, (hook,), calls = trained(16, 40, lambda loss: [Each(loss)])
     assert calls == len(hook.seen) == 40
-    assert sum("each run holds one step, for the hook Each" in line for line in caplog.messages) == 1
+    assert sum("each run has one step, because the hook Each" in line for line in caplog.messages) == 1
 
 
 def test_hook_due_in_each_run_is_logged_once(caplog):

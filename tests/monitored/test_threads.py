@@ -78,7 +78,7 @@ def test_waiting_close_comes_before_the_next_run(training, clock):
     gate.inside.wait(30)
     closing = started(session.close)
     clock.await_waiters()
-    with pytest.raises(RuntimeError, match=r"being closed cannot be run; ask should_stop\(\)"):
+    with pytest.raises(RuntimeError, match=r"being closed cannot be run; check should_stop\(\)"):
         session.run(training.train_op)
     gate.opened.set()
     running.join()
@@ -159,7 +159,7 @@ def test_step_context_works_only_in_its_own_thread(training):
             thread.join()
             return thread.outcome
 
-        assert "serves the thread that its step function was called in" in str(session.run_step_fn(step))
+        assert "is for the thread of its step function" in str(session.run_step_fn(step))
 
 
 def test_step_context_of_a_lost_session_is_invalid(training):
@@ -171,7 +171,7 @@ def test_step_context_of_a_lost_session_is_invalid(training):
             if len(kept) == 1:
                 training.faults.append(AbortedError(None, None, "lost"))
             else:
-                with pytest.raises(RuntimeError, match="A step context serves"):
+                with pytest.raises(RuntimeError, match="A step context is for"):
                     kept[0].run_with_hooks(training.train_op)
             return step_context.run_with_hooks(training.train_op)
 
@@ -272,4 +272,4 @@ def test_each_concurrent_run_is_made_or_refused(training):
             thread.join()
         assert [thread.outcome for thread in threads] == [None] * 8
         assert session.raw_session().global_step == len(runs) >= 100
-    assert all("one thing at a time" in told for told in refused)
+    assert all("one thread at a time" in told for told in refused)
