@@ -121,7 +121,7 @@ def test_a_sync_that_fails_is_an_outage_of_any_other_writer(
     assert steps(tmp_path) == [1, 2]
     (warning, info) = caplog.records
     assert (warning.levelname, info.levelname) == ("WARNING", "INFO")
-    assert "lost so far: 1," in warning.getMessage()
+    assert "lost so far: 1." in warning.getMessage()
 
 
 def test_nobody_waits_for_the_disk_but_who_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
