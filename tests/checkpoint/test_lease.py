@@ -483,6 +483,6 @@ def test_a_session_opened_later_on_the_directory_is_not_taken_back_by_an_earlier
     with later:
         for _ in range(5):
             later.run(step)
-    with pytest.raises(FailedPreconditionError, match="Another session of this process has been opened since"):
+    with pytest.raises(FailedPreconditionError, match="because a session that was opened later in this process saves"):
         earlier.close()
     assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-5")

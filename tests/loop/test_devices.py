@@ -89,7 +89,7 @@ def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, c
     assert found["ended"] == whole["ended"]
     assert found["begun"] == whole["begun"] * len(found["begun"])
     if what == "nan":  # Two steps less: it went back to those of the last checkpoint.
-        assert "The weights went back to those of" in log
+        assert "The weights were restored from" in log
     else:
         assert found["values"] == whole["values"]
         assert len(found["begun"]) == (2 if what == "lost" else 1)

@@ -116,7 +116,7 @@ def test_where_one_is_slow_a_watchdog_of_each_says_where_its_process_is(found):
 
 def test_waiting_for_a_step_is_refused(found):
     for each in found:
-        assert "run in step" in each["waiting_for_a_step_is_refused"]
+        assert "are SPMD processes" in each["waiting_for_a_step_is_refused"]
 
 
 def test_hooks_may_run_the_session(found):
