@@ -40,8 +40,8 @@ class BatchSharding:
         sharding: A device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
         is_default: Whether it is a default, not the user's choice.
         is_part: Whether the source gives only this process's part of a run's batch.
-        any_lengths: Whether the lengths of arrays may differ from those of the first batch. In SPMD processes the
-            number of examples must not: at its end one process may have fewer than the others.
+        any_lengths: Whether the lengths of arrays may differ from the first batch's. In SPMD processes the number of
+            examples must not differ: at its end one process may have fewer than the others.
     """
 
     def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
@@ -165,7 +165,7 @@ class BatchSharding:
     def resume_problem(self, arrays: ArraySource, place: tuple[int, int], passes: int) -> str | None:
         """Returns the reason why arrays cannot continue at an epoch and example, and the remedy; `None` if they can.
 
-        The last batch of that epoch may have another size than those of other epochs, which were checked before.
+        The last batch of that epoch may have another size than in other epochs, which were checked before.
 
         Args:
             arrays: The arrays.

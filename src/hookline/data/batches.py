@@ -267,7 +267,7 @@ class BatchSpec:
         """Returns the leaves of a batch, or of a block, with the required dtypes."""
         leaves, lead = [], 0 if count is None else 1
         for path, spec, each in zip(self._paths, self._leaves, given, strict=True):
-            # All rows are checked, also those of other processes, so that a run raises the same error in all of them.
+            # All rows are checked, other processes' too, so that a run raises the same error in all of them.
             leaf: Any = np.asarray(each) if isinstance(each, LazyGather) and each.dtype != spec.dtype else each
             where = f"at {path} " if path else ""
             if is_object(leaf):

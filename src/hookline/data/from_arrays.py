@@ -220,7 +220,7 @@ class ArrayIteration:
         return _State(epoch=epoch, example=example, **self._identity)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the position to that of another iterator.
+        """Sets the position from the state of another iterator.
 
         Raises:
             ValueError: That iterator had other examples, or another order.

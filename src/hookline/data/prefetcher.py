@@ -41,7 +41,7 @@ class PrefetchedBatch:
         value: The batch; or the block, whose arrays have one more dimension in front.
         start: The index of its first batch in the block.
         count: The number of its batches.
-        capacity: The length of the block, of which some rows may be unused; 0 for a single batch.
+        capacity: The length of the block, whose last rows may be unused; 0 for a single batch.
         position: Returns the position after the batch at an index of the block.
         error: The error that a run gets instead: the source's, or `StopIteration` at the end.
         traceback: The original traceback of that error; the error's own grows each time it is raised.

@@ -37,7 +37,7 @@ _logger = log.get_logger(__name__)
 # The largest number of batches, and of their bytes, to read at once from a source that can give many, for runs that
 # take one each.
 _AT_ONCE, _AT_ONCE_BYTES = 64, 2**18
-# The same for runs that take blocks: each takes a part of what was read.
+# The same for runs that take blocks: each takes a part of these batches.
 _IN_BLOCKS, _IN_BLOCKS_BYTES = 256, 2**20
 _LARGE_BYTES = 2**30
 

@@ -356,7 +356,7 @@ class SessionRunHook:
         hooks with a state and the same identity are an error. While a hook is absent, checkpoints keep its state.
 
         Args:
-            state: The value that `get_state` returned; types are kept, also those of tuples and numbers.
+            state: The value that `get_state` returned; types are kept, also of tuples and numbers.
         """
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:

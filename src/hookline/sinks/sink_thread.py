@@ -375,7 +375,7 @@ class SinkSet:
 
 
 class _SinkTap:
-    """Passes the summaries of a writer to the sinks, or stands in for it if there is no directory."""
+    """Passes the summaries of a writer to the sinks, or replaces the writer if there is no directory."""
 
     def __init__(self, feeders: Sequence[SinkThread], prefix: str) -> None:
         self._threads, self._prefix = feeders, prefix

@@ -137,7 +137,7 @@ class ProgressHook(SessionRunHook):
         """Starts from the session's step, which may have been restored."""
         self._session = session
         if self._is_new:
-            self._display_trigger.reset()  # A new session shows its first run, whatever a checkpoint says.
+            self._display_trigger.reset()  # A new session shows its first run, whatever phase was restored.
             self._is_new = False
         shows = self._display_trigger | _AtStep(lambda: self._last_step)
         self._display_triggers, self.trigger = shows.leaves(), shows | self._third_run
