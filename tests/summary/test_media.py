@@ -135,7 +135,10 @@ def test_images_of_the_host_are_taken():
         (lambda x: summary.image("p", x([2, 2, 2, 1], jnp.int32)), r"'p' requires uint8 .* got int32\. Convert"),
         (lambda x: summary.audio("s", x([5]), 8000), r"'s' requires shape \[batch, frames\] or .* got \[5\]"),
         (lambda x: summary.audio("s", x([1, 5, 0]), 8000), r"at least one channel, got \[1, 5, 0\]"),
-        (lambda x: summary.audio("s", x([1, 5], jnp.int16), 8000), r"'s' requires floating point .* got int16\. Divide"),
+        (
+            lambda x: summary.audio("s", x([1, 5], jnp.int16), 8000),
+            r"'s' requires floating point .* got int16\. Divide",
+        ),
     ],
 )
 def test_what_is_no_image_or_sound_is_refused_as_soon_as_it_is_known(make: Callable[[Any], Any], complaint: str):

@@ -95,16 +95,16 @@ class BatchSharding:
         """Whether batches go to a single CPU device, so that the program shares the processor with the source."""
         if self.sharding is None:
             return self.stay_on_host
-        places = map(as_sharding, jax.tree.leaves(self.sharding))
-        devices = {device for place in places for device in place.addressable_devices}
+        shardings = map(as_sharding, jax.tree.leaves(self.sharding))
+        devices = {device for sharding in shardings for device in sharding.addressable_devices}
         return len(devices) == 1 and devices.pop().platform == "cpu"
 
     @property
     def block_error(self) -> str | None:
         """The reason why blocks cannot have this sharding; `None` if they can."""
-        for place in jax.tree.leaves(self.sharding):
-            if not isinstance(place, jax.Device | NamedSharding | SingleDeviceSharding):
-                return f"puts its batches over {place}, which has no form for blocks of batches"
+        for sharding in jax.tree.leaves(self.sharding):
+            if not isinstance(sharding, jax.Device | NamedSharding | SingleDeviceSharding):
+                return f"puts its batches over {sharding}, which has no form for blocks of batches"
         return None
 
     def device_put(self, batch: Any, outline: Any = None) -> Any:
@@ -309,19 +309,19 @@ class BatchSharding:
 
     def _check_spmd(self, sharding: Any) -> None:
         """Raises `ValueError` unless the sharding covers all processes and, for parts, is a `NamedSharding`."""
-        everybody = set(range(jax.process_count()))
-        for place in jax.tree.leaves(sharding):
-            if {device.process_index for device in as_sharding(place).device_set} != everybody:
+        all_processes = set(range(jax.process_count()))
+        for leaf in jax.tree.leaves(sharding):
+            if {device.process_index for device in as_sharding(leaf).device_set} != all_processes:
                 raise ValueError(
-                    f"{self._who}: its sharding must cover all {jax.process_count()} SPMD processes, but {place} does "
+                    f"{self._who}: its sharding must cover all {jax.process_count()} SPMD processes, but {leaf} does "
                     f"not. Leave it out to split batches over all devices; or give a sharding on a mesh of all "
                     f"devices: "
                     f"jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))."
                 )
-            if self.is_part and not isinstance(place, NamedSharding):
+            if self.is_part and not isinstance(leaf, NamedSharding):
                 raise ValueError(
                     f"{self._who}: SPMD processes give parts of a batch, which requires a jax.NamedSharding, got "
-                    f"{place}."
+                    f"{leaf}."
                 )
 
     def _remedy(self, parts: int, dim: int, is_later: bool) -> str:
@@ -408,24 +408,24 @@ class ShardSlices:
     def __init__(self, sharding: jax.NamedSharding, ndim: int) -> None:
         names = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
         self._counts = tuple(num_shards(sharding.mesh, axes) for axes in names)
-        held: dict[int, set[tuple[int, ...]]] = collections.defaultdict(set)
+        blocks_of: dict[int, set[tuple[int, ...]]] = collections.defaultdict(set)
         for device, index in sharding.devices_indices_map(self._counts).items():
-            held[device.process_index].add(tuple([part.start or 0 for part in index]))
+            blocks_of[device.process_index].add(tuple([part.start or 0 for part in index]))
         self.parts: list[Blocks] = [
-            tuple(tuple(sorted({block[dim] for block in held[process]})) for dim in range(ndim))
-            for process in sorted(held)
+            tuple(tuple(sorted({block[dim] for block in blocks_of[process]})) for dim in range(ndim))
+            for process in sorted(blocks_of)
         ]
         forms = {tuple(map(len, part)) for part in self.parts}
-        whole = all(
-            len(held[process]) == math.prod(map(len, part))
-            for process, part in zip(sorted(held), self.parts, strict=True)
+        is_complete = all(
+            len(blocks_of[process]) == math.prod(map(len, part))
+            for process, part in zip(sorted(blocks_of), self.parts, strict=True)
         )
-        if len(forms) > 1 or not whole:
+        if len(forms) > 1 or not is_complete:
             raise ValueError(
                 f"SPMD processes require parts of one form, but under {sharding} their forms differ. Order the devices "
                 f"of the mesh by process."
             )
-        self._own = self.parts[sorted(held).index(jax.process_index())]
+        self._own = self.parts[sorted(blocks_of).index(jax.process_index())]
 
     def num_blocks(self, dim: int) -> int:
         """Returns the number of blocks in a dimension of a process's part."""
@@ -440,12 +440,12 @@ class ShardSlices:
     def local_index(self, index: Index | None, shape: tuple[int, ...]) -> Index:
         """Returns the index, within this process's part, of a block of the global array; `shape` is the part's."""
         found = []
-        for place, length, own, count in zip(index or (), shape, self._own, self._counts, strict=True):
+        for part, length, own, count in zip(index or (), shape, self._own, self._counts, strict=True):
             if count == 1:
                 found.append(slice(None))
                 continue
             size = length // len(own)
-            begin = own.index((place.start or 0) // size) * size if size else 0
+            begin = own.index((part.start or 0) // size) * size if size else 0
             found.append(slice(begin, begin + size))
         return tuple(found)
 

@@ -71,8 +71,8 @@ def _stack_leaves(leaves: tuple[Any, ...], capacity: int) -> Any:
     if all(isinstance(leaf, LazyGather) for leaf in leaves):
         return lazy_gather.stack(leaves, capacity)
     block = aligned_empty((capacity, *leaves[0].shape), leaves[0].dtype)
-    for place, leaf in enumerate(leaves):
-        block[place] = leaf
+    for index, leaf in enumerate(leaves):
+        block[index] = leaf
     return block
 
 
@@ -110,7 +110,7 @@ def _unstack_leaf(leaf: jax.Array, count: int) -> list[jax.Array]:
 def _some_rows(leaf: jax.Array, first: jax.Array) -> tuple[list[jax.Array], jax.Array]:
     """Returns 16 rows from index `first` on, or the last 16, and the index after them."""
     some = jax.lax.dynamic_slice_in_dim(leaf, first, min(_ROWS, len(leaf)))
-    return [jax.lax.index_in_dim(some, place, keepdims=False) for place in range(len(some))], first + _ROWS
+    return [jax.lax.index_in_dim(some, index, keepdims=False) for index in range(len(some))], first + _ROWS
 
 
 def is_object(leaf: Any) -> bool:

@@ -278,13 +278,13 @@ class ArrayIterator(ArrayIteration):
         """
         self._current_order()
         source = self.source
-        whole = min(source.batch_size, source.examples)
-        size = min(whole, source.examples - self._example)
+        full_size = min(source.batch_size, source.examples)
+        size = min(full_size, source.examples - self._example)
         buffers = [aligned_empty((capacity, size, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
         done = 0
         while done < count and not self._has_ended:
             batches = min((source.examples - self._example) // size, count - done)
-            if not batches or (done and size < whole):
+            if not batches or (done and size < full_size):
                 break
             order, part = self._current_order(), slice(self._example, self._example + batches * size)
             for leaf, buffer in zip(self._leaves, buffers, strict=True):

@@ -151,11 +151,11 @@ class GlobalBatchCheck:
         return None
 
     def _difference_of_parts(self, crcs: list[list[int]]) -> OpError | None:
-        regions = self._batch_sharding.process_shards()
-        for leaf, of_processes in enumerate(regions):
+        shards_of_leaves = self._batch_sharding.process_shards()
+        for leaf, of_processes in enumerate(shards_of_leaves):
             known: dict[Any, int] = {}
-            for process, region in enumerate(of_processes):
-                first = known.setdefault(region, process)
+            for process, shard in enumerate(of_processes):
+                first = known.setdefault(shard, process)
                 if crcs[process][leaf] != crcs[first][leaf]:
                     return self._error(
                         f"processes {first} and {process} have the same part of each batch under its sharding, but "
@@ -166,7 +166,10 @@ class GlobalBatchCheck:
         for process, found in enumerate(crcs):
             alike[tuple(found)].append(process)
         for same in alike.values():
-            if self._check_disjoint and len({tuple([region[process] for region in regions]) for process in same}) > 1:
+            if (
+                self._check_disjoint
+                and len({tuple([of_processes[process] for of_processes in shards_of_leaves]) for process in same}) > 1
+            ):
                 return self._error(
                     f"processes {', '.join(map(str, same))} gave the same first batch, but each must give its own "
                     "part. Give hookline.data.from_arrays((x, y), batch_size=...), of which each process reads its "
@@ -183,7 +186,7 @@ class GlobalBatchCheck:
 
 def _first_difference(values: list[Any]) -> int | None:
     """Returns the index of the first value that differs from the one at index 0."""
-    return next((place for place, value in enumerate(values) if value != values[0]), None)
+    return next((index for index, value in enumerate(values) if value != values[0]), None)
 
 
 def _shown(examples: list[Any] | None) -> str:

@@ -124,18 +124,18 @@ def iterator(
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
     graph.check_not_finalized(who)
-    in_step = process_group.current()
-    sequence = make_sequence(source, who, replay_bytes if resume else None, is_lazy=in_step is not None)
-    begun, example = None, spec
+    peers = process_group.current()
+    sequence = make_sequence(source, who, replay_bytes if resume else None, is_lazy=peers is not None)
+    started, example = None, spec
     if spec is None or specs.has_open_dims(spec):
-        stream = sequence.read(START, demand := ReadRequest())
+        stream = sequence.read(START, request := ReadRequest())
         try:
             if (first := next(stream, None)) is not None:
                 example = first.batch
                 if not isinstance(
                     source, ArraySource
                 ):  # Reading it again costs nothing, and then it comes in one block with the next ones.
-                    begun = chain([first], stream), demand
+                    started = chain([first], stream), request
         except Exception as error:
             if last_batch == "pad":
                 raise
@@ -150,49 +150,51 @@ def iterator(
                 )
     form = BatchSpec(who, example, last_batch, spec)
     first_batch = Padded(example, form.example.mask) if last_batch == "pad" else example
-    places = BatchSharding(who, first_batch, source, last_batch)
-    places.any_lengths = (any_lengths and form.allow_any_lengths()) or (spec is not None and specs.has_open_dims(spec))
-    left = functools.partial(_batches_left, source, sequence, form, num_batches)
-    joint = None
-    if in_step is not None:
-        if begun is not None and left(START) is None:
+    batch_sharding = BatchSharding(who, first_batch, source, last_batch)
+    batch_sharding.any_lengths = (any_lengths and form.allow_any_lengths()) or (
+        spec is not None and specs.has_open_dims(spec)
+    )
+    batches_left = functools.partial(_batches_left, source, sequence, form, num_batches)
+    global_check = None
+    if peers is not None:
+        if started is not None and batches_left(START) is None:
             raise ValueError(f"{who}: {UNKNOWN_LENGTH}")
         if example is not None:
             _reject_text(who, example)
-        joint = GlobalBatchCheck(in_step, who, source, places, left, check_disjoint=check_disjoint)
+        global_check = GlobalBatchCheck(peers, who, source, batch_sharding, batches_left, check_disjoint=check_disjoint)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> BatchReader:
         """Returns a session's reader, at the beginning; if it is shared, the last one, at its position."""
-        nonlocal begun, last
+        nonlocal started, last
         with lock:
             if shared and last is not None:
                 last.reopen()
                 return last
-            given, begun = begun, None
-            is_at_hand = places.on_one_cpu and isinstance(source, ArraySource | list | tuple)
-            ahead = prefetch if prefetch is not None else 0 if is_at_hand else 2
-            if joint is None:
-                reader = BatchReader(node, sequence, form, ahead, places, given)
+            given, started = started, None
+            is_at_hand = batch_sharding.on_one_cpu and isinstance(source, ArraySource | list | tuple)
+            limit = prefetch if prefetch is not None else 0 if is_at_hand else 2
+            if global_check is None:
+                reader = BatchReader(node, sequence, form, limit, batch_sharding, given)
             else:
                 assert isinstance(node, BatchSource), "Only its own node opens it."
                 node.follow_graph_mesh()
-                reader = SpmdBatchReader(joint, node, sequence, form, ahead, places, given)
+                reader = SpmdBatchReader(global_check, node, sequence, form, limit, batch_sharding, given)
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, sequence, form, places, left, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, batch_sharding, batches_left, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.set_sharding(given)
-    elif joint is not None:
+    elif global_check is not None:
         node.set_sharding(default_batch_sharding(graph), is_default=True)
     return node.output
 
 
 def default_batch_sharding(graph: Graph) -> jax.NamedSharding:
     """Returns the default sharding of batches of SPMD processes: over the axis `data` of the graph's mesh."""
-    home = graph.default_sharding or placement.current_mesh_context()
-    mesh = getattr(home, "mesh", None) or placement.global_mesh()
+    default = graph.default_sharding or placement.current_mesh_context()
+    mesh = getattr(default, "mesh", None) or placement.global_mesh()
     return placement.data_sharding(mesh) or jax.NamedSharding(mesh, jax.P())
 
 
@@ -209,9 +211,9 @@ def _batches_left(
         position: The position.
     """
     drops = form.last_batch == "drop"
-    place = array_position(position, sequence.arrays)
-    if length is None and sequence.arrays is not None and place is not None:
-        return sequence.arrays.batches_left(*place, drop=drops, passes=sequence.passes)
+    start = array_position(position, sequence.arrays)
+    if length is None and sequence.arrays is not None and start is not None:
+        return sequence.arrays.batches_left(*start, drop=drops, passes=sequence.passes)
     known = num_batches_of(source) if sequence.num_batches is None else sequence.num_batches
     known = known if length is None else length
     if known is None:
@@ -298,7 +300,9 @@ class BatchSource(Source):
 
     def _record_shardings(self) -> None:
         """Puts the rest of the graph on the mesh of the batches, if they have one."""
-        beside = [place for place in self.batch_sharding.shardings() if isinstance(place, jax.NamedSharding)]
+        shardings = [
+            sharding for sharding in self.batch_sharding.shardings() if isinstance(sharding, jax.NamedSharding)
+        ]
         if self.batch_sharding.is_default and placement.is_spmd():
-            beside = []  # The rest of the graph decides.
-        self.graph.record_shardings(self.node_def, beside)
+            shardings = []  # The rest of the graph decides.
+        self.graph.record_shardings(self.node_def, shardings)

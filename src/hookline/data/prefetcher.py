@@ -76,9 +76,9 @@ class PrefetchedBatch:
 
     def take_first(self) -> PrefetchedBatch:
         """Removes the first batch, and returns it as a single batch."""
-        value, position, place = self.batch(0), self.position, self.start
-        self.start, self.count = place + 1, self.count - 1
-        return PrefetchedBatch(self.prefetcher, self.number - self.count, value, position=lambda _: position(place))
+        value, position, index = self.batch(0), self.position, self.start
+        self.start, self.count = index + 1, self.count - 1
+        return PrefetchedBatch(self.prefetcher, self.number - self.count, value, position=lambda _: position(index))
 
     def take_part(self, count: int) -> PrefetchedBatch:
         """Removes the first batches, and returns them as a part of the same block."""
@@ -265,7 +265,7 @@ class Prefetcher:
             # By now the runs may take blocks of another size.
             capacity, positions = max(self.request.capacity, count), [read.position for read in row]
             value, one = batches.stack([read.batch for read in row], capacity), jax.tree.map(outline, value)
-            position = lambda place: positions[place](0)  # noqa: E731
+            position = lambda index: positions[index](0)  # noqa: E731
         if is_placed:
             value = self._batch_sharding.device_put(value, one)
         self._count += count
@@ -337,16 +337,16 @@ class Prefetcher:
             return parts[0]
         # They were read before a run took blocks of this capacity.
         try:
-            rows = [(part, place) for part in parts for place in range(part.count)]
-            value = batches.stack([part.batch(place) for part, place in rows], capacity)
+            rows = [(part, index) for part in parts for index in range(part.count)]
+            value = batches.stack([part.batch(index) for part, index in rows], capacity)
             if not self._batch_sharding.stay_on_host:
                 value = self._batch_sharding.device_put(value, jax.tree.map(outline, parts[0].batch(0)))
         except BaseException:  # The next run gets the batches.
             for part in reversed(parts):
                 self.give_back(part)
             raise
-        positions = [functools.partial(part.position, part.start + place) for part, place in rows]
-        return PrefetchedBatch(self, parts[-1].number, value, 0, count, capacity, lambda place: positions[place]())
+        positions = [functools.partial(part.position, part.start + index) for part, index in rows]
+        return PrefetchedBatch(self, parts[-1].number, value, 0, count, capacity, lambda index: positions[index]())
 
     def _pop(self, count: int) -> PrefetchedBatch:
         front = self.items[0]
@@ -400,8 +400,8 @@ class Prefetcher:
 
 def _split_block(read: ReadResult, size: int) -> Iterator[ReadResult]:
     """Yields the batches of a block as single batches."""
-    for place in range(size):
-        yield ReadResult(batches.get_row(read.batch, place), lambda _, place=place: read.position(place))
+    for index in range(size):
+        yield ReadResult(batches.get_row(read.batch, index), lambda _, index=index: read.position(index))
 
 
 def _shapes(batch: Any) -> list[Any]:
@@ -426,8 +426,8 @@ def _stop_at_exit(ahead: Prefetcher) -> None:
 
 
 def _stop_all() -> None:
-    for ahead in list(_reading):
-        ahead.stop()
-    for ahead in list(_reading):
-        if ahead.thread is not None:
-            ahead.thread.join(_EXIT_SECS)
+    for prefetcher in list(_reading):
+        prefetcher.stop()
+    for prefetcher in list(_reading):
+        if prefetcher.thread is not None:
+            prefetcher.thread.join(_EXIT_SECS)

@@ -74,7 +74,7 @@ class BatchReader:
         """Makes a prefetcher that begins after the position."""
         position = self._value()
         self._used, self._before = 0, position["count"]
-        ahead = self._prefetcher = self._prefetcher_class(
+        prefetcher = self._prefetcher = self._prefetcher_class(
             self._sequence.read,
             lambda: position,
             begun,
@@ -83,8 +83,8 @@ class BatchReader:
             self._prefetch,
             self._read_size,
         )
-        ahead.mesh_context, ahead.request.capacity = self._mesh_context, self._length
-        self._finalizer = weakref.finalize(self, ahead.stop)
+        prefetcher.mesh_context, prefetcher.request.capacity = self._mesh_context, self._length
+        self._finalizer = weakref.finalize(self, prefetcher.stop)
         self._finalizer.atexit = False
         if self._coord is not None and self._coord.should_stop():
             self._stop()
@@ -93,10 +93,10 @@ class BatchReader:
 
     def num_ready(self, max_count: int = 1) -> int:
         """Returns the number of batches that a run may take now; 1 for an error instead of a batch, 0 for neither."""
-        ahead = self._prefetcher
-        if ahead.items:
-            return 1 if max_count == 1 else ahead.num_in_row(max_count)
-        return int(ahead.request.is_cancelled and not preemption.must_finish())
+        prefetcher = self._prefetcher
+        if prefetcher.items:
+            return 1 if max_count == 1 else prefetcher.num_in_row(max_count)
+        return int(prefetcher.request.is_cancelled and not preemption.must_finish())
 
     def wait(self, max_count: int = 1, capacity: int = 1, upcoming_steps: float = 1) -> None:
         """Blocks until batches are ready or reading was stopped; without a thread it reads up to `max_count`.
@@ -107,18 +107,18 @@ class BatchReader:
             max_count = 1
         if (capacity := max(max_count, capacity)) > self._capacity:
             self._set_capacity(capacity)
-        ahead = self._prefetcher
-        if ahead.request.is_cancelled:
+        prefetcher = self._prefetcher
+        if prefetcher.request.is_cancelled:
             if not self.num_ready():
-                ahead.read_after_stop(max_count)
+                prefetcher.read_after_stop(max_count)
             return
-        if ahead.is_worthwhile:
-            ahead.start(f"hookline-data-{self._node.name}", self._coord)
-            ahead.wait()
-        if not (ahead.items or ahead.request.is_cancelled):
+        if prefetcher.is_worthwhile:
+            prefetcher.start(f"hookline-data-{self._node.name}", self._coord)
+            prefetcher.wait()
+        if not (prefetcher.items or prefetcher.request.is_cancelled):
             # No more than `upcoming_steps`: a later run would take the rest of the block, and so make fewer steps.
             at_once = self._read_size if self._capacity == 1 else int(min(upcoming_steps, self._length))
-            ahead.read(max_count, read_size=at_once)
+            prefetcher.read(max_count, read_size=at_once)
 
     def _set_capacity(self, capacity: int) -> None:
         # Memory on the host costs nothing until it is used.
@@ -168,12 +168,12 @@ class BatchReader:
 
     def take(self) -> PrefetchedBatch | None:
         """Returns the next batch; None if the run must wait for it. Raises the same errors as `raise_error`."""
-        ahead = self._prefetcher
-        if not ahead.items and not self.num_ready():
+        prefetcher = self._prefetcher
+        if not prefetcher.items and not self.num_ready():
             return None
-        if not ahead.items or ahead.items[0].error is not None:
+        if not prefetcher.items or prefetcher.items[0].error is not None:
             self.raise_error()
-        return ahead.take()
+        return prefetcher.take()
 
     def take_block(self, count: int, capacity: int) -> PrefetchedBatch:
         """Returns the next `count` batches, which are ready, in a block of capacity `capacity` or more."""
@@ -199,8 +199,8 @@ class BatchReader:
         return Position(value, lambda: self._sequence.on_saved(value), self._sequence.before_save)
 
     def _value(self) -> dict[str, Any]:
-        position, place = self._position
-        return position(place)
+        position, index = self._position
+        return position(index)
 
     def seek(self, position: dict[str, Any]) -> None:
         """Continues after a checkpoint's position; the next run that needs a batch reads up to it.
@@ -211,11 +211,11 @@ class BatchReader:
         """
         who, arrays, passes = self._node.node_def, self._sequence.arrays, self._sequence.passes
         position = check_position(position, f"Iterator {self._node.name!r}")
-        place = array_position(position, arrays)
+        start = array_position(position, arrays)
         if (
             arrays is not None
-            and place is not None
-            and (problem := self._batch_sharding.resume_problem(arrays, place, passes))
+            and start is not None
+            and (problem := self._batch_sharding.resume_problem(arrays, start, passes))
         ):
             raise FailedPreconditionError.from_message(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0

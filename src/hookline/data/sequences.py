@@ -162,17 +162,17 @@ class _MultiPassSequence(BatchSequence):
 
 
 def _of_pass(read: ReadResult, done: int) -> ReadResult:
-    return read._replace(position=lambda place: {**read.position(place), "passes": done})
+    return read._replace(position=lambda index: {**read.position(index), "passes": done})
 
 
 def passes_made(position: dict[str, Any], arrays: ArraySource | None) -> int:
     """Returns the number of passes up to a position, including its own."""
-    place = array_position(position, arrays)
+    start = array_position(position, arrays)
     if arrays is None:
         return position.get("passes", 0) + (position["count"] > 0)
-    if place is None or not arrays.epochs:
+    if start is None or not arrays.epochs:
         return 0
-    return -(-(place[0] + (place[1] > 0)) // arrays.epochs)
+    return -(-(start[0] + (start[1] > 0)) // arrays.epochs)
 
 
 class RestartableSource(_MultiPassSequence):
@@ -339,8 +339,8 @@ class StatefulSource(_MultiPassSequence):
     def _block(
         self, block: Any, count: int, size: int, before: Any, after: Any, state_after: Callable[[Any, int], Any] | None
     ) -> ReadResult:
-        def position(place: int) -> dict[str, Any]:
-            done, state, skip = place + 1, after, {}
+        def position(index: int) -> dict[str, Any]:
+            done, state, skip = index + 1, after, {}
             if done < size and state_after is not None:
                 state = state_after(before, done)
             elif done < size:  # A source that reads many at once is quick to read again.

@@ -125,7 +125,7 @@ class SpmdPrefetcher(Prefetcher):
             raise
         reached = [part.position for part in parts]
         return _HostBatch(
-            self, parts[-1].number, value, 0, count, capacity, lambda place: reached[place](0), parts=parts
+            self, parts[-1].number, value, 0, count, capacity, lambda index: reached[index](0), parts=parts
         )
 
     def give_back(self, item: PrefetchedBatch) -> None:  # noqa: D102
@@ -162,13 +162,13 @@ class SpmdBatchReader(BatchReader):
             max_count = 1
         if (capacity := max(max_count, capacity)) > self._capacity:
             self._set_capacity(capacity)
-        ahead = self._prefetcher
-        if ahead.num_batches is None:
+        prefetcher = self._prefetcher
+        if prefetcher.num_batches is None:
             self._agree()
-        while not ahead.num_ready(max_count):
-            if ahead.is_worthwhile and not ahead.request.is_cancelled:
-                ahead.start(f"hookline-data-{self._node.name}", self._coord)
-                ahead.wait()
+        while not prefetcher.num_ready(max_count):
+            if prefetcher.is_worthwhile and not prefetcher.request.is_cancelled:
+                prefetcher.start(f"hookline-data-{self._node.name}", self._coord)
+                prefetcher.wait()
             else:
                 self._read(more=max_count > 1)
 
@@ -181,16 +181,16 @@ class SpmdBatchReader(BatchReader):
 
     def _agree(self) -> None:
         """Reads the first batch, and agrees with the other processes on the number of batches."""
-        ahead, node = self._prefetcher, self._node
+        prefetcher, node = self._prefetcher, self._node
         self._read()
-        front = ahead.front
+        front = prefetcher.front
         batch, error = (None, None) if front is None else (front.value, front.error)
         position = front.position(0) if front is not None and error is None else START
-        most, refused = self._global_check.agree(node.name, batch, position, error)
+        num_batches, refused = self._global_check.agree(node.name, batch, position, error)
         if error is None or isinstance(error, StopIteration):
-            ahead.set_num_batches(node.node_def, most, refused, is_known=self._batch_sharding.is_part)
+            prefetcher.set_num_batches(node.node_def, num_batches, refused, is_known=self._batch_sharding.is_part)
         else:
-            ahead.set_num_batches(node.node_def, math.inf, None, is_known=False)
+            prefetcher.set_num_batches(node.node_def, math.inf, None, is_known=False)
 
     def position(self) -> Position:  # noqa: D102
         own = self._value()
@@ -240,20 +240,20 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return {"list" if isinstance(value, list) else "tuple": [_to_json(part) for part in value]}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        held = io.BytesIO()
-        np.save(held, np.asarray(value), allow_pickle=False)
-        return {"array": base64.b64encode(held.getvalue()).decode()}
+        file = io.BytesIO()
+        np.save(file, np.asarray(value), allow_pickle=False)
+        return {"array": base64.b64encode(file.getvalue()).decode()}
     raise TypeError(f"A position cannot be sent to other processes, because it contains a {type(value).__name__}.")
 
 
 def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "bytes":
-        return base64.b64decode(held)
+        return base64.b64decode(content)
     if kind == "dict":
-        return {key: _from_json(part) for key, part in held}
+        return {key: _from_json(part) for key, part in content}
     if kind == "array":
-        return np.load(io.BytesIO(base64.b64decode(held)), allow_pickle=False)
-    return [_from_json(part) for part in held] if kind == "list" else tuple([_from_json(part) for part in held])
+        return np.load(io.BytesIO(base64.b64decode(content)), allow_pickle=False)
+    return [_from_json(part) for part in content] if kind == "list" else tuple([_from_json(part) for part in content])

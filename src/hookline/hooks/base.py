@@ -155,11 +155,11 @@ def _deliver_latched(
     latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
 ) -> None:
     """Calls `on_trigger` once for each latch that has latched."""
-    told = vars(hook).setdefault(_DELIVERED, set())
+    delivered = vars(hook).setdefault(_DELIVERED, set())
     for latch in latches:
         step = context.session.latched(latch)
-        if step is not None and latch not in told:
-            told.add(latch)
+        if step is not None and latch not in delivered:
+            delivered.add(latch)
             about = run_values.options, run_values.run_metadata, context
             hook.on_trigger(Firing(None, step, None, None, *about))
 

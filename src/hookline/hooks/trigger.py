@@ -270,13 +270,13 @@ class Trigger(abc.ABC):
         return self._firing_steps(first, last)
 
     def _firing_steps(self, step: int, last: int | None) -> Iterator[int]:
-        end, looks = _LAST_STEP if last is None else last, 0
-        while (step := step + self.steps_until_trigger(step)) <= end and looks < _MAX_MISSES:
+        end, misses = _LAST_STEP if last is None else last, 0
+        while (step := step + self.steps_until_trigger(step)) <= end and misses < _MAX_MISSES:
             if self.should_trigger_for_step(step):
                 self.update_last_triggered_step(step)
                 yield step
             elif last is None:
-                looks += 1
+                misses += 1
 
     def leaves(self) -> list[Trigger]:
         """Returns the parts of a combined trigger; of any other, only itself."""

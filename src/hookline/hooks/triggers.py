@@ -339,8 +339,8 @@ def at_steps(*steps: int) -> Trigger:
         raise ValueError("at_steps requires one step or more, got none.")
 
     def following(after: int) -> int:
-        place = bisect.bisect_right(members, after)
-        return members[place] if place < len(members) else NEVER
+        index = bisect.bisect_right(members, after)
+        return members[index] if index < len(members) else NEVER
 
     return _StepSet(following, f"at_steps({', '.join(map(str, members))})")
 

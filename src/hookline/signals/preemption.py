@@ -98,8 +98,8 @@ class SessionSignals:
 
     def close(self) -> None:
         """Restores the previous handlers if this is the last session, and keeps a received signal."""
-        came = _signals.remove(self)
-        self._last_signal = came if self._enabled else None
+        received = _signals.remove(self)
+        self._last_signal = received if self._enabled else None
 
     @property
     def shutdown_signal(self) -> int | None:
@@ -283,12 +283,12 @@ class _ProcessSignals:
         with self._lock:
             self.graceful.discard(watch)
             self.interrupt_only.discard(watch)
-            came = self.shutdown_signal
+            received = self.shutdown_signal
             if not (self.graceful or self.interrupt_only):
                 self._uninstall()
             if not self.graceful:
                 self._reset()
-            return came
+            return received
 
     def _reset(self) -> None:
         # A pending Ctrl-C is kept: the current call raises it.

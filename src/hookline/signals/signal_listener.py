@@ -117,8 +117,8 @@ class SignalListener:
         left = self._deadline() - _real_time.monotonic()
         self._read_socket.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
         try:
-            heard = self._read_socket.recv(1)
-            return heard[0] if heard else _CLOSE
+            received = self._read_socket.recv(1)
+            return received[0] if received else _CLOSE
         except TimeoutError:
             return None
 

@@ -190,8 +190,8 @@ class Mlflow(Service):
             for point in points
             if point.kind == "scalar"
         ]
-        for place in range(0, len(numbers), _MAX_BATCH):
-            self._mlflow_client.log_batch(self._id, metrics=numbers[place : place + _MAX_BATCH])
+        for start in range(0, len(numbers), _MAX_BATCH):
+            self._mlflow_client.log_batch(self._id, metrics=numbers[start : start + _MAX_BATCH])
         for point in points:
             if point.kind == "image":
                 from PIL import Image
@@ -287,5 +287,5 @@ def _merge_buckets(histogram: Histogram, most: int) -> tuple[list[float], list[f
     if counts and not counts[0]:  # An empty first bucket only gives the lower limit of the second.
         counts, edges = counts[1:], edges[1:]
     width = -(-len(counts) // most) or 1
-    merged = [sum(counts[place : place + width]) for place in range(0, len(counts), width)]
+    merged = [sum(counts[start : start + width]) for start in range(0, len(counts), width)]
     return merged, [*edges[:-1:width], edges[-1]]

@@ -88,7 +88,7 @@ def _tensor_text(tensor: Any) -> str:
     texts = [item.decode(errors="replace") for item in tensor.string_val]
     sizes = [dim.size for dim in tensor.tensor_shape.dim]
     width = max(sizes[-1], 1) if len(sizes) > 1 else 1
-    return "\n".join(" | ".join(texts[place : place + width]) for place in range(0, len(texts), width))
+    return "\n".join(" | ".join(texts[start : start + width]) for start in range(0, len(texts), width))
 
 
 class SinkThread:
@@ -336,8 +336,8 @@ class SinkSet:
         self._sinks = tuple(sinks)
         with _lock:
             ids = [id(sink) for sink in self._sinks]
-            for place, sink in enumerate(self._sinks):
-                if id(sink) in _sinks_in_use or id(sink) in ids[:place]:
+            for index, sink in enumerate(self._sinks):
+                if id(sink) in _sinks_in_use or id(sink) in ids[:index]:
                     raise RuntimeError(
                         f"The sink {type(sink).__name__} serves another session, or is given twice. Give each its own."
                     )
@@ -346,8 +346,8 @@ class SinkSet:
 
     def begin(self, step: int, hparams: dict[str, Any], is_new: bool) -> None:
         """Opens the sinks, at the start and after a recovery."""
-        for feeder in self._threads:
-            feeder.begin(RunInfo(self._folder, step, hparams, is_new))
+        for thread in self._threads:
+            thread.begin(RunInfo(self._folder, step, hparams, is_new))
 
     def tap_for(self, directory: str) -> _SinkTap:
         """Returns the tap for the writer of a directory; its tags begin with the path below the folder."""
@@ -367,7 +367,7 @@ class SinkSet:
             UnknownError: A strict sink has failed. The others are still closed.
         """
         try:
-            close_all("sink", [partial(feeder.close, failed) for feeder in self._threads])
+            close_all("sink", [partial(thread.close, failed) for thread in self._threads])
         finally:
             with _lock:
                 _sinks_in_use.difference_update(map(id, self._sinks))
@@ -382,8 +382,8 @@ class _SinkTap:
 
     def receive(self, time: float, step: int | None, summary: bytes) -> None:
         written = SerializedSummary(self._prefix, time, step, summary)
-        for feeder in self._threads:
-            feeder.put(written)
+        for thread in self._threads:
+            thread.put(written)
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
         serialized = summary if isinstance(summary, bytes) else summary.SerializeToString()
@@ -396,5 +396,5 @@ class _SinkTap:
         """Does nothing: sinks are flushed before a checkpoint."""
 
     def sync(self) -> None:
-        for feeder in self._threads:
-            feeder.sync()
+        for thread in self._threads:
+            thread.sync()

@@ -132,8 +132,8 @@ def image(tag: str, images: Any, max_outputs: int) -> bytes:
     from hookline.summary.protos import Summary
 
     summary = Summary()
-    for place, pixels in enumerate(np.asarray(images)):
-        message = summary.value.add(tag=_tag(tag, "image", place, max_outputs)).image
+    for index, pixels in enumerate(np.asarray(images)):
+        message = summary.value.add(tag=_tag(tag, "image", index, max_outputs)).image
         message.height, message.width, message.colorspace = pixels.shape
         message.encoded_image_string = _png(pixels if pixels.dtype == np.uint8 else _rescale(pixels))
     return summary.SerializeToString()
@@ -179,9 +179,9 @@ def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
 
     clips, rate = np.asarray(clips_and_rate[0]), _sample_rate(tag, clips_and_rate[1])
     summary = Summary()
-    for place, clip in enumerate(clips):
+    for index, clip in enumerate(clips):
         frames = clip[:, None] if clip.ndim == 1 else clip
-        message = summary.value.add(tag=_tag(tag, "audio", place, max_outputs)).audio
+        message = summary.value.add(tag=_tag(tag, "audio", index, max_outputs)).audio
         message.length_frames, message.num_channels = frames.shape
         message.sample_rate, message.content_type = rate, "audio/wav"
         message.encoded_audio_string = _wav(frames, rate)

@@ -263,8 +263,8 @@ class FileWriter:
             self._notify_taps(now, step, payload)
 
     def _notify_taps(self, time: float, step: int | None, summary: bytes) -> None:
-        for follower in self._taps.values():
-            follower.receive(time, step, summary)
+        for tap in self._taps.values():
+            tap.receive(time, step, summary)
 
     def add_tap(self, owner: Any, tap: SummaryTap) -> None:
         """Makes a tap the owner's only one, from now on."""
@@ -292,8 +292,8 @@ class FileWriter:
             OpError: This or an earlier write failed, and the writer is strict.
         """
         self._queue.sync()
-        for follower in self._taps.values():
-            follower.sync()
+        for tap in self._taps.values():
+            tap.sync()
 
     def close(self) -> None:
         """Flushes, syncs and closes the file; may be repeated.

@@ -181,11 +181,13 @@ class NanTensorHook(SessionRunHook):
             self.react(firing.context, step)
             return
         # The global step before the run.
-        began, self._last_step = self._last_step, step
+        step_before, self._last_step = self._last_step, step
         rows = np.atleast_1d(firing.values)
-        gain = (step - began) // len(rows)
+        step_delta = (step - step_before) // len(rows)
         for number, is_bad in enumerate(rows, start=1):
-            self._check(firing.context, began + gain * (number - 1), began + gain * number, is_bad)
+            self._check(
+                firing.context, step_before + step_delta * (number - 1), step_before + step_delta * number, is_bad
+            )
 
     def _check(self, context: SessionRunContext, step_before: int, step: int, is_nan: Any) -> None:
         if step <= self._rolled_back_step:

@@ -76,12 +76,12 @@ def _rich_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
 
     def paint(progress: Progress, cells: int) -> str:
         head, rest = progress.step_text, "  ".join(progress.detail_texts)
-        room = cells - cell_len(f"{head}    {rest}")
+        free_cells = cells - cell_len(f"{head}    {rest}")
         line: Any = Text(f"{head}  {rest}".rstrip())
-        if progress.last_step and room >= _MIN_BAR_CELLS:
+        if progress.last_step and free_cells >= _MIN_BAR_CELLS:
             done = min(progress.step, progress.last_step)
             line = Table.grid(padding=(0, 2))
-            line.add_row(head, ProgressBar(progress.last_step, done, min(room, _MAX_BAR_CELLS)), Text(rest))
+            line.add_row(head, ProgressBar(progress.last_step, done, min(free_cells, _MAX_BAR_CELLS)), Text(rest))
         console.width = cells
         with console.capture() as captured:
             console.print(line, end="", no_wrap=True, overflow="ellipsis")
@@ -133,8 +133,8 @@ class TerminalLine:
         self._proxies: list[_StreamProxy] = []
         for stream in {id(each): each for each in (file, sys.stdout, sys.stderr) if is_terminal(each)}.values():
             self._proxies.append(_StreamProxy(self, stream))
-        for guard in self._proxies:
-            _replace_stream(guard.stream, guard)
+        for proxy in self._proxies:
+            _replace_stream(proxy.stream, proxy)
 
     @property
     def width(self) -> int:
@@ -172,8 +172,8 @@ class TerminalLine:
             if text:
                 self._write(f"\n{text}\n" if self._has_partial_line else "\n")
         # Without this lock: a thread that logs holds its handler's lock, which is needed here, and waits for this one.
-        for guard in self._proxies:
-            _replace_stream(guard, guard.stream)
+        for proxy in self._proxies:
+            _replace_stream(proxy, proxy.stream)
 
     def _write(self, text: str) -> None:
         self._file.write(text)

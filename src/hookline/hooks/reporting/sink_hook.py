@@ -111,9 +111,9 @@ class SinkHook(SessionRunHook):
         Raises:
             UnknownError: A sink has failed, and the session is strict.
         """
-        feeding, self._sink_set = self._sink_set, None
-        if feeding is not None:
-            feeding.close(self._has_failed)
+        sink_set, self._sink_set = self._sink_set, None
+        if sink_set is not None:
+            sink_set.close(self._has_failed)
 
 
 def checked(who: str, sinks: Any, hparams: Any) -> tuple[list[Sink], dict[str, Any]]:
