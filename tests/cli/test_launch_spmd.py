@@ -342,7 +342,7 @@ def test_refusal_is_one_sentence_in_every_process(script, capsys):
     err = capsys.readouterr().err
     for process in "01":
         lines = [line for line in err.splitlines() if line.startswith(f"{process} | ")]
-        assert lines[-1].startswith(f"{process} | ValueError: Iterator 'batches': processes that run in step end"), err
+        assert lines[-1].startswith(f"{process} | ValueError: Iterator 'batches': SPMD processes end"), err
 
 
 LOST = """

@@ -320,7 +320,7 @@ def test_error_at_the_first_batch_is_raised_in_the_first_run(caplog):
 
     with caplog.at_level("WARNING"):
         batch = hl.data.iterator(source)
-    assert "the first run that needs a batch raises: OSError: no such disk" in caplog.text
+    assert "The first run that needs a batch raises: OSError: no such disk" in caplog.text
     with hl.Session() as session, pytest.raises(OSError, match="no such disk"):
         session.run(batch)
     with pytest.raises(OSError, match="no such disk"):  # It cannot know that its arrays have a length in common.

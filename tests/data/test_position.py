@@ -236,7 +236,7 @@ def saved(source, path, steps=5, **options):
 @pytest.mark.parametrize(
     ("later", "said"),
     [
-        (lambda: plain(1), "batch 5 is not the one"),
+        (lambda: plain(1), "batch 5 differs from the one"),
         (lambda: plain()[:3], "it ended after 3 batches, and 5 were used"),
         (lambda: WithState(), "another kind of source"),
         (iter, None),
@@ -396,7 +396,7 @@ def test_one_source_serves_one_session_at_a_time():
         with hl.Session() as first, hl.Session() as second:
             first.run(batch)
             second.run(batch)
-            with pytest.raises(errors.FailedPreconditionError, match="another session reads"):
+            with pytest.raises(errors.FailedPreconditionError, match="another session has begun to read"):
                 first.run(batch)
 
 

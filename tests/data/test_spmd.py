@@ -196,7 +196,7 @@ def test_equal_parts_are_accepted_on_request(both):
         ("a part that is not split", "ValueError", 0, ["3 examples", "of this process", "a multiple of 2"]),
         ("other forms", "InvalidArgumentError", 1, ["float32[2,3]", "float32[2,2]"]),
         ("a whole array", "InvalidArgumentError", 1, ["is in several processes already"]),
-        ("one device", "ValueError", 0, ["is not in all of them"]),
+        ("one device", "ValueError", 0, ["must cover all"]),
         ("an early end", "FailedPreconditionError", 3, ["ended after 2 batches", "the other processes expect 3"]),
     ],
 )
@@ -244,7 +244,8 @@ def test_parts_continue_where_each_process_was(both):
 
 
 @pytest.mark.parametrize(
-    ("case", "by"), [("of three", "3 processes"), ("of one", "one process alone"), ("for arrays", "2 processes")]
+    ("case", "by"),
+    [("of three", "3 SPMD processes"), ("of one", "a single process"), ("for arrays", "2 SPMD processes")],
 )
 def test_parts_of_another_number_of_processes_are_refused(both, case, by):
     kind, said = both("parts_go_on")[case]

@@ -125,14 +125,14 @@ def test_each_skipped_run_is_logged_once_with_its_step(caplog):
     Job(batches(12, nan_at=[3, 4, 8])).run(watching("skip"))
     said = warnings(caplog)
     assert len(said) == 3
-    assert "found NaN in loss:0, in the run that led to global step 4. Its updates were held back." in said[0]
-    assert "2 in a row; the training ends after 10." in said[1]
+    assert "found NaN in loss:0, in the run that led to global step 4. Its updates were skipped." in said[0]
+    assert "This was number 2 in a row; more than 10 end the training." in said[1]
     assert "in a row" not in said[2]
 
 
 def test_too_many_consecutive_skips_are_an_error():
     assert Job(batches(12, nan_at=[2, 3, 5, 6])).run(watching("skip", max_times=2))["global_step"] == 12
-    with pytest.raises(errors.NanLossDuringTrainingError, match=r"step 7\. 2 before it in a row have been skipped"):
+    with pytest.raises(errors.NanLossDuringTrainingError, match=r"step 7\. The 2 consecutive ones before it were skip"):
         Job(batches(12, nan_at=[4, 5, 6])).run(watching("skip", max_times=2))
 
 
@@ -180,8 +180,8 @@ def test_rollback_restores_the_last_good_checkpoint_and_repeats_no_batch(tmp_pat
     assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 delivers results
     assert state["global_step"] == 40
     (said,) = warnings(caplog)
-    assert "in the run that led to global step 24. The weights went back to those of" in said
-    assert "model.ckpt-20; the training goes on at global step 30 with the next batch." in said
+    assert "in the run that led to global step 24. The weights were restored from" in said
+    assert "model.ckpt-20; the training continues at global step 30 with the next batch." in said
 
 
 def test_rollback_comes_eight_runs_after_the_nan_on_any_device(tmp_path):
@@ -324,7 +324,7 @@ def test_nan_in_the_last_runs_is_rolled_back_before_the_last_save(tmp_path):
 def test_repeated_rollbacks_to_one_checkpoint_are_an_error(tmp_path):
     bad = [22, 24, 26]
     hook = watching("rollback", strict=True, max_times=2)
-    with pytest.raises(errors.NanLossDuringTrainingError, match="2 before it in a row have led back to the same check"):
+    with pytest.raises(errors.NanLossDuringTrainingError, match="2 consecutive ones before it were rolled back to the"):
         Job(batches(40, nan_at=bad)).run(hook, directory=tmp_path / "same")
     spread = [12, 14, 22, 24, 32, 34]
     assert Job(batches(40, nan_at=spread)).run(hook, directory=tmp_path / "spread")["global_step"] == 40
@@ -337,7 +337,7 @@ def test_several_hooks_roll_back_once(tmp_path, caplog):
     # The gradient is NaN in run 14, and the loss in the next, which is reported first.
     hooks = [watching("rollback", strict=True), train.NanTensorHook(grad, on_nan="rollback")]
     state = job.run(*hooks, directory=tmp_path)
-    assert [said.partition("went back to those of ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
+    assert [said.partition("weights were restored from ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
         "10",
         "20",
     ]
@@ -376,11 +376,11 @@ def test_contradictory_arguments_are_refused(arguments, complaint):
 
 
 def test_rollback_needs_exactly_one_saver(tmp_path):
-    with pytest.raises(RuntimeError, match="exactly one saver to roll back with, found 0"):
+    with pytest.raises(RuntimeError, match="exactly one saver for rollbacks, found 0"):
         Job(batches(4)).run(watching("rollback"))
     job = Job(batches(4))
     both = [train.CheckpointSaverHook(str(tmp_path / name), save_steps=5, saver=Saver()) for name in "ab"]
-    with pytest.raises(RuntimeError, match="exactly one saver to roll back with, found 2"):
+    with pytest.raises(RuntimeError, match="exactly one saver for rollbacks, found 2"):
         job.run(watching("rollback"), *both)
 
 
@@ -396,7 +396,7 @@ def test_saver_may_be_given(tmp_path):
 
 @pytest.mark.parametrize("on_nan", ["skip", "rollback"])
 def test_rollback_and_skip_are_refused_with_parameter_servers(on_nan, tmp_path):
-    with pytest.raises(ValueError, match=f"cannot do on_nan='{on_nan}' where variables live on parameter servers"):
+    with pytest.raises(ValueError, match=f"does not support on_nan='{on_nan}' with variables on parameter servers"):
         Job(batches(4)).run(watching(on_nan), directory=tmp_path, master=Servers())
 
 

@@ -128,7 +128,7 @@ def test_stop_request_ends_the_wait(session):
     hook = begun(session, coord, wait_until_step=5)
     waiting = in_thread(lambda: before_run(hook, session))
     coord.request_stop()
-    with pytest.raises(StopIteration, match="leaves its wait for global step 5.*stopped at step 0"):
+    with pytest.raises(StopIteration, match="stopped waiting for global step 5.*stopped at step 0"):
         waiting.result(10)
 
 
@@ -137,7 +137,7 @@ def test_stop_is_noticed_within_poll_secs(session, timeout_secs):
     with FakeClock(start=0.0, autojump_secs=0.0) as fake:
         coord = StopsLater(secs=0.3)
         hook = begun(session, coord, wait_until_step=5, timeout_secs=timeout_secs, poll_secs=0.2)
-        with pytest.raises(StopIteration, match="leaves its wait for global step 5"):
+        with pytest.raises(StopIteration, match="stopped waiting for global step 5"):
             before_run(hook, session)
         assert fake.monotonic() == pytest.approx(0.4)
 
@@ -148,7 +148,7 @@ def test_closed_session_ends_the_wait(model):
     hook = begun(session, wait_until_step=5)
     waiting = in_thread(lambda: before_run(hook, session))
     session.close()
-    with pytest.raises((StopIteration, RuntimeError), match=r"leaves its wait|closed Session"):
+    with pytest.raises((StopIteration, RuntimeError), match=r"stopped waiting|closed Session"):
         waiting.result(10)
 
 
@@ -165,7 +165,7 @@ def test_timeout_names_the_current_and_the_target_step(model, session):
     session.run(model.train)
     with FakeClock(autojump_secs=0.0) as fake:
         start = fake.monotonic()
-        with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, and it is 1"):
+        with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, but it is 1"):
             before_run(begun(session, wait_until_step=5, timeout_secs=60, poll_secs=1), session)
         assert fake.monotonic() - start == pytest.approx(60)
 

@@ -107,7 +107,7 @@ def test_wrapped_hook_keeps_the_contract():
 def test_hook_is_wrapped_once(gan):
     with pytest.raises(TypeError, match="hook that is not bound yet"):
         only_for(gan["d"][0], only_for(gan["g"][0], StopAtStepHook(1)))
-    with pytest.raises(TypeError, match="operations, tensors or names of them to wait for, got 3"):
+    with pytest.raises(TypeError, match="operations, tensors or names of them, got 3"):
         only_for([gan["d"][0], 3], StopAtStepHook(1))
 
 

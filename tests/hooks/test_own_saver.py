@@ -197,7 +197,7 @@ def test_nan_hook_rolls_back_with_a_user_saver(job, tmp_path, caplog):
         job.run(session, *[2.0] * 3, NAN, *[2.0] * 8)
         assert np.isfinite(session.raw_session().run(job.weight))
         assert session.raw_session().global_step == 12  # The step goes on.
-    assert "The weights went back to those of" in caplog.text
+    assert "The weights were restored from" in caplog.text
 
 
 def test_evaluation_keeps_the_best_checkpoint_of_a_user_saver(job, tmp_path):

@@ -145,14 +145,14 @@ def test_foreign_profile_gives_a_log_line(model, tmp_path, caplog):
     assert profiles(tmp_path / "ours") == ["step_4"]
     assert len(profiles(tmp_path / "theirs")) == 1
     (line,) = warnings(caplog)
-    assert line.startswith("ProfilerHook has no profile step_2: ")
+    assert line.startswith("ProfilerHook could not make the profile step_2: ")
     assert "Only one profile may be run at a time" in line
 
 
 def test_profile_stopped_by_others_gives_a_log_line(model, probe, tmp_path, caplog):
     stop_at_two = probe(lambda context: context.session.global_step == 2 and jax.profiler.stop_trace())
     model.train_until_stop(stop_at_two, ProfilerHook(save_steps=2, output_dir=str(tmp_path)), at_most=4)
-    assert warnings(caplog) == ["ProfilerHook has no profile step_2: No profile started"]
+    assert warnings(caplog) == ["ProfilerHook could not make the profile step_2: No profile started"]
     assert "step_4" in profiles(tmp_path)
 
 

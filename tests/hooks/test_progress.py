@@ -230,7 +230,7 @@ def test_closed_pipe_ends_no_training(model, caplog):
         assert session.raw_session().global_step == 5
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [
-        "ProgressHook cannot show more, and the training goes on: BrokenPipeError: [Errno 32] Broken pipe"
+        "ProgressHook shows no more progress, but the training continues: BrokenPipeError: [Errno 32] Broken pipe"
     ]
     with pytest.raises(BrokenPipeError):
         file.close()

@@ -80,7 +80,7 @@ def test_stall_is_logged_once_with_all_stacks_and_the_sessions_state(model, cloc
     assert "stop requested: no; checkpoints being written: none." in first
     assert "Thread MainThread" in first
     assert "test_watchdog.py" in first
-    assert "The stall is over" in over
+    assert "the stall is over" in over
     assert "Global step: 3" in second
 
 
@@ -117,7 +117,7 @@ def test_watchdog_may_request_a_stop(model, clock, said):
         until(2, said, clock)
         assert session.coordinator.wait_for_stop(REAL_SECS)
         assert session.should_stop()
-    assert said.lines[1] == "WatchdogHook asks the session to stop."
+    assert said.lines[1] == "WatchdogHook requests a stop of the session."
 
 
 def test_thread_ends_with_the_session(model, clock):

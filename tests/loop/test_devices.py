@@ -88,8 +88,8 @@ def test_training_on_devices_ends_like_on_one_after_any_events(kind, what, came_
     found, log = came_of(f"{kind}:{what}:6")
     assert found["ended"] == whole["ended"]
     assert found["begun"] == whole["begun"] * len(found["begun"])
-    if what == "nan":  # Two steps fewer: it rolled back to the last checkpoint.
-        assert "The weights went back to those of" in log
+    if what == "nan":  # Two steps less: it went back to those of the last checkpoint.
+        assert "The weights were restored from" in log
     else:
         assert found["values"] == whole["values"]
         assert len(found["begun"]) == (2 if what == "lost" else 1)

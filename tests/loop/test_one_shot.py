@@ -101,7 +101,7 @@ def test_error_for_an_iterator_names_its_argument(tmp_path, caplog):
     again()
     (message,) = warnings(caplog)
     assert "the generator 'numbers'" in message
-    assert "a later start of the training begins its data anew, with a warning" in message
+    assert "a later start of the training reads its data from the beginning, with a warning" in message
     assert "resume=False" in message
     caplog.clear()
     again()

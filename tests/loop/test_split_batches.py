@@ -185,7 +185,7 @@ LAST = "Choose another batch size, or last_batch='drop', or last_batch='pad'"
         ("last_batch_of_a_list", "ValueError: Iterator 'batches'", ["batch 3 has 6 examples", "4 equal parts", LAST]),
         ("last_batch_of_a_generator", "InvalidArgumentError: Iterator 'batches'", ["a batch has 6 examples", LAST]),
         ("first_batch_of_a_spec", "ValueError: Iterator 'iterator'", ["the first batch has 6 examples", "4 equal"]),
-        ("other_dimension", "ValueError: Iterator", ["the length 3 in dimension 1", "leaves this dimension whole"]),
+        ("other_dimension", "ValueError: Iterator", ["the length 3 in dimension 1", "does not split this dimension"]),
         ("too_few_dimensions", "ValueError: Iterator", ["shape (8,) (at [1])", "2 dimensions", "a tree of shardings"]),
         ("arrays_on_another_mesh", "ValueError: Iterator 'batches'", ["(x=2) on cpu:0, cpu:1", MESH]),
         (

@@ -104,7 +104,7 @@ def test_trigger_on_a_class_with_slots_names_the_hook():
         def on_trigger(self, firing):
             raise AssertionError
 
-    complaint = "The hook Slots has __slots__, so it cannot have a phase of its own for the trigger every.2. of its"
+    complaint = "The hook Slots has __slots__, so it cannot hold its own copy of the trigger every.2. of its"
     with pytest.raises(TypeError, match=complaint):
         train.MonitoredSession(hooks=[Slots()])
 

@@ -116,7 +116,7 @@ def test_watchdog_of_each_process_shows_where_it_waits(found):
 
 def test_waiting_for_a_step_is_refused(found):
     for each in found:
-        assert "run in step" in each["waiting_for_a_step_is_refused"]
+        assert "are SPMD processes" in each["waiting_for_a_step_is_refused"]
 
 
 def test_hooks_may_run_the_session(found):

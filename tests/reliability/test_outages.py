@@ -171,7 +171,7 @@ def test_permanently_failed_save_is_followed_by_a_save_of_the_last_state(tmp_pat
         model.trained_through(tmp_path, 8)  # The attempts come after 0, 1, 3 and 7 s.
     assert model.completed > 2
     saved = f"{tmp_path}/model.ckpt-{model.completed}"
-    assert f"Saved checkpoint {saved}, for ResourceExhaustedError ends the training" in caplog.text
+    assert f"Saved checkpoint {saved}, because ResourceExhaustedError ends the training" in caplog.text
     assert train.latest_checkpoint(str(tmp_path)) == saved
     assert train.load_variable(saved, "weight") == model.completed
 
@@ -180,7 +180,7 @@ def test_training_ends_with_the_first_failure_if_that_save_fails_too(tmp_path, c
     model = Model()
     with pytest.raises(ResourceExhaustedError, match="model.ckpt-2' could not be written: Too many open files"):
         model.trained_through(tmp_path, 1e9)
-    assert "No last checkpoint was saved: ResourceExhaustedError" in caplog.text
+    assert "The last attempt to save a checkpoint failed: ResourceExhaustedError" in caplog.text
     assert caplog.text.count("Attempt 2 of 4 follows") == 1, "the last save has nothing to wait for"
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-0"
 

@@ -51,9 +51,7 @@ def test_resumed_run_is_one_run_without_duplicates(tmp_path, store, runs, said):
     assert points(client, run) == losses(12)
     assert run.data.params == {"rate": "0.1", "sizes": "[3, 4]", "new": "1"}
     assert (run.info.status, run.info.run_name) == ("FINISHED", "first")
-    assert any(
-        "keeps the hyperparameters of the run's beginning, other values now: ['rate']" in line for line in said()
-    )
+    assert any("keeps the first values of hyperparameters that have changed since: ['rate']" in line for line in said())
 
 
 def test_text_and_images_are_artifacts_with_valid_names(tmp_path, store, runs):

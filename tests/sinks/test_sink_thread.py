@@ -92,8 +92,8 @@ def test_failing_client_loses_its_points_and_is_retried_later(fed, said):
         put(writer, 1, 2)
         writer.sync()
         (line,) = said()
-        assert line.startswith("WARNING: Noting has failed with Away: no route. The program goes on. Summaries lost")
-        assert line.endswith(" so far: 2. Further ones wait, up to 10,000. The sink is tried again every 10 s or so.")
+        assert line.startswith("WARNING: Noting has failed with Away: no route. The program continues. Summaries lost")
+        assert line.endswith(" so far: 2. Further ones wait, up to 10,000. A retry follows about every 10 s.")
         put(writer, 3)
         writer.sync()
         assert sink.calls.count("write") == 1, "it is left alone for a while"
@@ -101,7 +101,7 @@ def test_failing_client_loses_its_points_and_is_retried_later(fed, said):
         clock.advance(10)
         put(writer, 4)
         writer.sync()
-        assert said()[1:] == ["INFO: Noting goes on. Summaries lost: 2, in 10 s."]
+        assert said()[1:] == ["INFO: Noting can write again. Summaries lost: 2, in 10 s."]
         feeding.close(failed=False)
     assert sink.got == [(3, "loss"), (4, "loss")], "what came meanwhile has waited"
     assert [step for step, _ in other.got] == [1, 2, 3, 4]
@@ -133,7 +133,7 @@ def test_failure_at_the_end_is_not_logged_as_retried(fed, said, fails, lost):
     put(writer, 1, 2)
     feeding.close(failed=False)
     first, *rest = said()
-    assert first == ("WARNING: Noting has failed with Away: no route. It is not tried again, for the session ends.")
+    assert first == ("WARNING: Noting has failed with Away: no route. There is no retry, because the session ends.")
     assert rest == [f"WARNING: Noting: summaries lost in this session: {lost}."] * bool(lost)
 
 
@@ -147,9 +147,9 @@ def test_neither_the_step_nor_the_end_waits_forever_for_a_hanging_sink(fed, said
     writer.sync()
     put(writer, 2, 3)
     writer.sync()
-    assert [line[:70] for line in said()] == ["WARNING: Noting has not written the summaries before a checkpoint with"]
+    assert [line[:70] for line in said()] == ["WARNING: Noting has not written all summaries before a checkpoint with"]
     feeding.close(failed=False)
-    assert "Noting was not done in 0.05 s" in said()[1]
+    assert "Noting has not closed within 0.05 s" in said()[1]
     assert said()[1].endswith(": 3."), "two wait, and one was given to it"
     goes_on.set()
 
@@ -181,8 +181,8 @@ def test_unsupported_points_of_a_sink_are_logged_once(fed, said):
     feeding.close(failed=False)
     assert sink.got == [(1, "loss"), (2, "loss")]
     assert said() == [
-        "INFO: Noting takes no hparams: left out there.",
-        "INFO: Noting takes no bytes that are no summary and no text: left out there.",
+        "INFO: Noting does not take these kinds, and leaves them out: hparams.",
+        "INFO: Noting does not take these kinds, and leaves them out: invalid summary, text.",
     ]
 
 
@@ -214,7 +214,7 @@ def test_sink_that_can_never_open_is_an_error_at_once(error, raised):
 
     before, sink = Noting(), Noting(trouble)
     feeding = SinkSet([before, sink], None, strict=False)
-    with pytest.raises(raised, match="no such project|Noting cannot begin with 'a/b.csv': Permission denied"):
+    with pytest.raises(raised, match="no such project|Noting cannot open 'a/b.csv': Permission denied"):
         feeding.begin(0, {}, is_new=True)
     feeding.close(failed=True)
     put(feeding.writer_without_files(""), 1)
@@ -242,7 +242,7 @@ def test_server_unreachable_at_the_start_is_retried(fed, said):
         feeding.close(failed=False)
     first, last = said()
     assert first.startswith("WARNING: Noting has failed with ConnectionRefusedError: [Errno 111] Connection refused.")
-    assert last == "INFO: Noting goes on. Summaries lost: 0, in 10 s."
+    assert last == "INFO: Noting can write again. Summaries lost: 0, in 10 s."
 
 
 def test_sink_is_reopened_at_the_restored_step_after_a_recovery(fed):

@@ -52,14 +52,14 @@ def test_events_are_lost_while_the_disk_is_full_and_written_afterwards(
     assert f"could not write {small_disk.path}/run/events" in message
     assert "No space left on device" in message
     lost_at_first = 10 - (len(steps(small_disk.path / "run")) - 1)
-    assert f"lost so far: {lost_at_first}," in message
-    assert "goes on" in message
+    assert f"lost so far: {lost_at_first}." in message
+    assert "The program continues." in message
 
     small_disk.free()
     add(writer, 13)
     (_, (level, message)) = logged(caplog)
     assert level == "INFO"
-    assert f"goes on in {small_disk.path}/run/events" in message
+    assert f"continues in {small_disk.path}/run/events" in message
     assert f"lost: {lost_at_first + 1}," in message
     writer.close()
     written = steps(small_disk.path / "run")
@@ -79,7 +79,7 @@ def test_events_that_were_written_but_cannot_be_synced_are_counted_as_lost(
     small_disk.fill()
     monkeypatch.setattr(os, "fsync", refused)
     add(writer, 2)
-    assert "lost so far: 2," in logged(caplog)[0][1]
+    assert "lost so far: 2." in logged(caplog)[0][1]
 
 
 def test_writer_thread_retries_after_an_outage_but_not_at_every_event(

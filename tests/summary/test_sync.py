@@ -121,7 +121,7 @@ def test_failed_sync_is_an_outage_of_other_writers(
     assert steps(tmp_path) == [1, 2]
     (warning, info) = caplog.records
     assert (warning.levelname, info.levelname) == ("WARNING", "INFO")
-    assert "lost so far: 1," in warning.getMessage()
+    assert "lost so far: 1." in warning.getMessage()
 
 
 def test_only_sync_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
