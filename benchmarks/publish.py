@@ -29,8 +29,8 @@ def range_of_machines(found: dict) -> str:
         return f"{least:.0f} to {most:.0f}"
 
     text = (
-        f"To a step of {micros(_BARE)} µs, on two machines, all hooks with the NaN check add {micros(_HOOKS)} µs, the same "
-        f"by hand {micros(_BY_HAND)} µs"
+        f"To a step of {micros(_BARE)} µs, on two machines, all hooks with the NaN check add {micros(_HOOKS)} µs, "
+        f"the same by hand {micros(_BY_HAND)} µs"
     )
     if _TENSORFLOW in rows:
         text += f", TensorFlow's hooks {micros(_TENSORFLOW)} µs"
