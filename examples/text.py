@@ -1,6 +1,6 @@
-"""A small language model, on text that every Python has: `train.Loop`, Grain, the best checkpoint, samples.
+"""Trains a small language model on text that comes with Python: `train.Loop`, Grain, the best checkpoint, samples.
 
-It takes less than three minutes on two CPU cores, and goes on if it was killed and is started again.
+It takes less than three minutes on two CPU cores. Killed and started again, it resumes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from flax import nnx
 import hookline as hl
 
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 64, 32, 128, 4, 3
-BETTER_BY = 0.4  # bits a character
+BETTER_BY = 0.4  # bits per character
 
 TEXT = "\n".join(text for _, text in sorted(pydoc_data.topics.topics.items()))
 CHARACTERS, CODES = np.unique(list(TEXT), return_inverse=True)
@@ -52,7 +52,7 @@ class Transformer(nnx.Module):
 
 
 def loss_fn(model, codes):
-    """Returns the mean cross-entropy of the next character, in bits."""
+    """Returns the cross-entropy of the next character, in bits per character."""
     return optax.softmax_cross_entropy_with_integer_labels(model(codes[:, :-1]), codes[:, 1:]).mean() / np.log(2)
 
 
@@ -63,7 +63,7 @@ def train_step(model, optimizer, codes):
 
 
 def sample(model, length=300):
-    """Returns the codes of a text that the model generates."""
+    """Returns the codes of a text sampled from the model."""
 
     def next_code(seen, key):
         code = jax.random.categorical(key, model(seen[None])[0, -1])
@@ -77,14 +77,14 @@ def words(codes):
 
 
 def bigram_bits():
-    """Returns the cross-entropy of a bigram model on the held-out text, in bits a character."""
+    """Returns the cross-entropy of a bigram model on the held-out text, in bits per character."""
     counts = np.ones((len(CHARACTERS), len(CHARACTERS)))
     np.add.at(counts, (TRAIN[:-1], TRAIN[1:]), 1)
     return -np.log2(counts / counts.sum(axis=1, keepdims=True))[TEST[:-1], TEST[1:]].mean()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Trains a small language model, and resumes an earlier run.")
+    parser = argparse.ArgumentParser(description="Trains a small language model, and resumes where it stopped.")
     parser.add_argument("--steps", type=int, default=500, help="train up to this global step")
     parser.add_argument("--logdir", default="runs/text", help="where checkpoints and summaries go")
     args = parser.parse_args()

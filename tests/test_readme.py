@@ -110,7 +110,7 @@ def test_example_runs_as_two_spmd_processes_and_resumes(tmp_path, environment):
 
 
 def test_readme_is_short_and_has_its_three_lines():
-    added = EXAMPLE.partition("# Three lines of hookline:\n")[2].partition("\n\n")[0]
+    added = EXAMPLE.partition("# The training is three lines of hookline:\n")[2].partition("\n\n")[0]
     assert len(added.splitlines()) == 3
     assert len(README.splitlines()) <= 95
     assert all(f"make {target}" in README for target in ("demo", "test", "lint"))
