@@ -46,7 +46,7 @@ def test_processes_that_are_told_of_each_other_run_in_step():
     assert (chief.found["at"], other.found["at"]) == ([0, 2], [1, 2])
     (address,) = chief.found["listening"]
     assert address.endswith("0100007F"), "127.0.0.1 alone."
-    heartbeat = "that run in step. A process that gives no sign of life for 10 s counts as lost."
+    heartbeat = "in this SPMD job. A process that sends no heartbeat for 10 s counts as lost."
     assert chief.found["log"] == [f"This is process 0 of 2 {heartbeat}"], "The second call says so and does nothing."
     assert other.found["log"] == [f"This is process 1 of 2 {heartbeat}"]
 
@@ -126,7 +126,7 @@ def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():
     kind, text = refused.found["untrusted"]
     assert kind == "UnauthenticatedError"
     assert "requires a token (require_token), and there is none: give all processes the same secret file" in text
-    assert refused.found["absent"][1].startswith("There is no token for the processes in step: /absent is not a file.")
+    assert refused.found["absent"][1].startswith("There is no token for this SPMD job: /absent is not a file.")
     kind, text = refused.found["half"]
     assert kind == "ValueError"
     assert "HOOKLINE_NUM_PROCESSES and HOOKLINE_PROCESS_ID" in text

@@ -1,4 +1,4 @@
-"""RollCall: the status of processes in step, also of those whose main thread hangs."""
+"""Liveness checks: the status of SPMD processes, also of one whose main thread hangs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _CALL, _NEWS, _END = "call ", "news ", "end "
 
 
 class LivenessMonitor:
-    """Asks all processes for their status, and tells all of them the verdict.
+    """Collects the status of all processes, and sends the diagnosed problem to all of them.
 
-    A thread in each answers, because the main thread may hang in a collective that another process does not join.
-    Rounds follow each other as in `agreement`; nothing else depends on them.
+    A thread in each process answers, because the main thread may hang in a collective that another process does not
+    join. Checks are numbered rounds, as in `agreement`; nothing else depends on them.
 
     Args:
         group: The processes.
-        on_end: Called, in its thread, when the roll calls have ended, with the process that has left, if any.
+        on_end: Called, in the thread, when the liveness checks have ended, with the process that has left, if any.
 
     Attributes:
         answer: Returns the answer of this process to a question, as JSON.
         diagnose: Called in process 0 with all answers; returns the problem, or None.
         problem: The problem that process 0 has found; None as long as there is none.
-        on_broadcast: Called with the news of another process.
-        exited_process: The process that has ended its script, and with it the roll calls.
-        error: The error if somebody other than the processes has written on the board, which ends them, too.
+        on_broadcast: Called with a broadcast message.
+        exited_process: The process that has ended its script, and with it the liveness checks.
+        error: The error if an unauthenticated writer has written to the key-value store, which also ends the checks.
     """
 
     def __init__(self, group: ProcessGroup, on_end: Callable[[int | None], None] = lambda gone: None) -> None:
@@ -46,43 +46,43 @@ class LivenessMonitor:
         self.exited_process: int | None = None
         self.error: UnauthenticatedError | None = None
         self.problem: str | None = None
-        self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="hookline-liveness", daemon=True)
         self._thread.start()
         _open.add(self)
 
     def request_status(self, question: str) -> None:
-        """Asks all processes; the verdict comes later. If one has called already, its question is answered."""
+        """Starts a check of all processes, without waiting. If another process has started one, its question counts."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
 
     def broadcast(self, news: Any) -> None:
-        """Sends news to all processes, as JSON: their threads call `heard`, whatever their main threads are doing."""
+        """Sends a JSON message to all processes; their threads call `on_broadcast`, even if the main thread hangs."""
         until, text = clock.monotonic() + _LEAVE_SECS, f"{_NEWS}{json.dumps(news)}"
-        while not self._set(f"{self._number}/call", text):  # A roll call or other news came first.
+        while not self._set(f"{self._number}/call", text):  # A check or another message came first.
             self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
             if not self._thread.is_alive() or clock.monotonic() >= until:
                 return
 
     def unresponsive(self, within_secs: float) -> list[int]:
-        """Returns the processes that do not answer within this time."""
+        """Returns the processes that do not answer within `within_secs`."""
         number, until = self._number, clock.monotonic() + within_secs
         try:
             self._set(f"{number}/call", _CALL)
             places = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
             found = [self._group.store.get(place, max(0.0, until - clock.monotonic())) for place in places]
-        except Exception:  # The board is in process 0.
+        except Exception:  # The key-value store is in process 0.
             return [0]
         return [process for process, answer in enumerate(found) if answer is None]
 
     def wait_until_acknowledged(self) -> None:
-        """Waits briefly until all have heard the verdict: a process that ends now may end the others, too."""
+        """Waits briefly until all have received the problem: a process that ends now may end the others, too."""
         for process in range(self._group.count):
             self._group.store.get(_key(f"heard/{process}"), _HEARD_SECS)
 
     def close(self) -> None:
-        """Ends the roll calls of all processes, unless one of them no longer answers."""
+        """Ends the liveness checks in all processes; gives up after a while if one no longer answers."""
         _open.discard(self)
         for _ in range(_MAX_ATTEMPTS):
-            with contextlib.suppress(Exception):  # A lost process need not be told.
+            with contextlib.suppress(Exception):  # A lost process need not be notified.
                 self._set(f"{self._number}/call", f"{_END}{self._group.index}")
             self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
             if not self._thread.is_alive():
@@ -93,7 +93,7 @@ class LivenessMonitor:
             self._listen()
         except UnauthenticatedError as error:
             self.error = error
-        except Exception:  # The board and the other processes are gone: all its users report that.
+        except Exception:  # The key-value store and the other processes are gone: every user of the store reports that.
             return
         self.on_end(self.exited_process)
 
