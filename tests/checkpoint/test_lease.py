@@ -219,7 +219,7 @@ def test_an_owner_that_was_taken_over_is_told_so_when_the_other_has_ended_too(pr
     first.popen.send_signal(signal.SIGCONT)
     answer = first.save(6)
     assert "were removed or replaced, and checkpoints are there. Another process may have saved them" in answer
-    assert re.search(r"; this process gave no sign of life for \d+ s\. Was it stopped\? If no other ", answer)
+    assert re.search(r"; this process sent no heartbeat for \d+ s\. Was it stopped\? If no other ", answer)
     assert train.latest_checkpoint(str(tmp_path)).endswith("-5")
 
 

@@ -5,17 +5,17 @@ have it. An owner file beside it names the owner. If locks do not work (hosts th
 does not lock across them), the owner's heartbeat decides. An owner without a heartbeat, by the clock of the waiting
 process, loses the lease, and notices this before it writes anything again.
 
-A user may remove the directory, or only the two files, or put a copy in its place. The owner notices this before it
-writes again. It takes the lease again only if there is nothing that another process could have saved.
+A user may remove the directory, or only the two files, or replace the directory with a copy. The owner notices this
+before it writes again. It takes the lease again only if there is nothing that another process could have saved.
 
-Example: process 1 has saved in D and trains on, somebody removes D or the files, and 1 comes to its next save.
-    D is gone                           1 makes it anew and goes on: `rm -rf D` costs no step that it makes
-    D has no checkpoint, and no owner   1 goes on
-    2 has the lock, 2 is the owner      1 ends: "taken over by process 2"
-    2 has the lock, no owner yet        1 looks for a second, since who only waits for a lease locks for a moment, too
-    2 is the owner, and was killed      1 ends: "taken over by process 2, which has ended"
-    D has checkpoints, and no owner     1 ends: 2 may have saved them and closed, or they are those of a copy
-    D has checkpoints, and no lock      1 ends likewise, also where the owner file is 1's: a copy has that, too
+Example: process 1 has saved in D and still trains. Somebody removes D or the two files. Then 1 starts its next save.
+    D is gone                           1 creates it again and saves: after `rm -rf D` no later save is lost
+    D has no checkpoint, and no owner   1 saves
+    2 has the lock, 2 is the owner      1 fails: "taken over by process 2"
+    2 has the lock, no owner yet        1 retries for a second: a process that waits for a lease also locks for a moment
+    2 is the owner, and was killed      1 fails: "taken over by process 2, which has ended"
+    D has checkpoints, and no owner     1 fails: 2 may have saved them and closed, or D is a copy
+    D has checkpoints, and no lock      1 fails likewise, even if the owner file is 1's: a copy has that, too
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEFAULT_WAIT_SECS = 120.0
 _HEARTBEAT_SECS = 10.0
 _MAX_MISSED_HEARTBEATS = 3
 _POLL_SECS = 0.2
-# A process that waits for a lease has the lock for a moment at each attempt.
+# A process that waits for a lease holds the lock for a moment at each attempt.
 _MAX_RETRIES, _RETRY_LOCK_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
@@ -58,14 +58,14 @@ _logger = log.get_logger(__name__)
 
 
 class Lease:
-    """The right of this process to save in a directory; `hold` grants it. All savers of a process share it."""
+    """The right of this process to save in a directory, taken by `acquire_lease`. All savers of a process share it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
         self._change_lock = threading.RLock()  # Taken before the other one.
         self._acquire_lock = threading.RLock()
-        # What this process wrote to the owner file, and its text; None unless it has the lease.
+        # This process's entry in the owner file, None without the lease; and the text of the file.
         self._owner: Owner | None = None
         self._text = ""
         self._descriptor: int | None = None
@@ -135,12 +135,12 @@ class Lease:
     def heartbeat(self) -> None:
         """Writes a heartbeat, unless another process has taken over."""
         if not self._acquire_lock.acquire(blocking=False):
-            return  # The thread inside checks too.
+            return  # The thread that has the lock checks the lease, too.
         try:
             if self._owner is not None and self._loss is None and self._renew():
                 self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
-        except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will raise.
+        except (OSError, OpError) as error:  # If this cannot be written, neither can a save, which raises the error.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
             self._acquire_lock.release()
@@ -158,7 +158,7 @@ class Lease:
             self._owner = None
 
     def disown(self) -> None:
-        """Leaves the lease to the process that this one was forked from."""
+        """Leaves the lease to the parent process, after a fork."""
         self._acquire_lock, self._change_lock = threading.RLock(), threading.RLock()
         self._close()
         self._loss = f"The parent of this process saves its checkpoints in '{self._directory}'."
@@ -168,12 +168,13 @@ class Lease:
             raise FailedPreconditionError.from_message(self._loss)
 
     def _try_acquire(self, whose: Callable[[Owner | None, bool], str]) -> str:
-        """Takes the lease, if no other process has it; otherwise returns the owner, in words.
+        """Takes the lease and returns ""; or returns the current owner, in words.
 
-        If the lock is free, `whose` decides from the owner on file, and whether locks work; it returns the owner or "".
+        If the lock is free, `whose` decides: it gets the owner on file, and whether locks work, and returns the owner
+        in words, or "" if this process may take the lease.
         """
         durable.make_directories(self._directory)
-        try:  # What is behind a link would be another directory's lock, or be made there.
+        try:  # The target of a link might be another directory's lock, or be created there.
             descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follow_symlinks=False)
         except UnreadableFileError as error:
             raise FailedPreconditionError.from_message(
@@ -193,7 +194,7 @@ class Lease:
                         os.remove(left)
             text = owner.write(self._owner_path, mine)
             if not locked:
-                clock.sleep(_POLL_SECS)  # If two processes take over at the same moment, the last one has it.
+                clock.sleep(_POLL_SECS)  # If two processes take over at the same moment, the last writer has it.
                 found = owner.read(self._owner_path)
                 if found is None or found.token != mine.token:
                     return str(found or _SOMEBODY)
@@ -208,14 +209,14 @@ class Lease:
         return "" if found is None or self._is_gone(found, locked) else str(found)
 
     def _reacquire(self) -> str:
-        """Takes the lease again where nothing can have been saved since it was lost; otherwise returns who has it."""
-        self._close()  # Closing it later would give up the new lock, if it is the same file.
+        """Takes the lease again if nothing can have been saved since it was lost; or returns the owner, in words."""
+        self._close()  # Closing the same file later would release the new lock.
         whose, looks = self._try_acquire(self._previous_holder), 0
         while whose == _SOMEBODY and looks < _MAX_RETRIES:
             clock.sleep(_RETRY_LOCK_SECS)
             whose, looks = self._try_acquire(self._previous_holder), looks + 1
         if not whose:
-            durable.sync_directory(os.path.dirname(self._directory))  # Who writes a file there may have made it.
+            durable.sync_directory(os.path.dirname(self._directory))  # A writer of other files may have created it.
             _logger.warning(
                 "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
                 "again.",
@@ -231,7 +232,7 @@ class Lease:
     def _loss_message(self, whose: str) -> str:
         silent_secs = clock.monotonic() - self._last_heartbeat
         is_silent = silent_secs > _MAX_MISSED_HEARTBEATS * _HEARTBEAT_SECS
-        silent = f"this process gave no sign of life for {silent_secs:.0f} s"
+        silent = f"this process sent no heartbeat for {silent_secs:.0f} s"
         advice = " Was it stopped?" if is_silent else ""
         if whose == _UNKNOWN:
             return (
@@ -252,7 +253,7 @@ class Lease:
         if self._descriptor is None:
             return False
         if self._locked:
-            # If anything in this process has read the lock file, the lock is gone, and somebody may try it right now.
+            # If this process has read the lock file, the lock is gone, and another process may hold it for a moment.
             has_it, looks = try_lock(self._descriptor), 0
             while has_it is None and looks < _MAX_RETRIES:
                 clock.sleep(_RETRY_LOCK_SECS)
@@ -271,7 +272,7 @@ class Lease:
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
         # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
-        # the lock decides only if the owner's process number is of no use here.
+        # the lock decides only if the owner's process id has no meaning here.
         ended = found.has_ended if found.has_comparable_pid else found.shares_locks and locked
         return ended or self._is_silent(found)
 
@@ -311,11 +312,11 @@ def try_lock(descriptor: int) -> bool | None:
 _leases: dict[str, Lease] = {}
 _guard = threading.RLock()
 _Inbox = queue.SimpleQueue[Callable[[], None] | None]
-_inbox = _Inbox()  # What the thread is to call; None ends it.
+_inbox = _Inbox()  # Functions for the thread to call; None ends it.
 
 
 class LeaseHandle:
-    """A holder's share in a lease, which keeps it whatever other holders do; called, it is given back, once.
+    """One holder's handle on a lease, which stays until all handles are released. Calling a handle releases it, once.
 
     Args:
         lease: The lease.
@@ -327,7 +328,7 @@ class LeaseHandle:
             lease.holder_count += 1
 
     def __call__(self) -> None:
-        """Gives the share back; with the last one, the lease."""
+        """Releases the handle; the last one releases the lease."""
         with _guard:
             if self._is_held:
                 self._is_held = False
@@ -337,15 +338,15 @@ class LeaseHandle:
 
 
 def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> LeaseHandle:
-    """Takes the lease of a directory, or a share in it if this process already has it.
+    """Takes the lease of a directory, unless this process already has it, and returns a handle on it.
 
     Args:
-        directory: The directory; made if it is missing.
+        directory: The directory; created if it is missing.
         wait_secs: The longest wait for another writer to end.
         path: The file to be written there, for messages.
 
     Returns:
-        The share of the caller, which gives it back with a call.
+        The caller's handle, to be called to release it.
 
     Raises:
         OpError: As in `Lease.acquire`.
@@ -361,7 +362,7 @@ def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: st
         share = LeaseHandle(lease)
     try:
         lease.acquire(wait_secs)
-    except BaseException as error:  # The lease must be given back.
+    except BaseException as error:  # The lease must be released.
         share()
         if isinstance(error, OSError):
             raise failures.write_error(error, path or directory) from error
@@ -370,7 +371,7 @@ def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: st
 
 
 def release_when_collected(holder: object, give_back: Callable[[], None]) -> None:
-    """Has a thread give a lease back soon after its holder is garbage, such as the hook of a session never closed."""
+    """Releases a lease in a thread soon after its holder was collected, such as the hook of a session never closed."""
     weakref.finalize(holder, lambda: _inbox.put(give_back)).atexit = False
 
 
@@ -400,7 +401,7 @@ def _heartbeat_loop(inbox: _Inbox) -> None:
             try:
                 call()
             except Exception:
-                _logger.exception("A lease could not be renewed or given back")
+                _logger.exception("A lease could not be renewed or released.")
 
 
 @atexit.register
@@ -421,7 +422,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def _same_file(descriptor: int, path: str) -> bool:
-    """Returns whether an open file is the one at a path; raises the system's error if that cannot be decided."""
+    """Returns whether an open file is the one at a path; raises an `OSError` if that cannot be decided."""
     try:
         there = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
