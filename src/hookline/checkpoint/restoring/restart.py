@@ -1,4 +1,7 @@
-"""The start of a training in a directory: the expected, the existing and the readable checkpoints."""
+"""The start of a training in a directory: the expected, the existing and the readable checkpoints.
+
+The state file names the expected checkpoint, and the directory has the existing ones, some perhaps broken.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class Restart:
 
     Attributes:
         candidates: The complete checkpoints, and the remains of others; the first is the one to continue from.
-        anomaly: The difference from the state that the last training left, or why it is not certain which checkpoint
-            is the newest, in words; empty if there is nothing to say.
+        anomaly: The difference from the state that the last training left, or the reason why another checkpoint may be
+            the newest, as a clause; empty if there is neither.
     """
 
     candidates: tuple[str, ...]
@@ -46,9 +49,9 @@ def find(directory: str) -> Restart:
     others = [
         path for name in layout.checkpoint_names(directory) if (path := os.path.join(directory, name)) not in known
     ]
-    if known:  # Others may save beside it under other names.
+    if known:  # Other savers may save in the same directory under other names.
         others = [path for path in others if base_path(path) == base_path(known[0])]
-    # A checkpoint without a readable date may be the newest, if its number says so.
+    # A checkpoint without a readable manifest may be the newest, if its step is not below the newest's.
     reached = _step(known[0]) if known else -1
     others.sort(key=_step, reverse=True)
     first = [path for path in others if _step(path) >= reached and not _has_manifest(path)]
