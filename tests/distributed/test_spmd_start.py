@@ -113,7 +113,7 @@ def test_the_scripts_own_call_leaves_sigterm_to_sessions_before_and_after_it():
     both = together("own")
     assert [each.status for each in both] == [143, 143], both[0].errors + both[1].errors
     assert [each.found["heard"] for each in both] == [15, 15]
-    assert "which are 100 unless it has given others" in both[1].found["log"][0]
+    assert "after heartbeat_timeout_seconds, by default 100." in both[1].found["log"][0]
 
 
 def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():

@@ -158,7 +158,8 @@ def test_an_array_of_objects_in_an_npz_is_no_broken_file(tmp_path):
 def test_of_several_trees_one_is_to_be_named(tmp_path):
     v1.save_checkpointables(tmp_path / "gan", {"generator": {"w": X}, "critic": {"w": X + 1}})
     with pytest.raises(
-        hl.errors.InvalidArgumentError, match="is an Orbax checkpoint, and has several trees, critic, generator. Give the path of"
+        hl.errors.InvalidArgumentError,
+        match="an Orbax checkpoint, and has several trees, critic, generator. Give the path",
     ):
         train({"w": X}, tmp_path / "gan")
     assert same(train({"w": jnp.zeros((8, 4))}, tmp_path / "gan" / "critic"), {"w": X + 1})
