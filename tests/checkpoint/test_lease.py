@@ -219,7 +219,7 @@ def test_an_owner_that_was_taken_over_is_told_so_when_the_other_has_ended_too(pr
     first.popen.send_signal(signal.SIGCONT)
     answer = first.save(6)
     assert "were removed or replaced, and checkpoints are there. Another process may have saved them" in answer
-    assert re.search(r"; this process sent no heartbeat for \d+ s\. Was it stopped\? If no other ", answer)
+    assert re.search(r"; this process sent no heartbeat for \d+ s\. Was it suspended\? If no other ", answer)
     assert train.latest_checkpoint(str(tmp_path)).endswith("-5")
 
 
@@ -390,7 +390,7 @@ def test_who_waits_for_a_lease_does_not_take_it_from_an_owner_that_lost_its_lock
 def taken_over(directory, who):
     return (
         rf"^'{directory}' was taken over by {who}, because the files of this process's lease there .* were removed or "
-        r"replaced, or its host slept: this process saves nothing more there\.$"
+        r"replaced, or its host was suspended: this process saves nothing more there\.$"
     )
 
 

@@ -23,7 +23,7 @@ from hookline.graph.conditions import is_run_counter
 from hookline.session import Session
 
 _logger = log.get_logger(__name__)
-_numbers = itertools.count()
+_numbers = itertools.count()  # Each saver has a number, which names its exchanges between SPMD processes.
 
 # Arguments of `tf.train.Saver` that have no effect here.
 _UNUSED_BY_SAVER = frozenset({
@@ -37,10 +37,10 @@ _logged_unused: set[str] = set()
 
 
 class HasRawSession(Protocol):
-    """A session around another one, such as a monitored session."""
+    """A wrapper of a session, such as a monitored session."""
 
     def raw_session(self) -> Session:
-        """Returns the raw session."""
+        """Returns the underlying session, without hooks and recovery."""
         ...
 
 
@@ -56,7 +56,7 @@ class Saver:
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: The number of newest checkpoints to keep; None or 0 keeps all.
         keep_checkpoint_every_n_hours: In each period of this many hours, one checkpoint that would be removed is kept
-            for good, even across restarts. None keeps none, and so in practice does the default.
+            for good, even across restarts. None disables this, and so does the default in practice.
         name: A name for messages.
         reshape: Whether to restore a variable from a value of another shape that has as many elements.
         allow_empty: Whether to write a checkpoint without variables if there is nothing to save, instead of raising.
@@ -64,9 +64,9 @@ class Saver:
         verify: Whether `restore` compares the values with the checksums that were taken when they were saved.
         retry: The policy for a save that fails for a temporary reason; None means the defaults of `RetryPolicy`.
         lock_timeout_secs: The longest wait of a save while another process saves its checkpoints in the directory.
-        **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
-            `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted without effect, and logged
-            once.
+        **without_effect: Other arguments of `tf.train.Saver` (`sharded`, `restore_sequentially`, `saver_def`,
+            `builder`, `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted without effect,
+            and logged once.
 
     Attributes:
         rollbacks: The number of rollbacks made by `roll_back`.
@@ -168,7 +168,7 @@ class Saver:
         Args:
             checkpoint_paths: Their paths, oldest first. Missing ones are ignored. Broken ones are ignored with a
                 warning and stay where they are.
-            last_good: The newest of them that is known to be good.
+            last_good: As in their `CheckpointState`.
             last_preserved_timestamp: As in their `CheckpointState`.
             best: The best of them.
         """
@@ -194,8 +194,8 @@ class Saver:
             save_path: A directory and the beginning of a name, such as "runs/a/model.ckpt".
             global_step: The number of completed steps, which is appended to the name: a number, or a tensor to read.
             latest_filename: The name of the state file in that directory, if not "checkpoint".
-            **without_effect: Other documented arguments (`meta_graph_suffix`, `write_meta_graph`, `write_state`,
-                `strip_default_attrs`, `save_debug_info`) are accepted without effect, and logged once.
+            **without_effect: Other arguments of `tf.train.Saver.save` (`meta_graph_suffix`, `write_meta_graph`,
+                `write_state`, `strip_default_attrs`, `save_debug_info`) are accepted without effect, and logged once.
 
         Returns:
             The path of the checkpoint: "runs/a/model.ckpt-100".
@@ -285,7 +285,7 @@ class Saver:
         contents.load(sess, path, self._variables_of(sess), reshapes=self._reshape, verifies=self._verify)
 
     def mark_good(self, step: int) -> None:
-        """Records that a value computed from the weights of this global step was good.
+        """Records that a value computed from the weights of this global step was good, such as a finite loss.
 
         So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one is good.
         """
@@ -332,8 +332,8 @@ class Saver:
         """Sets variables to their values in the last good checkpoint, or in the newest if none is known to be good.
 
         Counters keep their values: the global step, the counters of random keys, the positions of iterators. So the
-        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints. Other
-        checkpoints that are not known to be good by now never will be.
+        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints. Later
+        checkpoints that are not known to be good by now never count as good.
 
         Returns:
             The checkpoint.
@@ -403,4 +403,4 @@ def _log_unused(who: str, given: Mapping[str, Any], known: frozenset[str]) -> No
         raise TypeError(f"{who} has no argument {unknown[0]!r}.")
     if new := sorted(given.keys() - _logged_unused):
         _logged_unused.update(new)
-        _logger.info("%s: %s: accepted, without effect.", who, ", ".join(new))
+        _logger.info("%s accepts these arguments without effect: %s.", who, ", ".join(new))

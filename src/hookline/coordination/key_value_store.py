@@ -1,4 +1,4 @@
-"""The key-value store of SPMD processes; signatures, which reject unauthenticated writers; and the token they need."""
+"""The key-value store of SPMD processes, signatures (HMAC) of its entries, and the token of the job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeyValueStore(Protocol):
     """Keys with texts, shared by all processes."""
 
     def set(self, key: str, value: str) -> bool:
-        """Sets a key; returns False if it was set before."""
+        """Sets a key that is not set; returns False, without a change, if it is set already."""
         ...
 
     def get(self, key: str, timeout_secs: float) -> str | None:
@@ -92,7 +92,7 @@ class Signer:
         return text if is_ours else None
 
     def for_attempt(self, attempt: str) -> Signer:
-        """Returns a signer for one start of a job, which rejects texts signed in another start."""
+        """Derives a signer for one start of a job, which rejects texts signed in another start."""
         return Signer(hmac.digest(self._secret, attempt.encode(), "sha256"))
 
     def _mac(self, place: str, text: str) -> str:
@@ -146,7 +146,7 @@ class SignedKeyValueStore:
         if found is not None and (found := self._signer.verify(key, found)) is None:
             raise UnauthenticatedError.from_message(
                 f"The entry {key!r} in the key-value store of this job has no valid signature: somebody other than its "
-                "processes has written it. It had no effect, and the job ends. See 'Safety' in docs/in-step.md.",
+                "processes has written it. The entry is ignored, and the job ends. See 'Safety' in docs/in-step.md.",
             )
         return found
 
@@ -161,7 +161,7 @@ def handshake(
     """Performs the handshake with the other processes.
 
     Each process contributes a random number, so signatures of this attempt are new: entries copied from an earlier
-    attempt are rejected, and a process left over from one cannot take part.
+    attempt are rejected, and a leftover process of one cannot take part.
 
     Args:
         ask: `ProcessGroup.all_reduce`, with a store without signatures.
@@ -198,7 +198,7 @@ def handshake(
         if not refused and numbers[index] != mine:
             refused = f"somebody else has answered process {index}"
     except (ValueError, TypeError, LookupError):  # No process writes such an entry.
-        refused, numbers = "somebody who is not one of them has written to their key-value store", []
+        refused, numbers = "an entry of their handshake is malformed, so somebody else has written it", []
     if refused:
         raise UnauthenticatedError.from_message(
             f"The processes of this job do not trust each other: {refused}. All need the same token "

@@ -23,19 +23,19 @@ class LivenessMonitor:
     """Collects the status of all processes, and sends the diagnosed problem to all of them.
 
     A thread in each process answers, because the main thread may hang in a collective that another process does not
-    join. Checks are numbered rounds, as in `agreement`; nothing else depends on them.
+    join. Checks run in numbered rounds, like those of `agreement` but independent of them.
 
     Args:
         group: The processes.
-        on_end: Called, in the thread, when the liveness checks have ended, with the process that has left, if any.
+        on_end: Callback, called in the thread when the checks have ended, with the process that has left, if any.
 
     Attributes:
-        answer: Returns the answer of this process to a question, as JSON.
-        diagnose: Called in process 0 with all answers; returns the problem, or None.
+        answer: Callback that gets a question and returns this process's answer, as JSON.
+        diagnose: Callback that gets all answers, in process 0, and returns the problem, or None.
         problem: The problem that process 0 has found; None as long as there is none.
-        on_broadcast: Called with a broadcast message.
-        exited_process: The process that has ended its script, and with it the liveness checks.
-        error: The error if an unauthenticated writer has written to the key-value store, which also ends the checks.
+        on_broadcast: Callback that gets a broadcast message.
+        exited_process: The process that has ended its script, which ends the checks.
+        error: The error after an unauthenticated entry was found in the key-value store, which ends the checks.
     """
 
     def __init__(self, group: ProcessGroup, on_end: Callable[[int | None], None] = lambda gone: None) -> None:
@@ -51,7 +51,7 @@ class LivenessMonitor:
         _open.add(self)
 
     def request_status(self, question: str) -> None:
-        """Starts a check of all processes, without waiting. If another process has started one, its question counts."""
+        """Starts a check of all processes, without waiting. If another process was first, its question is asked."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
 
     def broadcast(self, news: Any) -> None:
@@ -69,7 +69,7 @@ class LivenessMonitor:
             self._set(f"{number}/call", _CALL)
             places = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
             found = [self._group.store.get(place, max(0.0, until - clock.monotonic())) for place in places]
-        except Exception:  # The key-value store is in process 0.
+        except Exception:  # The key-value store, which is in process 0, cannot be reached.
             return [0]
         return [process for process, answer in enumerate(found) if answer is None]
 
@@ -93,7 +93,7 @@ class LivenessMonitor:
             self._listen()
         except UnauthenticatedError as error:
             self.error = error
-        except Exception:  # The key-value store and the other processes are gone: every user of the store reports that.
+        except Exception:  # The key-value store is gone, and its other users raise that error.
             return
         self.on_end(self.exited_process)
 

@@ -2,20 +2,22 @@
 
 If the file system has locks, a lock decides. It ends with its process, even a killed one, and a forked process does not
 have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory whose file system
-does not lock across them), the owner's heartbeat decides. An owner without a heartbeat, by the clock of the waiting
-process, loses the lease, and notices this before it writes anything again.
+does not lock across them), the owner's heartbeat decides. If the waiting process sees no new heartbeat for three
+intervals of its own clock, it takes the lease, and the old owner notices this before it writes anything again.
 
 A user may remove the directory, or only the two files, or replace the directory with a copy. The owner notices this
 before it writes again. It takes the lease again only if there is nothing that another process could have saved.
 
-Example: process 1 has saved in D and still trains. Somebody removes D or the two files. Then 1 starts its next save.
-    D is gone                           1 creates it again and saves: after `rm -rf D` no later save is lost
-    D has no checkpoint, and no owner   1 saves
-    2 has the lock, 2 is the owner      1 fails: "taken over by process 2"
-    2 has the lock, no owner yet        1 retries for a second: a process that waits for a lease also locks for a moment
-    2 is the owner, and was killed      1 fails: "taken over by process 2, which has ended"
-    D has checkpoints, and no owner     1 fails: 2 may have saved them and closed, or D is a copy
-    D has checkpoints, and no lock      1 fails likewise, even if the owner file is 1's: a copy has that, too
+Example: process 1 has saved in D and still trains. Somebody removes D, or some of its files. Then 1 starts a save.
+    checkpoints   owner file   lock file          process 1
+    D is gone                                     creates D again, and saves: after `rm -rf D` no later save is lost
+    any           none         held by 1          writes the owner file again, and saves
+    none          none or 1    gone or another    takes the lease again, and saves
+    some          none         gone or another    fails: 2 may have saved them and closed, or D is a copy
+    some          1            gone or another    fails likewise: a copy of D has this owner file, too
+    any           2            held by 2          fails: "taken over by process 2"
+    any           2            free, 2 killed     fails: "taken over by process 2, which has ended"
+    any           none         held by 2          retries for a second: a process that only waits also locks briefly
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Lease:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
-        self._change_lock = threading.RLock()  # Taken before the other one.
+        # Held while this process changes the directory; taken before the other one, which guards the attributes.
+        self._change_lock = threading.RLock()
         self._acquire_lock = threading.RLock()
         # This process's entry in the owner file, None without the lease; and the text of the file.
         self._owner: Owner | None = None
@@ -74,7 +77,7 @@ class Lease:
         self._last_heartbeat = clock.monotonic()
         # Another owner's last heartbeat, and the time at which it was first seen.
         self._seen: tuple[Owner, float] | None = None
-        self.holder_count, self.session = 0, object()  # The last session that was opened to save there.
+        self.holder_count, self.session = 0, object()  # `session` identifies the last session opened to save there.
 
     def acquire(self, wait_secs: float) -> None:
         """Waits until this process has the lease.
@@ -97,7 +100,7 @@ class Lease:
                     )
                 if not is_said:
                     _logger.warning(
-                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for its end.",
+                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for it to end.",
                         self._directory,
                         obstacle,
                         wait_secs,
@@ -174,7 +177,7 @@ class Lease:
         in words, or "" if this process may take the lease.
         """
         durable.make_directories(self._directory)
-        try:  # The target of a link might be another directory's lock, or be created there.
+        try:  # Do not follow a link: its target may be another directory's lock, or be created there.
             descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follow_symlinks=False)
         except UnreadableFileError as error:
             raise FailedPreconditionError.from_message(
@@ -216,7 +219,7 @@ class Lease:
             clock.sleep(_RETRY_LOCK_SECS)
             whose, looks = self._try_acquire(self._previous_holder), looks + 1
         if not whose:
-            durable.sync_directory(os.path.dirname(self._directory))  # A writer of other files may have created it.
+            durable.sync_directory(os.path.dirname(self._directory))  # Another program may have created D again.
             _logger.warning(
                 "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
                 "again.",
@@ -233,7 +236,7 @@ class Lease:
         silent_secs = clock.monotonic() - self._last_heartbeat
         is_silent = silent_secs > _MAX_MISSED_HEARTBEATS * _HEARTBEAT_SECS
         silent = f"this process sent no heartbeat for {silent_secs:.0f} s"
-        advice = " Was it stopped?" if is_silent else ""
+        advice = " Was it suspended?" if is_silent else ""
         if whose == _UNKNOWN:
             return (
                 f"The lease files in '{self._directory}' ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced, and "
@@ -242,7 +245,7 @@ class Lease:
                 "saves there, start this one again: it goes on from the newest checkpoint."
             )
         removed = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
-        why = silent if is_silent else f"{removed}, or its host slept"
+        why = silent if is_silent else f"{removed}, or its host was suspended"
         return (
             f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more "
             f"there.{advice}"
@@ -271,8 +274,8 @@ class Lease:
         return True
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
-        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
-        # the lock decides only if the owner's process id has no meaning here.
+        # An owner that has copied the directory is alive without its lock: closing any descriptor of the lock file
+        # drops the lock. So the lock decides only if the owner's process id has no meaning here.
         ended = found.has_ended if found.has_comparable_pid else found.shares_locks and locked
         return ended or self._is_silent(found)
 
@@ -316,7 +319,7 @@ _inbox = _Inbox()  # Functions for the thread to call; None ends it.
 
 
 class LeaseHandle:
-    """One holder's handle on a lease, which stays until all handles are released. Calling a handle releases it, once.
+    """A counted handle on a lease. A call releases it, once; the last one releases the lease.
 
     Args:
         lease: The lease.
@@ -371,7 +374,7 @@ def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: st
 
 
 def release_when_collected(holder: object, give_back: Callable[[], None]) -> None:
-    """Releases a lease in a thread soon after its holder was collected, such as the hook of a session never closed."""
+    """Releases a lease, in the heartbeat thread, after its holder, such as a session's hook, is garbage-collected."""
     weakref.finalize(holder, lambda: _inbox.put(give_back)).atexit = False
 
 
