@@ -607,7 +607,8 @@ def test_documented_arguments_are_taken_and_those_without_effect_are_said_once(p
             saver.save(sess, path, 1, write_meta_graph=False)
     said = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     assert said == [
-        "Saver accepts these arguments without effect: restore_sequentially, save_relative_paths, sharded, write_version.",
+        "Saver accepts these arguments without effect: "
+        "restore_sequentially, save_relative_paths, sharded, write_version.",
         "Saver.save accepts these arguments without effect: write_meta_graph.",
     ]
     with pytest.raises(TypeError, match="Saver has no argument 'shardet'"):
