@@ -175,36 +175,36 @@ def handshake(
         UnauthenticatedError: The processes have different tokens, or somebody else has written to the store.
         DeadlineExceededError: A process did not arrive in time.
     """
-    ours, mine = None if secret is None else Signer(secret), secrets.token_hex(8)
+    signer, nonce = None if secret is None else Signer(secret), secrets.token_hex(8)
 
-    def closed(place: str, text: str) -> str:
-        return text if ours is None else ours.sign(place, text)
+    def sign(key: str, text: str) -> str:
+        return text if signer is None else signer.sign(key, text)
 
-    def opened(place: str, text: Any) -> str | None:
+    def verify(key: str, text: Any) -> str | None:
         if not isinstance(text, str):
             return None
-        return ours.verify(place, text) if ours is not None else None if is_signed(text) else text
+        return signer.verify(key, text) if signer is not None else None if is_signed(text) else text
 
     def answer(given: list[Any]) -> str:
-        numbers = [opened(f"greeting/{process}", text) for process, text in enumerate(given)]
-        strange = [process for process, number in enumerate(numbers) if number is None]
-        refused = ", ".join(_mismatch_reason(process, given[process], ours, 0) for process in strange)
-        return closed("answer", json.dumps([refused, numbers]))
+        nonces = [verify(f"greeting/{process}", text) for process, text in enumerate(given)]
+        unverified = [process for process, verified in enumerate(nonces) if verified is None]
+        problem = ", ".join(_mismatch_reason(process, given[process], signer, 0) for process in unverified)
+        return sign("answer", json.dumps([problem, nonces]))
 
     try:
-        told = ask("a greeting", closed(f"greeting/{index}", mine), answer)
-        text = opened("answer", told)
-        refused, numbers = (_mismatch_reason(0, told, ours, index), []) if text is None else json.loads(text)
-        if not refused and numbers[index] != mine:
-            refused = f"somebody else has answered process {index}"
+        reply = ask("a greeting", sign(f"greeting/{index}", nonce), answer)
+        text = verify("answer", reply)
+        problem, nonces = (_mismatch_reason(0, reply, signer, index), []) if text is None else json.loads(text)
+        if not problem and nonces[index] != nonce:
+            problem = f"somebody else has answered process {index}"
     except (ValueError, TypeError, LookupError):  # No process writes such an entry.
-        refused, numbers = "an entry of their handshake is malformed, so somebody else has written it", []
-    if refused:
+        problem, nonces = "an entry of their handshake is malformed, so somebody else has written it", []
+    if problem:
         raise UnauthenticatedError.from_message(
-            f"The processes of this job do not trust each other: {refused}. All need the same token "
+            f"The processes of this job do not trust each other: {problem}. All need the same token "
             "(HOOKLINE_TOKEN_PATH, or token_path of hookline.distributed.initialize), or none.",
         )
-    return None if ours is None else ours.for_attempt(json.dumps(numbers))
+    return None if signer is None else signer.for_attempt(json.dumps(nonces))
 
 
 def _mismatch_reason(process: int, text: Any, ours: Signer | None, asking: int) -> str:

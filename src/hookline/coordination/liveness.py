@@ -67,8 +67,8 @@ class LivenessMonitor:
         number, until = self._number, clock.monotonic() + within_secs
         try:
             self._set(f"{number}/call", _CALL)
-            places = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
-            found = [self._group.store.get(place, max(0.0, until - clock.monotonic())) for place in places]
+            keys = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
+            found = [self._group.store.get(key, max(0.0, until - clock.monotonic())) for key in keys]
         except Exception:  # The key-value store, which is in process 0, cannot be reached.
             return [0]
         return [process for process, answer in enumerate(found) if answer is None]
@@ -98,7 +98,7 @@ class LivenessMonitor:
         self.on_end(self.exited_process)
 
     def _listen(self) -> None:
-        index, board = self._group.index, self._group.store
+        index, store = self._group.index, self._group.store
         for self._number in itertools.count():
             number = self._number
             called = self._get(f"{number}/call")
@@ -112,9 +112,9 @@ class LivenessMonitor:
             if self._group.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._group.count)]
                 self._set(f"{number}/verdict", json.dumps(self.diagnose(answers)))
-                board.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
-            if (verdict := json.loads(self._get(f"{number}/verdict"))) is not None:
-                self.problem = verdict
+                store.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
+            if (problem := json.loads(self._get(f"{number}/verdict"))) is not None:
+                self.problem = problem
                 self._set(f"heard/{index}", "")
 
     def _get(self, key: str) -> str:
@@ -136,5 +136,5 @@ _open: weakref.WeakSet[LivenessMonitor] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """Ends the threads before JAX ends the service they listen to."""
-    for roll_call in list(_open):
-        roll_call.close()
+    for monitor in list(_open):
+        monitor.close()

@@ -78,16 +78,16 @@ class ProcessGroup:
         Raises:
             DeadlineExceededError: As in `all_gather`.
         """
-        place = self._next_key(tag)
+        key = self._next_key(tag)
         try:
             if not self.is_chief:
-                self.store.set(f"{place}/{self.index}", json.dumps(value))
-                return json.loads(self._get(f"{place}/answer", tag, 0, timeout_secs))
+                self.store.set(f"{key}/{self.index}", json.dumps(value))
+                return json.loads(self._get(f"{key}/answer", tag, 0, timeout_secs))
             texts = [json.dumps(value)]
-            texts += [self._get(f"{place}/{other}", tag, other, timeout_secs) for other in range(1, self.count)]
+            texts += [self._get(f"{key}/{other}", tag, other, timeout_secs) for other in range(1, self.count)]
             text = json.dumps(reduce([json.loads(text) for text in texts]))
             if self.count > 1:
-                self.store.set(f"{place}/answer", text)
+                self.store.set(f"{key}/answer", text)
             return json.loads(text)
         finally:
             self.on_wait(None)
@@ -102,32 +102,32 @@ class ProcessGroup:
         self._rounds.clear()
 
     def _next_key(self, tag: str) -> str:
-        number, place = self._rounds[tag], f"peers/{self._generation}/{tag}"
+        number, prefix = self._rounds[tag], f"peers/{self._generation}/{tag}"
         self._rounds[tag] += 1
         # All processes have taken part in the previous round, so they have read the one before it.
         if self.is_chief and number >= 2:
-            self.store.delete(f"{place}/{number - 2}/")
-        return f"{place}/{number}"
+            self.store.delete(f"{prefix}/{number - 2}/")
+        return f"{prefix}/{number}"
 
     def _get(self, key: str, tag: str, of: int, timeout_secs: float) -> str:
-        begun = said = looked = clock.monotonic()
+        started = logged = polled = clock.monotonic()
         while True:
-            left = begun + timeout_secs - clock.monotonic()
+            left = started + timeout_secs - clock.monotonic()
             found = self.store.get(key, max(0.0, min(left, _AT_ONCE_SECS)))
             if found is not None:
                 return found
             now = clock.monotonic()
-            if now >= begun + timeout_secs:
+            if now >= started + timeout_secs:
                 raise DeadlineExceededError.from_message(
                     f"Process {self.index} of {self.count} has waited {timeout_secs:g} s for process {of} ({tag}), "
                     f"which has not reached the same point of the script. All processes must run the same script with "
                     f"the same arguments; check the last output of process {of}.",
                 )
-            if now >= said + _LOG_EVERY_SECS:
+            if now >= logged + _LOG_EVERY_SECS:
                 _logger.info("Process %d waits for process %d (%s).", self.index, of, tag)
-                said = now
-            if self.failure_suspected or now >= looked + _POLL_SECS:
-                looked = now
+                logged = now
+            if self.failure_suspected or now >= polled + _POLL_SECS:
+                polled = now
                 try:
                     self.on_wait(tag)
                 except AbortedError:  # The process may have answered before it ended.
@@ -159,11 +159,11 @@ def open_store(secret: bytes | None, index: int, count: int, timeout_secs: float
     """
     global _store
     if _store is None:
-        open_board = service.JaxKeyValueStore()
-        ask = functools.partial(ProcessGroup(open_board, index, count).all_reduce, timeout_secs=timeout_secs)
-        seal = handshake(ask, secret, index)
-        _store = open_board if seal is None else SignedKeyValueStore(open_board, seal)
-        if seal is None and index == 0 and not service.listens_on_loopback():
+        unsigned = service.JaxKeyValueStore()
+        exchange = functools.partial(ProcessGroup(unsigned, index, count).all_reduce, timeout_secs=timeout_secs)
+        signer = handshake(exchange, secret, index)
+        _store = unsigned if signer is None else SignedKeyValueStore(unsigned, signer)
+        if signer is None and index == 0 and not service.listens_on_loopback():
             _logger.warning(
                 "The processes of this job have no token: whoever reaches process 0 at %s can control them. Give all "
                 "of them the same secret file, with %s or token_path of hookline.distributed.initialize.",

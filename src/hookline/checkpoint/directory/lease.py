@@ -90,7 +90,7 @@ class Lease:
             self._check_loss()
             if self._owner is not None:
                 return
-            start, is_said = clock.monotonic(), False
+            start, has_warned = clock.monotonic(), False
             while obstacle := self._try_acquire(self._current_holder):
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
@@ -98,14 +98,14 @@ class Lease:
                         f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
                         f"after {wait_secs:g} s. End it, or use another directory.",
                     )
-                if not is_said:
+                if not has_warned:
                     _logger.warning(
                         "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for it to end.",
                         self._directory,
                         obstacle,
                         wait_secs,
                     )
-                    is_said = True
+                    has_warned = True
                 preemption.sleep(min(_POLL_SECS, wait_secs - waited))
 
     def check(self) -> None:
@@ -214,10 +214,10 @@ class Lease:
     def _reacquire(self) -> str:
         """Takes the lease again if nothing can have been saved since it was lost; or returns the owner, in words."""
         self._close()  # Closing the same file later would release the new lock.
-        whose, looks = self._try_acquire(self._previous_holder), 0
-        while whose == _SOMEBODY and looks < _MAX_RETRIES:
+        whose, retries = self._try_acquire(self._previous_holder), 0
+        while whose == _SOMEBODY and retries < _MAX_RETRIES:
             clock.sleep(_RETRY_LOCK_SECS)
-            whose, looks = self._try_acquire(self._previous_holder), looks + 1
+            whose, retries = self._try_acquire(self._previous_holder), retries + 1
         if not whose:
             durable.sync_directory(os.path.dirname(self._directory))  # Another program may have created D again.
             _logger.warning(
@@ -257,10 +257,10 @@ class Lease:
             return False
         if self._locked:
             # If this process has read the lock file, the lock is gone, and another process may hold it for a moment.
-            has_it, looks = try_lock(self._descriptor), 0
-            while has_it is None and looks < _MAX_RETRIES:
+            has_it, retries = try_lock(self._descriptor), 0
+            while has_it is None and retries < _MAX_RETRIES:
                 clock.sleep(_RETRY_LOCK_SECS)
-                has_it, looks = try_lock(self._descriptor), looks + 1
+                has_it, retries = try_lock(self._descriptor), retries + 1
             if not has_it or not _same_file(self._descriptor, self._lock_path):
                 return False
         try:  # Without locks the owner file alone decides.
@@ -362,15 +362,15 @@ def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: st
             if len(_leases) == 1:
                 _inbox = _Inbox()
                 threading.Thread(target=_heartbeat_loop, args=(_inbox,), name="hookline-leases", daemon=True).start()
-        share = LeaseHandle(lease)
+        handle = LeaseHandle(lease)
     try:
         lease.acquire(wait_secs)
     except BaseException as error:  # The lease must be released.
-        share()
+        handle()
         if isinstance(error, OSError):
             raise failures.write_error(error, path or directory) from error
         raise
-    return share
+    return handle
 
 
 def release_when_collected(holder: object, give_back: Callable[[], None]) -> None:
@@ -395,9 +395,9 @@ def _heartbeat_loop(inbox: _Inbox) -> None:
     while True:
         calls = []
         with contextlib.suppress(queue.Empty):
-            if (give_back := inbox.get(timeout=_HEARTBEAT_SECS)) is None:
+            if (release := inbox.get(timeout=_HEARTBEAT_SECS)) is None:
                 return
-            calls.append(give_back)
+            calls.append(release)
         with _guard:
             calls += [lease.heartbeat for lease in _leases.values()]
         for call in calls:

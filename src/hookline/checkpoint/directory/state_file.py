@@ -224,12 +224,12 @@ def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[Checkpoi
         choice = choose_newest(later)
         doubt = choice.ambiguity
         # Other savers may save in the same directory under other names.
-        line = [each for each in choice.ancestry if base_path(each.path) == base_path(choice.ancestry[-1].path)]
-        newest = line[-1].path
+        ancestry = [each for each in choice.ancestry if base_path(each.path) == base_path(choice.ancestry[-1].path)]
+        newest = ancestry[-1].path
         if choice.others:  # Checkpoints that did not lead to it are ignored, even if the state file lists them.
-            listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in line)]
+            listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in ancestry)]
         known = dict(listed)
-        listed += [(each.path, each.manifest.timestamp) for each in line if each.path not in known]
+        listed += [(each.path, each.manifest.timestamp) for each in ancestry if each.path not in known]
     if not listed:
         return None, ""
     paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)

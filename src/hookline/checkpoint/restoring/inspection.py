@@ -103,19 +103,19 @@ def inspect_directory(directory: str) -> DirectoryContents:
     """
     # Before the rest: if the writer ends meanwhile, no checkpoint is half-written any more.
     writer = current_writer(directory)
-    state, surprise, named = None, "", ()
+    state, anomaly, named = None, "", ()
     try:
         state, found = get_checkpoint_state(directory), restart.find(directory)
-        surprise, named = found.anomaly, found.candidates
+        anomaly, named = found.anomaly, found.candidates
     except FailedPreconditionError as error:
-        surprise = str(error).removesuffix(".")
+        anomaly = str(error).removesuffix(".")
     except PermissionDeniedError as error:  # Perhaps for one checkpoint only: show the others.
-        surprise = str(error).removesuffix(".")
+        anomaly = str(error).removesuffix(".")
     unfinished = {left.path: _UNFINISHED[left.kind] for left in layout.leftovers(directory)}
     whole = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
     there = [os.path.join(directory, entry) for entry in layout.subdirectories(directory)]
-    flawed = [path for path in there if path not in unfinished and _looks_like_checkpoint(path) and _defect(path)]
-    complete = {*whole, *named, *flawed}
+    defective = [path for path in there if path not in unfinished and _looks_like_checkpoint(path) and _defect(path)]
+    complete = {*whole, *named, *defective}
     for path in whole:  # A complete checkpoint that is about to get its final name.
         unfinished.pop(path + layout.SAVING_SUFFIX, None)
     each = [_found_complete(path) for path in complete] + [
@@ -126,11 +126,11 @@ def inspect_directory(directory: str) -> DirectoryContents:
     by_path = {found.path: found for found in known if not found.is_unfinished}
     to_restore = [by_path[path] for path in named if path in by_path]
     newest = next((found for found in to_restore if found.manifest is not None), None)
-    due = next(iter(to_restore), None)
-    notes = [surprise] if surprise else []
+    restore_target = next(iter(to_restore), None)
+    notes = [anomaly] if anomaly else []
     if state is not None and (writer is None or writer.is_running is False):  # Else the writer will update the file.
         notes += _differences(directory, state, known)
-    return DirectoryContents(directory, tuple(known), due, newest, state, surprise, tuple(notes), writer)
+    return DirectoryContents(directory, tuple(known), restore_target, newest, state, anomaly, tuple(notes), writer)
 
 
 def _differences(directory: str, state: CheckpointState, known: Iterable[FoundCheckpoint]) -> Iterator[str]:

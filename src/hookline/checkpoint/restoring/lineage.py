@@ -69,9 +69,11 @@ def choose_newest(found: Sequence[Candidate]) -> Choice:
     ordered = sorted(found, key=_by_clock)
     heads = _heads(ordered) or ordered[-1:]  # Hand-made lineages may form a cycle, without a head.
     chosen = heads[-1]
-    line = [each for each in ordered if each is not chosen and chosen.manifest.lineage.follows(each.manifest.lineage)]
-    line.sort(key=lambda each: each.manifest.lineage.save_number)
-    return Choice((*line, chosen), heads[:-1][::-1])
+    ancestry = [
+        each for each in ordered if each is not chosen and chosen.manifest.lineage.follows(each.manifest.lineage)
+    ]
+    ancestry.sort(key=lambda each: each.manifest.lineage.save_number)
+    return Choice((*ancestry, chosen), heads[:-1][::-1])
 
 
 def _by_clock(each: Candidate) -> tuple[float, int, bool, str]:

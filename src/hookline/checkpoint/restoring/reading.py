@@ -56,10 +56,10 @@ def read(
             values.
     """
     if group is None:
-        places = [place for each in (shardings or {}).values() for place in each if place is not None]
-        group = Collective(None) if all(place.is_fully_addressable for place in places) else collective.current()
-    look = functools.partial(group.run_on_chief, functools.partial(layout.read_manifest_text, path))
-    directory, text = look()
+        given = [sharding for each in (shardings or {}).values() for sharding in each if sharding is not None]
+        group = Collective(None) if all(sharding.is_fully_addressable for sharding in given) else collective.current()
+    read_text = functools.partial(group.run_on_chief, functools.partial(layout.read_manifest_text, path))
+    directory, text = read_text()
     while True:
         reading = _ReadAttempt(
             path, directory, choose(layout.parse_manifest(path, text)), verify, shardings or {}, on_host
@@ -70,7 +70,7 @@ def read(
         except Exception as error:
             failure = error
         before = directory, text
-        directory, text = look()
+        directory, text = read_text()
         if (directory, text) == before:
             if failure is not None:
                 raise failure
@@ -100,8 +100,8 @@ class _ReadAttempt:
     def read_all(self, group: Collective) -> dict[str, Any]:
         """Returns the values that this process has read; an error of one process is raised in all of them."""
         try:
-            shares = group.gather_to_chief(functools.partial(self._map_errors, self._read))
-            group.run_on_chief(functools.partial(self._map_errors, functools.partial(self._check, shares)))
+            partials = group.gather_to_chief(functools.partial(self._map_errors, self._read))
+            group.run_on_chief(functools.partial(self._map_errors, functools.partial(self._check, partials)))
             return {
                 key: match.structure.unflatten([leaves.unpack(leaf, self._take(leaf.name)) for leaf in match.leaves])
                 for key, match in self._matches.items()
@@ -123,15 +123,15 @@ class _ReadAttempt:
         """Reads this process's parts, and returns the partial checksums of leaves that it has only in part."""
         from hookline.checkpoint import orbax_io
 
-        places = {
-            leaf.name: place
+        shardings = {
+            leaf.name: sharding
             for key, match in self._matches.items()
-            for leaf, place in zip(match.leaves, self._shardings.get(key, ()), strict=False)
-            if place is not None and leaves.fits_sharding(leaf, place)
+            for leaf, sharding in zip(match.leaves, self._shardings.get(key, ()), strict=False)
+            if sharding is not None and leaves.fits_sharding(leaf, sharding)
         }
         # Arrays without a sharding come over the host: Orbax would commit them to a device, and a jitted program
         # refuses arrays committed to different devices.
-        abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name)) for leaf in self._wanted}
+        abstract = {leaf.name: leaves.abstract(leaf, shardings.get(leaf.name)) for leaf in self._wanted}
         at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, self._wanted)])
         _check_files(self._directory)
         once = {leaf.name: leaf for leaf in self._wanted if abstract[leaf.name] is not None}
@@ -144,13 +144,13 @@ class _ReadAttempt:
         for leaf in once.values():
             if (shape := tuple(self._stored[leaf.name].shape))[: len(leaf.shape)] != leaf.shape:
                 raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
-        shares: dict[str, PartialChecksums] = {}
+        partials: dict[str, PartialChecksums] = {}
         for leaf in once.values() if self._verify else ():
             if (found := host_copy.compare_checksums(leaf.pieces, self._stored[leaf.name])) is None:
                 raise self._checksum_error(leaf)
             if found:
-                shares[leaf.name] = found
-        return shares
+                partials[leaf.name] = found
+        return partials
 
     def _check(self, shares: Sequence[Mapping[str, PartialChecksums]]) -> None:
         """Checks the pieces that no single process has."""
@@ -337,17 +337,17 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *folders, last = key.removeprefix(f"{name}/").split("/")
-        place = tree
+        node = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
+            node = node.setdefault(folder, {})
+            if not isinstance(node, dict):
                 raise ValueError(
                     f"load_variable: {name!r} has a value {key.rpartition('/')[0]!r} and one below it, {key!r}; load "
                     f"each by its full name."
                 )
-        if last in place:
+        if last in node:
             raise ValueError(f"load_variable: {name!r} has {key!r} and more below it; load each by its full name.")
-        place[last] = value
+        node[last] = value
     return tree
 
 

@@ -56,17 +56,17 @@ def find(directory: str) -> Restart:
     others.sort(key=_step, reverse=True)
     first = [path for path in others if _step(path) >= reached and not _has_manifest(path)]
     rest = [path for path in others if path not in first]
-    candidates, surprise = [*first, *known, *rest], ""
+    candidates, anomaly = [*first, *known, *rest], ""
     broken = _broken(directory, expected, known)
     for path in sorted(broken, key=_step):
         newer = expected is not None and path == expected.model_checkpoint_path
         older = (place for place, other in enumerate(candidates) if newer or _step(other) < _step(path))
         candidates.insert(next(older, len(candidates)), path)
     if expected is None and os.path.lexists(state_file) and not os.path.isdir(state_file):
-        surprise = f"its state file '{state_file}' cannot be read"
+        anomaly = f"its state file '{state_file}' cannot be read"
     elif expected is not None and expected.model_checkpoint_path not in candidates:
-        surprise = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
-    return Restart(tuple(candidates), "; ".join(filter(None, (surprise, doubt))))
+        anomaly = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
+    return Restart(tuple(candidates), "; ".join(filter(None, (anomaly, doubt))))
 
 
 def _broken(directory: str, expected: CheckpointState | None, known: Sequence[str]) -> set[str]:

@@ -105,8 +105,8 @@ def load(
             before_reading()
         return fits
 
-    places = {name: variable.shardings for name, variable in variables.items()}
-    read = reading.read(path, choose, verifies, places, collective.current())
+    shardings = {name: variable.shardings for name, variable in variables.items()}
+    read = reading.read(path, choose, verifies, shardings, collective.current())
     is_placed = any(variable.given_shardings for variable in variables.values())
     restored = [read[name] for name in variables]
     _warn_fewer_devices(path, was_read[0], restored, is_placed=is_placed)
@@ -169,13 +169,13 @@ _session_lineages: weakref.WeakKeyDictionary[Session, _SessionLineage] = weakref
 
 def _next_lineage(session: Session) -> Lineage:
     """Advances the lineage of a session to its next save, and returns it; that save must follow."""
-    line = _session_lineages.get(session)
-    if line is None:
+    current = _session_lineages.get(session)
+    if current is None:
         found = Lineage(secrets.token_hex(8), 1, ((secrets.token_hex(6), 1),))
     else:
-        last, number = line.last, line.last.save_number + 1
+        last, number = current.last, current.last.save_number + 1
         *before, (own, _) = last.sessions
-        sessions = (*before, (own, number)) if line.is_own else (*last.sessions, (secrets.token_hex(6), number))
+        sessions = (*before, (own, number)) if current.is_own else (*last.sessions, (secrets.token_hex(6), number))
         found = Lineage(last.run_id, number, sessions)
     _session_lineages[session] = _SessionLineage(found, True)
     return found
@@ -183,8 +183,8 @@ def _next_lineage(session: Session) -> Lineage:
 
 def last_lineage(session: Session) -> Lineage | None:
     """Returns the lineage of a session's last save or restored checkpoint; None if it has neither."""
-    line = _session_lineages.get(session)
-    return None if line is None else line.last
+    current = _session_lineages.get(session)
+    return None if current is None else current.last
 
 
 def begin_from(session: Session, lineage: Lineage | None, *, is_whole: bool = True) -> None:

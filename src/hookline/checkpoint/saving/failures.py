@@ -106,7 +106,7 @@ def deserialize_error(serialised: list[Any], process: int) -> BaseException:
 
     Its attribute `process_index` is the index of that process.
     """
-    name, text, passes = serialised
+    name, text, transient = serialised
     if name in _MISUSE:
         found = _MISUSE[name](f"Process {process}: {text}")
     else:
@@ -114,7 +114,7 @@ def deserialize_error(serialised: list[Any], process: int) -> BaseException:
         if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
             kind, text = errors.AbortedError, f"{name}: {text}"
         found = kind.from_message(f"Process {process}: {text}")
-        set_transient(found, passes)
+        set_transient(found, transient)
     found.process_index = process  # pyright: ignore[reportAttributeAccessIssue]
     return found
 

@@ -163,7 +163,7 @@ def compare_checksums(pieces: Sequence[Piece], array: Any) -> PartialChecksums |
         None if a piece differs. Else the partial checksums of the pieces that this process has only in part; see
         `partials_match`.
     """
-    here, replicas, shares = _Parts(array), {}, {}
+    here, replicas, partials = _Parts(array), {}, {}
     for number, piece in enumerate(pieces):
         bounds = piece.start, piece.stop
         if here.cover(bounds):
@@ -175,8 +175,8 @@ def compare_checksums(pieces: Sequence[Piece], array: Any) -> PartialChecksums |
         }
         for replica, parts in replicas.items():
             if parts.meet(bounds):
-                shares[f"{number} {replica}"] = parts.share(bounds)
-    return shares
+                partials[f"{number} {replica}"] = parts.share(bounds)
+    return partials
 
 
 def partials_match(pieces: Sequence[Piece], shares: Sequence[PartialChecksums]) -> bool:

@@ -152,17 +152,17 @@ class CheckpointManager:
         is_first = directory not in self._lease_sessions
         if is_first:
             read_state(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
-        share = lease.acquire_lease(directory, self._lease_wait_secs, path)
-        until.callback(share)
+        handle = lease.acquire_lease(directory, self._lease_wait_secs, path)
+        until.callback(handle)
         if is_first and sess is not None:
             self._warn_of_earlier(directory, path, sess)
         sessions = self._lease_sessions.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.backend.close_callbacks.append(lease.LeaseHandle(share.lease))
+            sess.backend.close_callbacks.append(lease.LeaseHandle(handle.lease))
         if (base := base_path(os.path.abspath(path))) not in self._cleaned:
-            self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
-        return share.lease
+            self._clean(base, os.path.dirname(path) or ".", state_file, handle.lease)
+        return handle.lease
 
     def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
         """Warns if the directory has checkpoints of the same name that the session has not restored."""
@@ -193,7 +193,7 @@ class CheckpointManager:
         with held.ensure_held():
             moves.clean(base)
         if (state := read_state(directory, state_file)) is not None:
-            self._broken |= {place for place in _paths_of(state) if layout.defect(place)}
+            self._broken |= {path for path in _paths_of(state) if layout.defect(path)}
             self._pending_removals += state.pending_removals
         self._cleaned.add(base)
 
@@ -216,23 +216,23 @@ class CheckpointManager:
 
     def _remove(self, old: str, new: str) -> None:
         """Removes a checkpoint that this saver has written, or that hookline wrote in the new one's directory."""
-        place, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
-        directory, is_own = os.path.dirname(place), place in self._written
+        old_path, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
+        directory, is_own = os.path.dirname(old_path), old_path in self._written
         is_elsewhere = not is_own and directory != beside
         if stays := "it is in another directory" if is_elsewhere else moves.removal_obstacle(old, is_own=is_own):
             _logger.warning("%s does not remove '%s': %s.", self.name, old, stays)
             return
         with contextlib.ExitStack() as until_removed:
             try:
-                share = lease.acquire_lease(directory, 0)
-                until_removed.callback(share)
+                handle = lease.acquire_lease(directory, 0)
+                until_removed.callback(handle)
             except OpError as error:
                 _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
                 return
             try:  # One attempt: the next save tries again, and retries for each such checkpoint would slow down a save.
-                with share.lease.ensure_held():
+                with handle.lease.ensure_held():
                     moves.remove(old)
-                self._written.discard(place)
+                self._written.discard(old_path)
             except (OSError, OpError) as error:
                 _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
                 self._pending_removals.append(old)

@@ -218,13 +218,13 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     retention = Retention(keep, state.keep_checkpoint_every_n_hours)
     good, best = (path if path in paths else None for path in (state.last_good, state.best))
     retention.recover(kept, good, state.last_preserved_timestamp, best)
-    going = retention.trim()
-    going += [path for path in state.pending_removals if path not in going]
-    going = [path for path in going if not moves.removal_obstacle(path)]
+    to_remove = retention.trim()
+    to_remove += [path for path in state.pending_removals if path not in to_remove]
+    to_remove = [path for path in to_remove if not moves.removal_obstacle(path)]
     stays = retention.state(paths[-1])
     stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
     left = [each.path for each in moves.removable_leftovers(paths[-1])]
-    return Plan(keep, tuple(going), tuple(left), stays)
+    return Plan(keep, tuple(to_remove), tuple(left), stays)
 
 
 def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Plan:
@@ -243,8 +243,8 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
         OpError, ValueError: As in `plan`; or a file cannot be removed.
     """
     plan(directory, keep)  # Before anything is written there.
-    share = lease.acquire_lease(directory, wait_secs)
-    held = share.lease
+    handle = lease.acquire_lease(directory, wait_secs)
+    held = handle.lease
     try:
         found = plan(directory, keep)
         if found.to_remove:
@@ -264,7 +264,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
             moves.clean(os.path.abspath(found.state.model_checkpoint_path))
         return found
     finally:
-        share()
+        handle()
 
 
 def _recorded_max_to_keep(state: CheckpointState, directory: str) -> int:
