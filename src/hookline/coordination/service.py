@@ -63,7 +63,7 @@ class JaxKeyValueStore:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
-    """The number of a process in its SPMD job.
+    """The number of a process in its SPMD job, the size of the job, and its address.
 
     Attributes:
         index: The number of the process.
@@ -77,7 +77,7 @@ class ProcessInfo:
 
 
 def process_info() -> ProcessInfo:
-    """Returns the number of this process; unlike `jax.process_index` it starts no backend."""
+    """Returns the number of this process and its job; unlike `jax.process_index` it starts no backend."""
     state = jax_internals.distributed_state()
     return ProcessInfo(state.process_id, state.num_processes, state.coordinator_address)
 
