@@ -1,4 +1,4 @@
-"""The newest of several checkpoints, by their ancestry rather than by the clock."""
+"""The newest of several checkpoints, by their ancestry; the clock decides only between branches."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class _ReadAttempt:
         return partials
 
     def _check(self, shares: Sequence[Mapping[str, PartialChecksums]]) -> None:
-        """Checks the pieces that no single process has."""
+        """Checks the pieces that no process has whole."""
         partly = set[str]().union(*shares)
         for leaf in self._wanted:
             if leaf.name in partly and not host_copy.partials_match(
