@@ -67,7 +67,7 @@ def leaf(fields, variable="state", number=0):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(step="ten"), "step is 'ten', not a whole number from 0"),
+        (lambda m: m.update(step="ten"), "step is 'ten', not an integer from 0"),
         (lambda m: m.update(step=10**400), "step is a number of more than 18 digits"),
         (lambda m: m.update(timestamp=float("nan")), "timestamp is NaN, not a number"),
         (lambda m: m.update(timestamp="now"), "timestamp is 'now', not a number"),
@@ -88,7 +88,7 @@ def leaf(fields, variable="state", number=0):
         (lambda m: leaf(m)["pieces"][0].update(crc32c=-1), "leaves[0].pieces[0].crc32c is -1"),
         (lambda m: leaf(m, "batches", 0).update(value="three"), "variables['batches'].leaves[0].value is no int"),
         (lambda m: m["variables"]["state"].update(structure="AAAA"), "variables['state'].structure"),
-        (lambda m: m["variables"]["state"].update(structure=3), "variables['state'].structure is 3, not a text"),
+        (lambda m: m["variables"]["state"].update(structure=3), "variables['state'].structure is 3, not a string"),
         (lambda m: m["variables"]["state"]["leaves"].pop(), "structure has 3 leaves, and there are 2"),
     ],
 )

@@ -219,7 +219,7 @@ def test_replaced_owner_is_refused_even_after_the_other_has_ended(process, tmp_p
     first.popen.send_signal(signal.SIGCONT)
     answer = first.save(6)
     assert "were removed or replaced, and checkpoints are there. Another process may have saved them" in answer
-    assert re.search(r"; this process gave no sign of life for \d+ s\. Was it stopped\? If no other ", answer)
+    assert re.search(r"; this process sent no heartbeat for \d+ s\. Was it suspended\? If no other ", answer)
     assert train.latest_checkpoint(str(tmp_path)).endswith("-5")
 
 
@@ -390,7 +390,7 @@ def test_waiting_process_does_not_take_the_lease_of_an_owner_without_lock(proces
 def taken_over(directory, who):
     return (
         rf"^'{directory}' was taken over by {who}, because the files of this process's lease there .* were removed or "
-        r"replaced, or its host slept: this process saves nothing more there\.$"
+        r"replaced, or its host was suspended: this process saves nothing more there\.$"
     )
 
 

@@ -147,7 +147,7 @@ def test_processes_with_different_save_paths_are_refused(found):
     one, other = texts(found, "one_process_saves_elsewhere")
     assert one == other
     assert one[0] == "InvalidArgumentError"
-    assert "model-0-0', process 1 to" in one[1]
+    assert "model-0-0' and process 1 to" in one[1]
 
 
 def test_missing_process_is_named(found):

@@ -78,7 +78,7 @@ def test_directory_means_its_newest_checkpoint(model, pretrained):
         (lambda m: {"state": m.u}, r"missing in the checkpoint: state \(for n/u\)"),
         (lambda m: {"s/u": "n/uu"}, "no operation 'n/uu'. Did you mean 'n/u'"),
         (lambda m: {"s/": "zz/"}, "no global variable whose name begins with 'zz/'"),
-        (lambda m: {"s/": "n/u"}, "a prefix, which ends in a slash, goes with a prefix.*got 's/' for 'n/u'"),
+        (lambda m: {"s/": "n/u"}, "requires for a prefix, which ends in a slash, another prefix.*got 's/' for 'n/u'"),
         (lambda m: {"s/u": "n/"}, "got 's/u' for 'n/'"),
         (lambda m: {"s/": m.u}, "got 's/' for 'n/u:0'"),
     ],
@@ -273,7 +273,7 @@ def test_error_lists_unsuitable_variables(model, pretrained):
         train.warm_start(pretrained)
     with pytest.raises(ValueError, match="names variables that are not chosen: zz. Chosen are: w"):
         train.warm_start(pretrained, "w", var_name_to_prev_var_name={"zz": "w"})
-    with pytest.raises(ValueError, match="knows no vocabularies"):
+    with pytest.raises(ValueError, match="does not support vocabularies"):
         train.warm_start(pretrained, "w", {"w": object()})
     with pytest.raises(TypeError, match="warm_start requires variables, got 3"):
         train.warm_start(pretrained, [model.w, 3])

@@ -116,7 +116,7 @@ def test_entry_copied_from_an_earlier_start_is_refused():
 def test_entry_written_by_a_stranger_before_the_start_is_refused(forged):
     for secret in (SECRET, None):
         board = MemoryKeyValueStore()
-        board.set("peers/0/a greeting/0/answer", forged)
+        board.set("peers/0/handshake/0/answer", forged)
         found = greet(secret, secret, board=board)
         assert isinstance(found[1], UnauthenticatedError), found
 
@@ -147,10 +147,10 @@ def test_forged_liveness_check_is_reported():
     board, ended = MemoryKeyValueStore(), []
     roll_call = LivenessMonitor(ProcessGroup(SignedKeyValueStore(board, Signer(SECRET)), 0, 1))
     roll_call.on_end = ended.append
-    board.set("roll-call/0/call", 'news [1, 0, "stop"]')
+    board.set("liveness/0/call", 'broadcast [1, 0, "stop"]')
     roll_call._thread.join(10)
     assert ended == [None]
-    assert "'roll-call/0/call'" in str(roll_call.error)
+    assert "'liveness/0/call'" in str(roll_call.error)
     roll_call.close()
 
 

@@ -46,7 +46,7 @@ def test_processes_started_with_each_others_address_run_as_spmd():
     assert (chief.found["at"], other.found["at"]) == ([0, 2], [1, 2])
     (address,) = chief.found["listening"]
     assert address.endswith("0100007F"), "127.0.0.1 alone."
-    heartbeat = "that run in step. A process that gives no sign of life for 10 s counts as lost."
+    heartbeat = "in this SPMD job. A process that sends no heartbeat for 10 s counts as lost."
     assert chief.found["log"] == [f"This is process 0 of 2 {heartbeat}"], "The second call says so and does nothing."
     assert other.found["log"] == [f"This is process 1 of 2 {heartbeat}"]
 
@@ -113,7 +113,7 @@ def test_scripts_own_call_leaves_sigterm_to_sessions():
     both = together("own")
     assert [each.status for each in both] == [143, 143], both[0].errors + both[1].errors
     assert [each.found["heard"] for each in both] == [15, 15]
-    assert "which are 100 unless it has given others" in both[1].found["log"][0]
+    assert "after heartbeat_timeout_seconds, by default 100." in both[1].found["log"][0]
 
 
 def test_failed_start_gives_its_reason_and_ctrl_c_ends_the_wait():
@@ -126,7 +126,7 @@ def test_failed_start_gives_its_reason_and_ctrl_c_ends_the_wait():
     kind, text = refused.found["untrusted"]
     assert kind == "UnauthenticatedError"
     assert "requires a token (require_token), and there is none: give all processes the same secret file" in text
-    assert refused.found["absent"][1].startswith("There is no token for the processes in step: /absent is not a file.")
+    assert refused.found["absent"][1].startswith("There is no token for this SPMD job: /absent is not a file.")
     kind, text = refused.found["half"]
     assert kind == "ValueError"
     assert "HOOKLINE_NUM_PROCESSES and HOOKLINE_PROCESS_ID" in text

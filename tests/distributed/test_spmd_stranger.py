@@ -44,15 +44,15 @@ def test_without_a_token_a_stranger_can_stop_a_job_and_a_warning_is_logged():
     "entries",
     [
         DECISION,
-        {"roll-call/0/call": 'news [1, 0, "out of memory"]'},
-        pytest.param({**DECISION, "roll-call/0/call": "end"}, marks=pytest.mark.campaign),
+        {"liveness/0/call": 'broadcast [1, 0, "out of memory"]'},
+        pytest.param({**DECISION, "liveness/0/call": "end"}, marks=pytest.mark.campaign),
     ],
 )
 def test_with_a_token_all_end_with_an_error_that_names_the_forged_entry(entries):
     ended = attacked(entries, HOOKLINE_TOKEN="secret" * 8)
     for each in told(ended):
-        assert any(f"The entry '{key}' on the board of this job" in each.err for key in entries), ended
-        assert "no valid seal: somebody other than its processes has written it" in each.err, ended
+        assert any(f"The entry '{key}' in the key-value store of this job" in each.err for key in entries), ended
+        assert "no valid signature: somebody other than its processes has written it" in each.err, ended
         assert "no token" not in each.err
 
 
@@ -66,6 +66,6 @@ def told(ended: list[spmd.Ended]) -> list[spmd.Ended]:
 def test_forged_entry_read_only_by_process_0_ends_the_others_with_its_error():
     # The call is one of their own, when the training ends.
     chief, *others = told(attacked({"agreement/1/0/pledge/1": "[3, []]"}, steps=200, HOOKLINE_TOKEN="secret" * 8))
-    assert "The entry 'agreement/1/0/pledge/1' on the board of this job has no valid seal" in chief.err
+    assert "The entry 'agreement/1/0/pledge/1' in the key-value store of this job has no valid signature" in chief.err
     for other in others:
         assert "Process 0 has failed, and the others end with it: UnauthenticatedError: The entry" in other.err

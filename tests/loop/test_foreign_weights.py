@@ -158,7 +158,8 @@ def test_object_array_in_an_npz_is_not_called_damage(tmp_path):
 def test_several_trees_require_a_choice(tmp_path):
     v1.save_checkpointables(tmp_path / "gan", {"generator": {"w": X}, "critic": {"w": X + 1}})
     with pytest.raises(
-        hl.errors.InvalidArgumentError, match="is of Orbax, and has several trees, critic, generator. Give the path of"
+        hl.errors.InvalidArgumentError,
+        match="an Orbax checkpoint, and has several trees, critic, generator. Give the path",
     ):
         train({"w": X}, tmp_path / "gan")
     assert same(train({"w": jnp.zeros((8, 4))}, tmp_path / "gan" / "critic"), {"w": X + 1})
@@ -260,7 +261,7 @@ def test_broken_npz_is_one_sentence_with_its_name(tmp_path):
         return str(error.value).replace(str(path), "PATH")
 
     zipped(path, data_pkl=b"")
-    assert refused().startswith("'PATH' is no file of NumPy, which holds only arrays: it holds 'data.pkl'.")
+    assert refused().startswith("'PATH' is not an npz file of NumPy, which holds only arrays: it holds 'data.pkl'.")
     np.savez(path, w=np.array([{}, 1]))
     assert "w is object[2] there" in refused()
     np.savez(path, w=X)
