@@ -1,4 +1,4 @@
-"""`tf.decode_csv`: lines of values between commas."""
+"""`tf.decode_csv`: parses lines of comma-separated values."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def decode_csv(
     na_value: str = "",
     select_cols: Any = None,
 ) -> list[Any]:
-    """`tf.decode_csv`: the columns of lines, each with the dtype of its default.
+    """`tf.decode_csv`: parses lines into columns, each with the dtype of its default.
 
     Args:
-        records: Texts, a line each.
-        record_defaults: For each column the value of an empty field: a list of one value, or an empty list or
-            tensor where a field is required.
+        records: Strings, a line each.
+        record_defaults: The default of each column for an empty field: a list of one value, or an empty list or tensor
+            if the field is required.
         field_delim: The delimiter of fields.
-        use_quote_delim: Whether a field may stand in quotes.
+        use_quote_delim: Whether a field may be quoted.
         name: Name of the operations.
-        na_value: A further text for an empty field.
-        select_cols: The numbers of the columns that are wanted; by default all.
+        na_value: Another string that means an empty field.
+        select_cols: The indices of the columns to return; by default all.
     """
     lines, name = convert_to_tensor(records), name or "DecodeCSV"
     defaults = [_default(value) for value in record_defaults]
@@ -64,7 +64,7 @@ def decode_csv(
 
 
 def _default(value: Any) -> tuple[dtypes.DType, Any]:
-    """Returns the dtype of a column, and the default of an empty field; `None` where the field is required."""
+    """Returns the dtype of a column, and the default of an empty field; `None` if the field is required."""
     if isinstance(value, dtypes.DType):
         return value, None
     tensor = convert_to_tensor(value)
@@ -89,7 +89,7 @@ def _value(field: bytes, is_empty: bool, dtype: dtypes.DType, default: Any, wher
 
 
 def _fields(line: bytes, end: bytes, quotes: bool, place: int) -> list[bytes]:
-    """Returns the fields of a line."""
+    """Splits a line into fields."""
     if not quotes or b'"' not in line:
         return line.split(end)
     found, at = [], 0
@@ -111,7 +111,7 @@ def _fields(line: bytes, end: bytes, quotes: bool, place: int) -> list[bytes]:
 
 
 def _quoted(line: bytes, at: int, place: int) -> tuple[bytes, int]:
-    """Returns a field in quotes, and the place behind it; two quotes in it are one."""
+    """Parses a quoted field, in which two quotes mean one; returns it and the position after it."""
     field = b""
     while True:
         stop = line.find(b'"', at)

@@ -27,16 +27,16 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = None,
 ) -> list[Any]:
-    """Computes the gradients of the sum of `ys` with respect to each of `xs`; `None` if it does not depend on one.
+    """Computes the gradients of the sum of `ys` with respect to each of `xs`; `None` where it does not depend on one.
 
     References:
-        `tf.gradients`. Of whole numbers there is no gradient: `None`. `stop_gradients` is refused: use
-        `tf.stop_gradient` on the way.
+        `tf.gradients`. The gradient with respect to integers is `None`. `stop_gradients` is refused: use
+        `tf.stop_gradient`.
     """
     ignored("tf.gradients", colocate_gradients_with_ops=colocate_gradients_with_ops, gate_gradients=gate_gradients)
     ignored("tf.gradients", aggregation_method=aggregation_method)
     if stop_gradients:
-        raise NotImplementedError("tf.gradients: stop_gradients is not available; use tf.stop_gradient on the way.")
+        raise NotImplementedError("tf.gradients: stop_gradients is not available; use tf.stop_gradient.")
     get_default_graph()
     ys = [convert_to_tensor(y) for y in (ys if isinstance(ys, list | tuple) else [ys])]
     xs = list(xs) if isinstance(xs, list | tuple) else [xs]
@@ -70,7 +70,7 @@ def _is_floating(tensor: Any) -> bool:
 
 
 def hessians(ys: Any, xs: Any, name: str = "hessians", **further: Any) -> list[Any]:
-    """`tf.hessians`, of a scalar by vectors."""
+    """`tf.hessians` of a scalar with respect to vectors."""
     unknown("tf.hessians", further, "colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
     xs = list(xs) if isinstance(xs, list | tuple) else [xs]
     found = []

@@ -1,4 +1,4 @@
-"""Functions of `tf` that scripts rarely need: of counting, of ordering, and special functions."""
+"""Functions of `tf` that scripts rarely need: counting, sorting, and special functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _inverse(places: Any) -> Any:
 def _quotient(x: Any, y: Any) -> Any:
     dtype = jnp.result_type(x, y)
     x, y = jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(y, dtype))
-    # XLA divides constants when it compiles, and the process dies of a whole 0.
+    # XLA folds divisions of constants, and an integer division by 0 would kill the process.
     return jax.lax.div(x, jnp.where(y == 0, 1, y) if jnp.issubdtype(dtype, jnp.integer) else y)
 
 
@@ -152,7 +152,7 @@ def confusion_matrix(
     name: str | None = None,
     weights: Any = None,
 ) -> Any:
-    """`tf.confusion_matrix`. As there, a class that is not among them is an error of the run."""
+    """`tf.confusion_matrix`. A class out of range is an error of the run."""
     if num_classes is None:
         raise ValueError("tf.confusion_matrix requires num_classes: XLA has to know the shape of the result.")
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)

@@ -1,7 +1,7 @@
-"""Module aliases: the modules of TensorFlow below `tensorflow` from which scripts import.
+"""Module aliases: the modules below `tensorflow` that scripts import from.
 
-`from tensorflow.examples.tutorials.mnist import input_data` becomes
-`from hookline_tf1.examples.tutorials.mnist import input_data`: these are the modules that such lines find.
+For example, `from tensorflow.examples.tutorials.mnist import input_data` becomes
+`from hookline_tf1.examples.tutorials.mnist import input_data`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
-import urllib.request  # noqa: F401 - scripts that import urllib alone use it, because TensorFlow has loaded it.
+import urllib.request  # noqa: F401 - TensorFlow loads it, so scripts that import urllib alone use it.
 from typing import Any
 
 from hookline_tf1 import contrib, data, distributions, gfile
@@ -131,7 +131,7 @@ _NOTHING: dict[str, str] = {
     "python.tools.inspect_checkpoint": "tf.python.tools.inspect_checkpoint",
     "python.util.deprecation": "tf.python.util.deprecation",
 }
-"""Empty modules: they can be imported, and answer each name with a hint. Hints for `tf.contrib` make more of them."""
+"""Empty modules, which raise a migration hint for each name. The hints for `tf.contrib` add more."""
 
 _ONLY_IMPORTED: dict[str, str] = {
     **dict.fromkeys((f"contrib.rnn{name}" for name in _OF_CELLS), "tf.contrib.rnn"),
@@ -139,11 +139,11 @@ _ONLY_IMPORTED: dict[str, str] = {
     **dict.fromkeys((f"keras{name}" for name in _OF_KERAS), "tf.keras"),
     **{name.removeprefix("tf."): name for name in NEAREST if name.startswith("tf.contrib.")},
 }
-"""The same for import lines only: as attributes these modules do not exist, and the hint comes at once."""
+"""The same for import lines only: as attributes these modules do not exist, and access raises the hint."""
 
 
 def register(root: types.ModuleType) -> None:
-    """Makes the places importable below a module, and attributes of the modules above them."""
+    """Makes the aliases importable below a module, and attributes of their parent modules."""
 
     def put(path: str, at: types.ModuleType, name: str, place: types.ModuleType) -> types.ModuleType:
         setattr(at, name, place)
@@ -174,32 +174,32 @@ def register(root: types.ModuleType) -> None:
             setattr(imported[above], name, place)
         place.__name__ = f"{root.__name__}.{path}"
         sys.modules.setdefault(place.__name__, place)
-    # As in TensorFlow, where the name of this module means a function, too.
+    # As in TensorFlow, where this name means a function, too.
     sys.modules[f"{root.__name__}.contrib.framework.python.ops.arg_scope"] = contrib.framework
     _give_hints(root.__name__)
 
 
 def _give_hints(root: str) -> None:
-    """Makes import lines tell the migration hints of the namespaces below a module."""
+    """Makes import lines raise the migration hints of the namespaces below a module."""
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{root}.") and hasattr(module, "__getattr__"):
-            # Python looks for a missing name as a module, with the finders, if the module that lacks it has a path.
+            # If a module has a path, Python searches a missing name as a module, with the finders.
             vars(module).setdefault("__path__", [])
     sys.meta_path.append(_HintFinder(root))
 
 
 class _HintFinder:
-    """The last finder of modules: it finds none, and says the hint that the same name gets as an attribute.
+    """The last module finder, which finds nothing but raises the migration hint of the attribute.
 
     Args:
-        root: The module below which it answers.
+        root: The module below which it raises hints.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Raises the `AttributeError` of a namespace as an error of the import, for a name below the root."""
+        """Raises a namespace's `AttributeError` as an import error, for a name below the root."""
         parent, _, name = fullname.rpartition(".")
         if f"{parent}.".startswith(f"{self.root}."):
             try:

@@ -1,4 +1,4 @@
-"""Sessions that return NumPy values and may be a thread's default."""
+"""Sessions that return NumPy values and can be a thread's default."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Session(core.Session):
 
     @property
     def graph_def(self) -> str:
-        """The listing of its graph."""
+        """The listing of the session's graph."""
         return self.graph.as_text()
 
     @property
@@ -62,11 +62,11 @@ class Session(core.Session):
         return ""
 
     def as_default(self) -> contextlib.AbstractContextManager[Any]:
-        """Makes it the default session inside the block, and leaves it open afterwards."""
+        """Makes this the default session inside the block; leaves it open afterwards."""
         return default_session.as_default(self)
 
     def list_devices(self) -> list[Any]:
-        """Returns the devices of JAX."""
+        """Returns JAX's devices."""
         return jax.devices()
 
     def partial_run_setup(self, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class Session(core.Session):
 
 
 class InteractiveSession(Session):
-    """A session that is the default one from the start, until it is closed.
+    """A session that is the default session until it is closed.
 
     References:
         `tf.InteractiveSession`.
@@ -102,11 +102,11 @@ class InteractiveSession(Session):
         self._opened.enter_context(self.as_default())
 
     def close(self) -> None:
-        """Ends it; another session may be the default again."""
+        """Closes the session, so another session is the default again."""
         self._opened.close()
         super().close()
 
 
 def _local(target: Any) -> Any:
-    """Returns the target without a name of this process: `local`, or a server's empty address."""
+    """Returns the target; an empty string for `local` or None, which mean this process."""
     return "" if target in ("local", None) else target
