@@ -1,8 +1,8 @@
 """The built-in hooks, with the protected names that published subclasses override, read and set.
 
-They are the hooks of `hookline.hooks`, which call their public methods; here those call TensorFlow's, so that a
-subclass may define either. Where the code of others takes part in a hook, it works on every run as TensorFlow's does,
-with the results that TensorFlow gives there; see `OwnCallbacks`.
+They subclass the hooks of `hookline.hooks`, whose public methods here call TensorFlow's protected ones, so a subclass
+may define either. If foreign code takes part in a hook, the hook works on every run, with TensorFlow's results; see
+`OwnCallbacks`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FeedFnHook, FinalOpsHook, GlobalStepWaiterHook = core.FeedFnHook, core.FinalOpsH
 
 
 class _AsksForStep(OwnCallbacks):
-    """A hook whose `run_values.results` is the global step before the run."""
+    """A hook that requests the global step: `run_values.results` is the step before the run."""
 
     _step_tensor: Any = None
     _steps_per_run = 1
@@ -53,7 +53,7 @@ class _AsksForStep(OwnCallbacks):
         self._step_tensor = tensor
 
     def begin(self) -> None:
-        """Looks the global step up."""
+        """Finds the tensor of the global step."""
         super().begin()
         self._step_tensor = get_global_step()
 
@@ -65,7 +65,7 @@ class _AsksForStep(OwnCallbacks):
 
 
 class _Writes:
-    """A hook with a `_summary_writer`, which a subclass may set without calling `__init__`."""
+    """A hook with a `_summary_writer` that a subclass may set without calling `__init__`."""
 
     output_dir: str | None = None
     summary_writer: Any = None
@@ -84,7 +84,7 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
     _still_warnings = 0
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See `hookline.train.StepCounterHook`; a hook that asks its timer itself sees for itself."""
+        """See `hookline.train.StepCounterHook`; does nothing if the hook asks its timer itself."""
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
@@ -117,7 +117,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
         `tf.train.StopAtStepHook`.
     """
 
-    # Of a subclass that does not call `__init__`.
+    # Defaults for a subclass that does not call `__init__`.
     num_steps: int | None = None
     last_step: int | None = None
     _num_steps = also_called("num_steps")
@@ -130,10 +130,10 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
     def _last_step(self, step: int | None) -> None:
         self.last_step = step
         if (session := self._take()) is not None:
-            session.set_last_step(None, owner=self)  # The step of the former target.
+            session.set_last_step(None, owner=self)  # Drops the former target.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Sets the target; where the session asks for it, see `hookline.train.StopAtStepHook`."""
+        """Sets the target step; see `hookline.train.StopAtStepHook` unless the hook works on every run."""
         if not self.is_driven:
             super().after_create_session(session, coord)
         elif self.last_step is None:
@@ -196,15 +196,15 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
 class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
     """`hookline.train.SummarySaverHook`; a subclass may override `_get_summary_op`.
 
-    In a subclass with run callbacks of its own, `run_values.results` is a dict of the `global_step` and, on the runs
-    that are written, of the `summary`, a list.
+    In a subclass with its own run callbacks, `run_values.results` is a dict: `global_step` and, on runs that are
+    written, the list `summary`.
 
     References:
         `tf.train.SummarySaverHook`.
     """
 
     _published = ("_get_summary_op",)
-    # Of a subclass that does not call `__init__`.
+    # Defaults for a subclass that does not call `__init__`.
     summary_op: Any = None
     scaffold: Any = None
     _summary_op, _scaffold = also_called("summary_op"), also_called("scaffold")
@@ -223,7 +223,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         **how: Any,
     ) -> None:
         if self._is_overridden and scaffold is not None and not hasattr(scaffold, "summary_op"):
-            scaffold = Scaffold()  # A subclass that looks its summaries up itself may give anything.
+            scaffold = Scaffold()  # A subclass that finds its summaries itself may pass any object.
         super().__init__(save_steps, save_secs, output_dir, summary_writer, scaffold, summary_op, **how)
 
     def get_summary_op(self) -> list[Any] | None:
@@ -240,7 +240,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         self._global_step_tensor = get_global_step()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See `hookline.train.SummarySaverHook`; a hook that asks its timer itself does all that when it is called."""
+        """See `hookline.train.SummarySaverHook`; does nothing if the hook asks its timer itself."""
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
@@ -272,7 +272,7 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
         `tf.train.NanTensorHook`.
     """
 
-    # Of a subclass that does not call `__init__`.
+    # Defaults for a subclass that does not call `__init__`.
     include_inf = False
     on_nan = "raise"
     _loss_tensor = also_called("loss_tensor")
@@ -289,7 +289,7 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
         self.on_nan = "raise" if fails else "stop"
 
     def begin(self) -> None:
-        """See `hookline.train.NanTensorHook`; a hook that looks at each run adds nothing to the graph."""
+        """See `hookline.train.NanTensorHook`; a hook that checks each run itself adds nothing to the graph."""
         if is_claimed(self) and not self.is_driven:
             super().begin()
 

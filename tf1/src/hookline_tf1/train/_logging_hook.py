@@ -15,14 +15,14 @@ from hookline_tf1.train._own_callbacks import OwnCallbacks, SecondOrStepTimer, a
 
 
 class _Iterations(Runs):
-    """Fires every so many runs, and tells a timer, for somebody may take that over."""
+    """Fires every n runs, and updates a timer that foreign code may read and continue with."""
 
     def __init__(self, runs: int) -> None:
         super().__init__(runs)
         self.timer = SecondOrStepTimer(every_steps=runs)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired."""
+        """Records the firing, also in the timer."""
         self.timer.update_last_triggered_step(self.run - 1)
         return super().update_last_triggered_step(step)
 
@@ -49,7 +49,7 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         super().__init__(tensors, every_n_iter, *args, **kwargs)
         if every_n_iter is not None:
             self.trigger = _Iterations(every_n_iter)
-        # A tensor that is not in a dict is its own tag.
+        # The keys in TensorFlow's style: in a list, each tensor is its own tag.
         self._items = {tag: item if is_list else tag for tag, item in self._tensors.items()}
         self._tag_order = list(self._items.values())
 
@@ -89,7 +89,7 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         elapsed_secs, _ = self._timer.update_last_triggered_step(self._iter_count)
         with np.printoptions(suppress=True):
             tags = {item: tag for tag, item in self._items.items()}
-            # A subclass may hand over values by the tensor given, or by tag.
+            # A subclass may pass values by tensor or by tag.
             by_tag = {
                 tags.get(item, item): tensor_values[item if item in tensor_values else tags[item]]
                 for item in self._tag_order

@@ -1,4 +1,4 @@
-"""OwnCallbacks: the callbacks of TensorFlow's hooks, for built-in hooks with overridden protected methods."""
+"""OwnCallbacks: TensorFlow's callbacks on every run, for built-in hooks that foreign code extends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OURS = {module.partition(".")[0] for module in (__name__, SessionRunHook.__modu
 
 
 def also_called(name: str) -> Any:
-    """Returns a property that reads and sets another attribute."""
+    """Returns a property that is an alias of another attribute."""
     return property(lambda self: getattr(self, name), lambda self, value: setattr(self, name, value))
 
 
@@ -39,14 +39,14 @@ class SecondOrStepTimer(CoreTimer):
 
 
 class OwnCallbacks(SessionRunHook):
-    """A built-in hook that asks its timer itself on every run, if code of others takes part in it.
+    """A built-in hook that asks its timer itself on every run, if foreign code takes part in it.
 
-    That is so where a class of others overrides a run callback or a method in `_published`, where somebody has read or
-    set `_timer`, and where another hook or a loop of one's own forwards to it. In all other cases the session asks
-    the timer, and calls the hook when it fires.
+    Foreign code takes part if a class outside of hookline overrides a run callback or a method in `_published`, if it
+    has read or set `_timer`, or if another hook or a custom loop forwards to the hook. Otherwise the session asks the
+    timer, and calls the hook when it fires.
     """
 
-    # Further methods that TensorFlow's hook calls on the run itself.
+    # Further methods that TensorFlow's hook calls within a run.
     _published: ClassVar[tuple[str, ...]] = ()
     _is_overridden: ClassVar[bool] = False
 
@@ -55,7 +55,7 @@ class OwnCallbacks(SessionRunHook):
     _rides_on: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Finds the methods that a subclass overrides."""
+        """Finds out whether a foreign class overrides a callback."""
         super().__init_subclass__(**kwargs)
         others = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in _OURS]
         names = ("before_run", "after_run", *cls._published)
@@ -63,12 +63,12 @@ class OwnCallbacks(SessionRunHook):
 
     @property
     def is_driven(self) -> bool:
-        """Whether it asks its timer itself."""
+        """Whether the hook asks its timer itself, on every run."""
         return self._is_overridden or self._is_taken
 
     @property
     def trigger(self) -> Any:
-        """Its timer, for the session to ask; None where it asks that itself."""
+        """The timer that the session asks; None if the hook asks it itself."""
         return None if self.is_driven else self._kept
 
     @trigger.setter
@@ -86,7 +86,7 @@ class OwnCallbacks(SessionRunHook):
         self._kept = timer
 
     def _take(self) -> Any:
-        """Notes that others decide when it fires: from the next run on the session calls it, which is returned."""
+        """Lets foreign code decide when the hook fires: its session calls it on every run. Returns the session."""
         self._is_taken = True
         session = None if self._rides_on is None else self._rides_on()
         if session is not None:
@@ -94,7 +94,7 @@ class OwnCallbacks(SessionRunHook):
         return session
 
     def before_run(self, run_context: Any) -> Any:
-        """Requests the fetches of TensorFlow's hook; a hook whose timer the session asks is not called again."""
+        """Requests the fetches of TensorFlow's hook; stops these calls if the session asks the timer."""
         if self.is_driven:
             if self._rides_on is not None:
                 self._rides_on = None
@@ -108,14 +108,14 @@ class OwnCallbacks(SessionRunHook):
         return self._ask()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Does the work of TensorFlow's hook after the run."""
+        """Does the work of TensorFlow's hook after a run."""
         if self.is_driven:
             self._look(run_context, run_values)
         else:
             super().after_run(run_context, run_values)
 
     def _take_over(self, run_context: Any) -> None:
-        """Goes on where the session, which has asked the timer so far, stands before a run."""
+        """Continues from the state of the session, which has asked the timer so far."""
 
     def _ask(self) -> Any:
         raise NotImplementedError
