@@ -1,4 +1,4 @@
-"""`tf.contrib.seq2seq`: the loss of sequences."""
+"""`tf.contrib.seq2seq`: the cross entropy of sequences."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def sequence_loss(
     """Computes the weighted cross entropy of sequences of classes.
 
     Args:
-        logits: Of each example and step a number for each class.
+        logits: A number for each example, step and class.
         targets: The class of each example and step.
         weights: The weight of each example and step.
-        average_across_timesteps: Whether the result is the weighted mean over the steps.
-        average_across_batch: Whether it is that over the examples.
-        sum_over_timesteps: Whether it is the sum over the steps, divided by the number of those that weigh something.
-        sum_over_batch: The same over the examples.
-        softmax_loss_function: `fn(labels=..., logits=...)` in place of the cross entropy, on flat arguments.
+        average_across_timesteps: Whether to return the weighted mean over the steps.
+        average_across_batch: Whether to return the weighted mean over the examples.
+        sum_over_timesteps: Whether to sum over the steps, divided by the number of steps with a weight.
+        sum_over_batch: Likewise over the examples.
+        softmax_loss_function: `fn(labels=..., logits=...)` instead of the cross entropy, called with flat arguments.
         name: Name scope of the operations.
 
     Raises:
-        ValueError: Both a mean and a sum over the same are asked for, or the ranks are others.
+        ValueError: Both a mean and a sum over the same dimension are requested, or a rank is wrong.
     """
     logits, targets, weights = map(convert_to_tensor, (logits, targets, weights))
     for what, tensor, rank in (("logits", logits, 3), ("targets", targets, 2), ("weights", weights, 2)):
