@@ -1,4 +1,4 @@
-"""`tf.image`: changes to images, as training jobs make them."""
+"""`tf.image`: image transformations for training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _whitened(image: Any) -> Any:
 
 
 def _as_floats(fn: Any) -> Any:
-    """Computes with floats of 0 to 1 and returns the dtype that was given, as TensorFlow does with whole numbers."""
+    """Wraps a function of float images from 0 to 1 to take and return other dtypes, like TensorFlow."""
 
     def apply(image: Any, *args: Any) -> Any:
         dtype = jnp.asarray(image).dtype
@@ -90,7 +90,7 @@ def _central(image: Any, fraction: Any) -> Any:
 
 
 def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
-    """Computes the positions of the result's pixels in the image, as floats of 32 bits, whose rounding decides."""
+    """Computes the positions of the result's pixels in the image, in float32 for TensorFlow's rounding."""
     scale = np.float32(given - 1) / np.float32(wanted - 1) if corners and wanted > 1 else np.float32(given) / wanted
     return (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * np.float32(scale)
 
@@ -112,7 +112,7 @@ def _nearest(images: Any, size: Any, corners: Any = False, centers: Any = False)
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
         places = _places(int(wanted), given, corners, centers)
-        # Halves go up.
+        # Rounds halves up.
         found = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
         images = jnp.take(images, np.clip(found, 0, given - 1).astype(int), axis)
     return images
@@ -128,7 +128,7 @@ def _resized(images: Any, size: Any, method: Any, corners: Any, keeps_ratio: Any
         return images
     if method not in (ResizeMethod.BILINEAR, ResizeMethod.NEAREST_NEIGHBOR):
         raise NotImplementedError(
-            f"tf.image.resize_images: method {method} is not available, bilinear (0) and nearest (1) are."
+            f"tf.image.resize_images: method {method} is not available; use bilinear (0) or nearest (1)."
         )
     return (_bilinear if method == ResizeMethod.BILINEAR else _nearest)(images, size, corners)
 
