@@ -89,7 +89,7 @@ def _central(image: Any, fraction: Any) -> Any:
     return _cut(image, starts[0], starts[1], height, width)
 
 
-def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
+def _positions(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
     """Computes the positions of the result's pixels in the image, in float32 for TensorFlow's rounding."""
     scale = np.float32(given - 1) / np.float32(wanted - 1) if corners and wanted > 1 else np.float32(given) / wanted
     return (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * np.float32(scale)
@@ -99,10 +99,10 @@ def _bilinear(images: Any, size: Any, corners: Any = False, centers: Any = False
     images = jnp.asarray(images, jnp.float32)
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
-        places = _places(int(wanted), given, corners, centers) - np.float32(0.5 if centers else 0)
-        low = np.clip(np.floor(places), 0, given - 1).astype(int)
-        high = np.clip(np.floor(places) + 1, 0, given - 1).astype(int)
-        share = np.clip(places - np.floor(places), 0, 1).astype(np.float32)
+        positions = _positions(int(wanted), given, corners, centers) - np.float32(0.5 if centers else 0)
+        low = np.clip(np.floor(positions), 0, given - 1).astype(int)
+        high = np.clip(np.floor(positions) + 1, 0, given - 1).astype(int)
+        share = np.clip(positions - np.floor(positions), 0, 1).astype(np.float32)
         share = share.reshape(-1, *(1,) * (-axis - 1))
         images = jnp.take(images, low, axis) * (1 - share) + jnp.take(images, high, axis) * share
     return images
@@ -111,9 +111,9 @@ def _bilinear(images: Any, size: Any, corners: Any = False, centers: Any = False
 def _nearest(images: Any, size: Any, corners: Any = False, centers: Any = False) -> Any:
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
-        places = _places(int(wanted), given, corners, centers)
+        positions = _positions(int(wanted), given, corners, centers)
         # Rounds halves up.
-        found = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
+        found = np.floor(positions + np.float32(0.5)) if corners else np.floor(positions)
         images = jnp.take(images, np.clip(found, 0, given - 1).astype(int), axis)
     return images
 

@@ -19,7 +19,7 @@ def ignored(who: str, **given: Any) -> None:
     """
     for name, value in given.items():
         if value is not None and value is not False and not (isinstance(value, str) and value == ""):
-            _say(who, name)
+            _log(who, name)
 
 
 def unknown(who: str, given: dict[str, Any], *known: str) -> None:
@@ -35,7 +35,7 @@ def unknown(who: str, given: dict[str, Any], *known: str) -> None:
 
 
 @functools.cache
-def _say(who: str, name: str) -> None:
+def _log(who: str, name: str) -> None:
     _logger.info("%s: %s is taken, without effect.", who, name)
 
 

@@ -66,21 +66,21 @@ class Gathered(types.ModuleType):
 
     Args:
         name: Its name in scripts.
-        places: The other namespaces.
+        namespaces: The other namespaces.
     """
 
-    def __init__(self, name: str, places: Iterable[Any]) -> None:
+    def __init__(self, name: str, namespaces: Iterable[Any]) -> None:
         super().__init__(name, f"`{name}`.")
-        self._places = list(places)
+        self._namespaces = list(namespaces)
         self._missing = missing(name, lambda: dir(self))
 
     def __getattr__(self, name: str) -> Any:
-        found = (place for place in self.__dict__["_places"] if name in dir(place))
-        place = next(found, None)
-        return self.__dict__["_missing"](name) if place is None else getattr(place, name)
+        found = (each for each in self.__dict__["_namespaces"] if name in dir(each))
+        first = next(found, None)
+        return self.__dict__["_missing"](name) if first is None else getattr(first, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({name for place in self._places for name in dir(place)})
+        return sorted({name for each in self._namespaces for name in dir(each)})
 
 
 class Namespace(types.ModuleType):

@@ -201,14 +201,14 @@ class Tensor(core.Tensor):
         parts = item if isinstance(item, tuple) else (item,)
         if any(isinstance(part, slice) and contains_tensor((part.start, part.stop, part.step)) for part in parts):
             return self._window(parts)
-        self._check_places(parts)
+        self._check_indices(parts)
         return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
 
     def __iter__(self) -> Iterator[Any]:
         count = host_strings.parts_of(self) if host_strings.is_text(self) else None
         return super().__iter__() if count is None else iter([self[place] for place in range(count)])
 
-    def _check_places(self, parts: tuple[Any, ...]) -> None:
+    def _check_indices(self, parts: tuple[Any, ...]) -> None:
         """Raises `ValueError` for an index past the end of a known dimension, which JAX would clamp."""
         if not self.shape.is_known or any(part is Ellipsis or hasattr(part, "shape") for part in parts):
             return
@@ -260,10 +260,10 @@ def _computed(fn: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def _taken(x: Any, places: Any) -> Any:
+def _taken(x: Any, indices: Any) -> Any:
     """Indexes an array; converts a constant, which NumPy could not index with traced values."""
-    is_traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(places))
-    return (jnp.asarray(x) if is_traced else x)[places]
+    is_traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(indices))
+    return (jnp.asarray(x) if is_traced else x)[indices]
 
 
 def is_tensor(x: Any) -> bool:

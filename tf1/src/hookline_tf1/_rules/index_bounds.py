@@ -24,20 +24,20 @@ class Within(NamedTuple):
     """An argument that holds indices, and their bound.
 
     Args:
-        places: The name of the argument.
+        name: The name of the argument.
         size: Returns, for the arguments by name, the exclusive bound: one number, or one for each index.
         drops_negative: Whether negative indices are allowed; the operation ignores them.
         picked: Reads the argument, where the operation has it under another name.
     """
 
-    places: str
+    name: str
     size: Callable[..., Any]
     drops_negative: bool = False
     picked: Callable[[dict[str, Any]], Any] | None = None
 
     def of(self, args: dict[str, Any]) -> Any:
         """Returns the argument."""
-        return args[self.places] if self.picked is None else self.picked(args)
+        return args[self.name] if self.picked is None else self.picked(args)
 
     def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
         """Returns indices and bounds as flat arrays, and a mask of the indices out of range.
@@ -46,32 +46,32 @@ class Within(NamedTuple):
             args: The arguments by name.
             xp: `numpy` or `jax.numpy`.
         """
-        places = xp.asarray(self.of(args))
-        sizes = xp.broadcast_to(xp.asarray(self.size(**args)), places.shape)
-        are_out = places >= sizes
-        return places.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (places < 0)).ravel()
+        indices = xp.asarray(self.of(args))
+        sizes = xp.broadcast_to(xp.asarray(self.size(**args)), indices.shape)
+        are_out = indices >= sizes
+        return indices.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (indices < 0)).ravel()
 
     def is_settled(self, args: dict[str, Any]) -> bool:
         """Whether constants rule out an index out of range, so no run has to check."""
         return False
 
-    def said(self, shape: Any, at: int, place: int, size: int) -> str:
+    def describe(self, shape: Any, at: int, index: int, size: int) -> str:
         """Describes the error of an index, with its position.
 
         Args:
             shape: The shape of the indices; the first dimension may be open. None if it is unknown.
             at: The position among the flattened indices.
-            place: The index.
+            index: The index.
             size: The exclusive bound.
         """
         if shape is None or None in shape[1:]:
-            return f"{self.places} hold {place}, which {self.wrong(place, size)}"
+            return f"{self.name} hold {index}, which {self.wrong(index, size)}"
         # The size of the first dimension does not matter, so it may be open.
         found = np.unravel_index(at, (at + 1, *shape[1:]) if shape else ())
         where = f"[{','.join(map(str, found))}]" if shape else ""
-        return f"{self.places}{where} = {place} {self.wrong(place, size)}"
+        return f"{self.name}{where} = {index} {self.wrong(index, size)}"
 
-    def wrong(self, place: int, size: int) -> str:
+    def wrong(self, index: int, size: int) -> str:
         """Describes the error of an index, beginning with a verb."""
         return f"is not in [0, {size})"
 
@@ -80,7 +80,7 @@ class Indexes(Within):
     """An index in brackets, which may be negative to count from the end.
 
     Args:
-        places: The indexed dimension, for the error.
+        name: The indexed dimension, for the error.
         size: See `Within`, as for the arguments after it.
         drops_negative: As above.
         picked: As above.
@@ -88,19 +88,19 @@ class Indexes(Within):
 
     def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
         """See `Within`."""
-        places, sizes, _ = super().outside(args, xp)
-        return places, sizes, (places >= sizes) | (places < -sizes)
+        indices, sizes, _ = super().outside(args, xp)
+        return indices, sizes, (indices >= sizes) | (indices < -sizes)
 
-    def said(self, shape: Any, at: int, place: int, size: int) -> str:
+    def describe(self, shape: Any, at: int, index: int, size: int) -> str:
         """See `Within`."""
-        return f"slice index {place} of {self.places} out of bounds: that has {size}"
+        return f"slice index {index} of {self.name} out of bounds: that has {size}"
 
 
 class Divides(Within):
     """A divisor of integers, which must not be 0.
 
     Args:
-        places: The name of the argument.
+        name: The name of the argument.
         size: Returns the dividend; floats may be divided by 0.
     """
 
@@ -120,7 +120,7 @@ class Divides(Within):
         """Whether integers are divided by integers, as far as their dtypes are known."""
         return all(_kind(item) in "iu" for item in (self.size(**args), self.of(args)))
 
-    def said(self, shape: Any, at: int, place: int, size: int) -> str:
+    def describe(self, shape: Any, at: int, index: int, size: int) -> str:
         """See `Within`."""
         return "integer division by zero"
 
@@ -137,13 +137,13 @@ def indexes(parts: tuple[Any, ...]) -> tuple[Within, ...]:
     if any(_kind(part) == "b" for part in parts if isinstance(part, Tensor) or hasattr(part, "dtype")):
         return ()  # A mask indexes as many dimensions as it has.
     found, axis = [], 0
-    for place, part in enumerate(parts):
+    for i, part in enumerate(parts):
         if part is Ellipsis:
-            axis = -sum(rest is not None for rest in parts[place + 1 :])
+            axis = -sum(rest is not None for rest in parts[i + 1 :])
             continue
         if isinstance(part, Tensor) and _kind(part) in "iu":
             of_axis = f"dimension {axis}"
-            found.append(Indexes(of_axis, _length_of(axis), picked=_part_at(place)))
+            found.append(Indexes(of_axis, _length_of(axis), picked=_part_at(i)))
         axis += part is not None
     return tuple(found)
 
@@ -152,8 +152,8 @@ def _length_of(axis: int) -> Callable[..., Any]:
     return lambda operand_0, operand_1: shape(operand_0)[axis]
 
 
-def _part_at(place: int) -> Callable[[dict[str, Any]], Any]:
-    return lambda args: args["operand_1"][place] if isinstance(args["operand_1"], tuple) else args["operand_1"]
+def _part_at(i: int) -> Callable[[dict[str, Any]], Any]:
+    return lambda args: args["operand_1"][i] if isinstance(args["operand_1"], tuple) else args["operand_1"]
 
 
 def shape(value: Any) -> Any:
@@ -174,27 +174,27 @@ def check(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any]
 
     def failed(bound: Any) -> Any:
         now, taken = given(bound)
-        looks = [_looked(within, now, taken) for within in withins]
-        which = jnp.argmax(jnp.stack([look[0] for look in looks]))
-        is_out, *details = jnp.stack(looks)[which]
+        findings = [_find_first(within, now, taken) for within in withins]
+        which = jnp.argmax(jnp.stack([finding[0] for finding in findings]))
+        is_out, *details = jnp.stack(findings)[which]
         return (is_out, which, *details)
 
-    def message(which: int, at: int, place: int, size: int) -> str:
-        return withins[which].said(shapes[which], at, place, size)
+    def message(which: int, at: int, index: int, size: int) -> str:
+        return withins[which].describe(shapes[which], at, index, size)
 
     return Check(failed, message)
 
 
-def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
+def _find_first(within: Within, args: dict[str, Any], taken: Any) -> Any:
     """Finds the first index out of range: returns whether one exists, its position, the index, and the bound."""
-    places, sizes, are_out = within.outside(args, jnp)
-    count = places.size
+    indices, sizes, are_out = within.outside(args, jnp)
+    count = indices.size
     if not count:
         return jnp.zeros(4, jnp.int32)
     # One pass over integers.
     at = jnp.min(jnp.where(are_out, jnp.arange(count, dtype=jnp.int32), count))
     is_out = at < count if taken is None else (at < count) & taken
-    return jnp.stack([jnp.asarray(item).astype(jnp.int32) for item in (is_out, at, places[at], sizes[at])])
+    return jnp.stack([jnp.asarray(item).astype(jnp.int32) for item in (is_out, at, indices[at], sizes[at])])
 
 
 def _shape_of(value: Any) -> Any:
@@ -251,11 +251,11 @@ def _known(value: Any) -> Any:
 
 
 def _refused(within: Within, args: dict[str, Any]) -> str | None:
-    places, sizes, are_out = within.outside(args, np)
+    indices, sizes, are_out = within.outside(args, np)
     if not are_out.any():
         return None
     at = int(np.argmax(are_out))
-    return within.said(np.shape(within.of(args)), at, int(places[at]), int(sizes[at]))
+    return within.describe(np.shape(within.of(args)), at, int(indices[at]), int(sizes[at]))
 
 
 def on_host(fn: Callable[..., Any], name: str, withins: Sequence[Within]) -> Callable[..., Any]:

@@ -40,12 +40,12 @@ def symbols(value: Any) -> set[str]:
     return found
 
 
-def sized(spec: Any, place: int | None = None) -> Any:
+def sized(spec: Any, index: int | None = None) -> Any:
     """Fills in the example sizes of a spec's open dimensions inside `by_examples`; outside, returns the spec.
 
     Args:
         spec: The spec.
-        place: The index of the spec in `given` of `by_examples`.
+        index: The index of the spec in `given` of `by_examples`.
     """
     values = _SIZES.get()
     if values is None or spec is specs.UNKNOWN:
@@ -54,7 +54,7 @@ def sized(spec: Any, place: int | None = None) -> Any:
     def filled(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        dims = [values.get(f"{place}:{axis}", dim) for axis, dim in enumerate(leaf.shape)]
+        dims = [values.get(f"{index}:{axis}", dim) for axis, dim in enumerate(leaf.shape)]
         return jax.ShapeDtypeStruct(tuple(_size(dim, values) for dim in dims), leaf.dtype)
 
     return jax.tree.map(filled, spec)
@@ -145,13 +145,13 @@ def _open(given: Sequence[Any]) -> tuple[list[str], list[int]]:
     """Returns the keys (spec and axis) of all open dimensions, and the sizes to try beside the examples."""
     shapes = [getattr(spec, "shape", ()) for spec in given]
     known = {dim for shape in shapes for dim in shape if isinstance(dim, int)}
-    places = [
-        f"{place}:{axis}"
-        for place, shape in enumerate(shapes)
+    dims = [
+        f"{index}:{axis}"
+        for index, shape in enumerate(shapes)
         for axis, dim in enumerate(shape)
         if not isinstance(dim, int)
     ]
-    return places, [*sorted(known - {1}, reverse=True), 1]
+    return dims, [*sorted(known - {1}, reverse=True), 1]
 
 
 def _fixed(given: Sequence[Any]) -> Iterator[dict[str, int | None]]:
@@ -159,22 +159,22 @@ def _fixed(given: Sequence[Any]) -> Iterator[dict[str, int | None]]:
 
     The first item fixes no size; then come combinations that fix few dimensions, then more.
     """
-    places, sizes = _open(given)
+    dims, sizes = _open(given)
     chosen: Iterator[dict[str, int | None]] = (
         dict(zip(some, found, strict=True))
-        for count in range(1, len(places) + 1)
-        for some in itertools.combinations(places, count)
+        for count in range(1, len(dims) + 1)
+        for some in itertools.combinations(dims, count)
         for found in itertools.product(sizes, repeat=count)
     )
     # Dimensions without a size get the same example, because one may be computed from another.
-    yield dict.fromkeys(places)
+    yield dict.fromkeys(dims)
     yield from itertools.islice(chosen, _TRIES)
 
 
 def are_all_tried(given: Sequence[Any]) -> bool:
     """Whether `by_examples` with `apart` tries all combinations of sizes."""
-    places, sizes = _open(given)
-    return (len(sizes) + 1) ** len(places) - 1 <= _TRIES
+    dims, sizes = _open(given)
+    return (len(sizes) + 1) ** len(dims) - 1 <= _TRIES
 
 
 def shown(specs_: Sequence[Any]) -> str:
@@ -208,8 +208,8 @@ def clash(kind: str, given: Sequence[Any], error: Exception) -> str:
 def _known_beside(given: Sequence[Any], name: str) -> list[int]:
     """Returns the known sizes, in specs of the same rank, of the dimensions that are just this symbol elsewhere."""
     leaves = [leaf for leaf in jax.tree.leaves(given) if hasattr(leaf, "shape")]
-    places = {(len(leaf.shape), i) for leaf in leaves for i, dim in enumerate(leaf.shape) if str(dim) == name}
-    sizes = [leaf.shape[i] for rank, i in sorted(places) for leaf in leaves if len(leaf.shape) == rank]
+    axes = {(len(leaf.shape), i) for leaf in leaves for i, dim in enumerate(leaf.shape) if str(dim) == name}
+    sizes = [leaf.shape[i] for rank, i in sorted(axes) for leaf in leaves if len(leaf.shape) == rank]
     return list(dict.fromkeys(size for size in sizes if isinstance(size, int) and size > 1))
 
 

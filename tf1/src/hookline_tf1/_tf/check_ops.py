@@ -116,7 +116,7 @@ def raise_failed(graph: Graph) -> None:
 
 
 def _check(
-    holds: Callable[..., Any], operands: Sequence[Any], name: str, shown: Sequence[Any], told: Callable[..., str]
+    holds: Callable[..., Any], operands: Sequence[Any], name: str, shown: Sequence[Any], message: Callable[..., str]
 ) -> Check:
     """Adds a check to the default graph.
 
@@ -125,12 +125,12 @@ def _check(
         operands: Tensors and plain values.
         name: Name of the operation.
         shown: The values in an error's message, without its strings.
-        told: Returns the error's message for the values of `shown`.
+        message: Returns the error's message for the values of `shown`.
     """
     failures, made = _failures(get_default_graph()), []
 
     def note(*values: Any) -> None:
-        failures.append(InvalidArgumentError(made[0].node_def, made[0], told(*map(np.asarray, values))))
+        failures.append(InvalidArgumentError(made[0].node_def, made[0], message(*map(np.asarray, values))))
 
     def failed(operands: Any, values: Any) -> Any:
         is_well = jnp.all(jnp.asarray(holds(*operands)))
@@ -155,10 +155,10 @@ def _asserted(holds: Callable[..., Any], operands: Any, data: Any, summarize: An
     fixed, values = _apart(data)
     few = _SHOWN if summarize is None else summarize
 
-    def told(*found: Any) -> str:
+    def describe(*found: Any) -> str:
         return f"assertion failed: {' '.join(_joined(fixed, found, lambda value: _few(value, few)))}"
 
-    return _check(holds, operands, name, values, told)
+    return _check(holds, operands, name, values, describe)
 
 
 def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
@@ -169,12 +169,12 @@ def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
     """
     tensor = convert_to_tensor(tensor)
 
-    def told(value: Any) -> str:
+    def describe(value: Any) -> str:
         found = [what for what, has in (("Inf", np.isinf(value).any()), ("NaN", np.isnan(value).any())) if has]
         return f"{message} : Tensor had {' and '.join(found)} values"
 
     with name_scope(name, "CheckNumerics"):
-        check = _check(lambda x: jnp.isfinite(x), (tensor,), "check", [tensor], told)
+        check = _check(lambda x: jnp.isfinite(x), (tensor,), "check", [tensor], describe)
         with control_dependencies([check]):
             return node(lambda x: x, "checked", {"x": tensor})
 

@@ -43,16 +43,15 @@ def gradients(
     if grad_ys is not None:
         given = grad_ys if isinstance(grad_ys, list | tuple) else [grad_ys]
         ys = [y if g is None else _weighted(y, g) for y, g in zip(ys, given, strict=True)]
-    moving = [x for x in xs if _is_floating(x)]
-    found = iter(core.gradients([y for y in ys if _is_floating(y)], moving, name=name) if moving else [])
-    slopes = [next(found) if _is_floating(x) else None for x in xs]
+    floating = [x for x in xs if _is_floating(x)]
+    found = iter(core.gradients([y for y in ys if _is_floating(y)], floating, name=name) if floating else [])
+    grads = [next(found) if _is_floating(x) else None for x in xs]
     if unconnected_gradients in (None, "none"):
-        return slopes
+        return grads
     if unconnected_gradients != "zero":
         raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}: 'none' or 'zero'.")
     return [
-        op(jnp.zeros_like, name="zeros_like")(x) if slope is None else slope
-        for x, slope in zip(xs, slopes, strict=True)
+        op(jnp.zeros_like, name="zeros_like")(x) if grad is None else grad for x, grad in zip(xs, grads, strict=True)
     ]
 
 
@@ -76,7 +75,7 @@ def hessians(ys: Any, xs: Any, name: str = "hessians", **further: Any) -> list[A
     found = []
     with name_scope(name):
         for x in xs:
-            (slope,) = gradients(ys, [x])
-            rows = [gradients(slope[i], [x])[0] for i in range(len(x))]
+            (grad,) = gradients(ys, [x])
+            rows = [gradients(grad[i], [x])[0] for i in range(len(x))]
             found.append(convert_to_tensor(rows))
     return found

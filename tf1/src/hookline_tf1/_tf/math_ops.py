@@ -25,14 +25,14 @@ def _nonzero(x: Any, axis: Any, keepdims: Any, dtype: Any, indices: Any) -> Any:
 
 def _confusion(labels: Any, predictions: Any, classes: Any, dtype: Any, weights: Any) -> Any:
     counted = jnp.ones((), dtype) if weights is None else jnp.asarray(weights).astype(dtype)
-    places = tuple(jnp.ravel(jnp.asarray(given)).astype(int) for given in (labels, predictions))
-    return jnp.zeros((int(classes), int(classes)), dtype).at[places].add(counted)
+    indices = tuple(jnp.ravel(jnp.asarray(given)).astype(int) for given in (labels, predictions))
+    return jnp.zeros((int(classes), int(classes)), dtype).at[indices].add(counted)
 
 
 def _bins(values: Any, limits: Any, bins: Any, dtype: Any) -> Any:
     low, high = limits[0], limits[1]
-    places = jnp.clip(jnp.floor((jnp.ravel(values) - low) / (high - low) * bins), 0, bins - 1).astype(int)
-    return jnp.zeros(int(bins), dtype).at[places].add(1)
+    indices = jnp.clip(jnp.floor((jnp.ravel(values) - low) / (high - low) * bins), 0, bins - 1).astype(int)
+    return jnp.zeros(int(bins), dtype).at[indices].add(1)
 
 
 def _sorted(values: Any, axis: Any, direction: Any) -> Any:
@@ -49,9 +49,9 @@ def _descends(direction: Any) -> bool:
     return direction == "DESCENDING"
 
 
-def _inverse(places: Any) -> Any:
-    count = jnp.arange(places.shape[0], dtype=places.dtype)
-    return jnp.zeros_like(places).at[places].set(count)
+def _inverse(indices: Any) -> Any:
+    count = jnp.arange(indices.shape[0], dtype=indices.dtype)
+    return jnp.zeros_like(indices).at[indices].set(count)
 
 
 def _quotient(x: Any, y: Any) -> Any:

@@ -114,7 +114,7 @@ def _lengths(size: Any, **_: Any) -> Any:
     return lengths[0] if len(lengths) == 1 else lengths  # The index in a vector may be one number.
 
 
-_INSIDE = (Within("sparse_indices", _lengths, picked=lambda args: args["places"]),)
+_INSIDE = (Within("sparse_indices", _lengths, picked=lambda args: args["indices"]),)
 
 
 def sparse_to_dense(
@@ -127,30 +127,30 @@ def sparse_to_dense(
 ) -> Any:
     """`tf.sparse_to_dense`: `sparse_indices` has a row or a number for each value, or is one number."""
     values = convert_to_tensor(sparse_values)
-    given = {"places": convert_to_tensor(sparse_indices), "size": output_shape, "values": values}
-    if is_text(values) or isinstance(given["places"].op, OnHost):
+    given = {"indices": convert_to_tensor(sparse_indices), "size": output_shape, "values": values}
+    if is_text(values) or isinstance(given["indices"].op, OnHost):
         size = convert_to_tensor(output_shape)
         rank = (known_shape(size) or (None,))[0]
         dtype = STRING if is_text(values) else dtypes.canonical(values.dtype)
         filler = encoded(default_value)[()] if is_text(values) else default_value
 
-        def filled(places: Any, size: Any, values: Any) -> Any:
-            return _scattered(np.full(np.ravel(size), filler, values.dtype), places, values)
+        def filled(indices: Any, size: Any, values: Any) -> Any:
+            return _scattered(np.full(np.ravel(size), filler, values.dtype), indices, values)
 
         shape = None if rank is None else [None] * rank
         name, given = name or "SparseToDense", given | {"size": size}
         return OnHost(index_bounds.on_host(filled, name, _INSIDE), name, given, dtype, shape).output
 
-    def scattered(places: Any, size: Any, values: Any) -> Any:
+    def scattered(indices: Any, size: Any, values: Any) -> Any:
         empty = jnp.full(dims(size), default_value, values.dtype)
-        places = jnp.asarray(places).reshape(-1, empty.ndim)
-        return empty.at[tuple(places.T)].set(values)
+        indices = jnp.asarray(indices).reshape(-1, empty.ndim)
+        return empty.at[tuple(indices.T)].set(values)
 
     return node(scattered, name or "SparseToDense", given, static=("size",), within=_INSIDE)
 
 
-def _scattered(whole: Any, places: Any, values: Any) -> Any:
-    whole[tuple(np.reshape(places, (-1, whole.ndim)).T)] = values
+def _scattered(whole: Any, indices: Any, values: Any) -> Any:
+    whole[tuple(np.reshape(indices, (-1, whole.ndim)).T)] = values
     return whole
 
 

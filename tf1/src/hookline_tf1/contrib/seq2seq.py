@@ -49,13 +49,13 @@ def sequence_loss(
             raise ValueError(f"sequence_loss: {what} must have {rank} dimensions, got the shape {tensor.shape}.")
     if (average_across_timesteps and sum_over_timesteps) or (average_across_batch and sum_over_batch):
         raise ValueError("sequence_loss: either the mean or the sum over the steps, and over the batch, not both.")
-    loss_of = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
+    loss_fn = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
     reshape, add = array_ops.reshape, math.reduce_sum
     mean_over = [axis for axis, is_mean in enumerate((average_across_batch, average_across_timesteps)) if is_mean]
     sum_over = [axis for axis, is_sum in enumerate((sum_over_batch, sum_over_timesteps)) if is_sum]
     with name_scope(name, "sequence_loss"):
         flat = reshape(logits, [-1, array_ops.shape(logits)[2]])
-        found = loss_of(labels=reshape(targets, [-1]), logits=flat) * reshape(weights, [-1])
+        found = loss_fn(labels=reshape(targets, [-1]), logits=flat) * reshape(weights, [-1])
         found = reshape(found, array_ops.shape(logits)[:2])
         if mean_over:
             return _ratio(add(found, mean_over), add(weights, mean_over))

@@ -139,8 +139,8 @@ def _log_share(value: Any, logits: Any) -> Any:
     shape, classes = jnp.broadcast_shapes(jnp.shape(value), shares.shape[:-1]), shares.shape[-1]
     value = jnp.broadcast_to(jnp.asarray(value).astype(np.int32), shape)
     exists = (value >= 0) & (value < classes)
-    places = jnp.where(exists, value, 0)[..., None]
-    found = jnp.take_along_axis(jnp.broadcast_to(shares, (*shape, classes)), places, -1)[..., 0]
+    indices = jnp.where(exists, value, 0)[..., None]
+    found = jnp.take_along_axis(jnp.broadcast_to(shares, (*shape, classes)), indices, -1)[..., 0]
     return jnp.where(exists, found, np.nan)
 
 

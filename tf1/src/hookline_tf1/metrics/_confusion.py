@@ -223,10 +223,15 @@ def _outcomes(
     """Counts true and false positives and negatives, at each threshold if thresholds are given."""
     labels, predictions = paired(labels, predictions)
     weights = jnp.broadcast_to(1.0 if weights is None else fitted(weights, predictions), predictions.shape)
-    right, weights = jnp.ravel(labels.astype(bool)), jnp.ravel(weights)
+    actual, weights = jnp.ravel(labels.astype(bool)), jnp.ravel(weights)
     if thresholds is None:
-        said = jnp.ravel(predictions.astype(bool))
+        predicted = jnp.ravel(predictions.astype(bool))
     else:
-        said = jnp.ravel(predictions.astype(jnp.float32)) > jnp.asarray(thresholds, jnp.float32)[:, None]
-    outcomes = {"tp": said & right, "fp": said & ~right, "fn": ~said & right, "tn": ~said & ~right}
+        predicted = jnp.ravel(predictions.astype(jnp.float32)) > jnp.asarray(thresholds, jnp.float32)[:, None]
+    outcomes = {
+        "tp": predicted & actual,
+        "fp": predicted & ~actual,
+        "fn": ~predicted & actual,
+        "tn": ~predicted & ~actual,
+    }
     return tuple(jnp.sum(outcomes[kind] * weights, axis=-1) for kind in which)

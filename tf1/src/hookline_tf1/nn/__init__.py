@@ -149,9 +149,9 @@ class _Rows(Within):
             are_out |= ids // len(sizes) >= xp.asarray(sizes)[ids % len(sizes)]
         return ids, bound, are_out
 
-    def wrong(self, place: int, size: int) -> str:
+    def wrong(self, index: int, size: int) -> str:
         """See `Within`."""
-        return "names a row that its part does not have" if 0 <= place < size else super().wrong(place, size)
+        return "names a row that its part does not have" if 0 <= index < size else super().wrong(index, size)
 
 
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:

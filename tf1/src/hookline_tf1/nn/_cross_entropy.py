@@ -36,11 +36,11 @@ def _and_softmax(labels: Any, logits: Any) -> Any:
     return _cross_entropy_of(labels, logits), (labels, logits)
 
 
-def _as_if_labels_summed_to_one(given: Any, slope: Any) -> Any:
+def _as_if_labels_summed_to_one(given: Any, grad: Any) -> Any:
     # TensorFlow's gradient; JAX's differs if labels do not sum to 1, as in a row of zeros.
     labels, logits = given
-    slope = slope[..., None]
-    return -slope * jax.nn.log_softmax(logits), slope * (jax.nn.softmax(logits) - labels)
+    grad = grad[..., None]
+    return -grad * jax.nn.log_softmax(logits), grad * (jax.nn.softmax(logits) - labels)
 
 
 _cross_entropy_of.defvjp(_and_softmax, _as_if_labels_summed_to_one)

@@ -68,7 +68,7 @@ def shuffle_batch(
     name: str | None = None,
 ) -> Any:
     """Batches examples in random order, drawn from a buffer of at least `min_after_dequeue`. See `batch`."""
-    examples = _examples([tensors], enqueue_many, shapes).shuffle(_room(min_after_dequeue, batch_size), seed)
+    examples = _examples([tensors], enqueue_many, shapes).shuffle(_buffer_size(min_after_dequeue, batch_size), seed)
     return _batches(examples, tensors, batch_size, False, allow_smaller_final_batch, name or "shuffle_batch")
 
 
@@ -101,11 +101,11 @@ def shuffle_batch_join(
     name: str | None = None,
 ) -> Any:
     """Batches the examples of several lists of tensors, in random order. See `shuffle_batch`."""
-    examples = _examples(tensors_list, enqueue_many, shapes).shuffle(_room(min_after_dequeue, batch_size), seed)
+    examples = _examples(tensors_list, enqueue_many, shapes).shuffle(_buffer_size(min_after_dequeue, batch_size), seed)
     return _batches(examples, tensors_list[0], batch_size, False, allow_smaller_final_batch, name or "shuffle_batch")
 
 
-def _room(min_after_dequeue: int, batch_size: Any) -> int:
+def _buffer_size(min_after_dequeue: int, batch_size: Any) -> int:
     return max(min_after_dequeue, 0) + (batch_size if isinstance(batch_size, int) else 1)
 
 

@@ -88,7 +88,7 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         step = run_context.session.global_step
         self._notice_stillness(step)
         if self._timer.should_trigger_for_step(step):
@@ -139,7 +139,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
         elif self.last_step is None:
             self.last_step = session.global_step + (self.num_steps or 0)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if self.last_step is not None and run_context.session.global_step >= self.last_step:
             run_context.request_stop()
 
@@ -162,7 +162,7 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
         if self.is_driven:
             self._timer.update_last_triggered_step(session.global_step)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         step = run_context.session.global_step
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
@@ -244,7 +244,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
-    def _take_over(self, run_context: Any) -> None:
+    def _continue_from(self, run_context: Any) -> None:
         self._next_step = run_context.session.global_step + 1
 
     def _ask(self) -> SessionRunArgs:
@@ -253,7 +253,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         summaries = self.get_summary_op() if self._request_summary and self.summary_writer is not None else None
         return SessionRunArgs(asked if summaries is None else asked | {"summary": list(summaries)})
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if self.summary_writer is None:
             return
         step = run_context.session.global_step
@@ -296,7 +296,7 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
     def _ask(self) -> SessionRunArgs:
         return SessionRunArgs(self.loss_tensor)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if np.isnan(np.asarray(run_values.results)).any():
             self.react(run_context, run_context.session.global_step)
 

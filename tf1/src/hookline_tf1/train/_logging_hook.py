@@ -66,14 +66,14 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         self._iter_count = 0
         self._current_tensors = {self._items[tag]: tensor for tag, tensor in self.fetches.items()}
 
-    def _take_over(self, run_context: Any) -> None:
+    def _continue_from(self, run_context: Any) -> None:
         self._iter_count = run_context.runs
 
     def _ask(self) -> Any:
         self._should_trigger = self._timer.should_trigger_for_step(self._iter_count)
         return SessionRunArgs(self._current_tensors) if self._should_trigger else None
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if self._should_trigger:
             self._log_tensors(run_values.results)
         self._iter_count += 1

@@ -98,7 +98,7 @@ class OwnCallbacks(SessionRunHook):
         if self.is_driven:
             if self._rides_on is not None:
                 self._rides_on = None
-                self._take_over(run_context)
+                self._continue_from(run_context)
         elif is_claimed(self):
             run_context.stop_callbacks(self)
             self._rides_on = weakref.ref(run_context.session)
@@ -110,15 +110,15 @@ class OwnCallbacks(SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Does the work of TensorFlow's hook after a run."""
         if self.is_driven:
-            self._look(run_context, run_values)
+            self._after_driven_run(run_context, run_values)
         else:
             super().after_run(run_context, run_values)
 
-    def _take_over(self, run_context: Any) -> None:
+    def _continue_from(self, run_context: Any) -> None:
         """Continues from the state of the session, which has asked the timer so far."""
 
     def _ask(self) -> Any:
         raise NotImplementedError
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         raise NotImplementedError

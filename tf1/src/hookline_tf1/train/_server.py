@@ -249,15 +249,15 @@ def _publish(address: str, ray: LocalRayCluster) -> None:
 def _published(address: str) -> tuple[str, str]:
     """Returns the address and the token file of a `ps` task's Ray cluster; waits for its start."""
     place, wait_secs = _place(address), ClusterOptions().wait_secs
-    deadline, said = clock.monotonic() + wait_secs, False
+    deadline, is_logged = clock.monotonic() + wait_secs, False
     while clock.monotonic() < deadline:
         if place.exists():
             found, token_path = json.loads(place.read_text(encoding="utf-8"))
             if _listens(found):  # Otherwise it is the file of an earlier task.
                 return found, token_path
-        if not said:
+        if not is_logged:
             _logger.info("Waiting for the ps task at %s.", address)
-            said = True
+            is_logged = True
         clock.sleep(_POLL_SECS)
     raise DeadlineExceededError.from_message(
         f"Waited {wait_secs:g} seconds for the ps task at {address}: start the script with job ps, task 0."

@@ -86,9 +86,9 @@ def power_sign(var: Any, m: Any, grad: Any, learning_rate: Any, logbase: Any, be
 
 def trust_ratio(var: Any, grad: Any, weight_decay: Any, eeta: Any, epsilon: Any) -> Any:
     """Computes LARS's factor of the learning rate: a variable's norm divided by its gradient's."""
-    norm, slope = jnp.linalg.norm(var.ravel()), jnp.linalg.norm(grad.ravel())
-    ratio = eeta * norm / (slope + weight_decay * norm + epsilon)
-    return jnp.where((norm > 0) & (slope > 0), ratio, 1.0)
+    norm, grad_norm = jnp.linalg.norm(var.ravel()), jnp.linalg.norm(grad.ravel())
+    ratio = eeta * norm / (grad_norm + weight_decay * norm + epsilon)
+    return jnp.where((norm > 0) & (grad_norm > 0), ratio, 1.0)
 
 
 def adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
