@@ -130,9 +130,9 @@ def _log(level: int, msg: str, *args: Any, **kwargs: Any) -> None:
 def _count_of_caller() -> int:
     """Counts the calls from the line of code that called the calling function."""
     frame = sys._getframe(2)
-    place = frame.f_code.co_filename, frame.f_lineno
-    _calls[place] += 1
-    return _calls[place]
+    location = frame.f_code.co_filename, frame.f_lineno
+    _calls[location] += 1
+    return _calls[location]
 
 
 __getattr__, __dir__ = offered("tf.logging", lambda: __all__)

@@ -117,8 +117,8 @@ def random_gamma(
 
 
 def _gamma(key: Any, shape: Any, dtype: Any, alpha: Any, beta: Any) -> Any:
-    whole = (*shape, *jnp.broadcast_shapes(jnp.shape(alpha), jnp.shape(beta)))
-    return jax.random.gamma(key, alpha, whole, dtype) / beta
+    size = (*shape, *jnp.broadcast_shapes(jnp.shape(alpha), jnp.shape(beta)))
+    return jax.random.gamma(key, alpha, size, dtype) / beta
 
 
 def random_poisson(lam: Any, shape: Any, dtype: Any = dtypes.float32, seed: Any = None, name: Any = None) -> Any:
@@ -162,9 +162,9 @@ def random_crop(value: Any, size: Any, seed: Any = None, name: Any = None) -> An
     """`tf.random_crop`, `tf.image.random_crop`: a random crop of this size."""
 
     def cropped(key: Any, value: Any, size: Any) -> Any:
-        size = [whole if wanted == -1 else wanted for wanted, whole in zip(size, jnp.shape(value), strict=True)]
-        room = jnp.asarray([whole - wanted + 1 for whole, wanted in zip(jnp.shape(value), size, strict=True)])
-        start = jax.random.randint(key, room.shape, 0, room)
+        size = [dim if wanted == -1 else wanted for wanted, dim in zip(size, jnp.shape(value), strict=True)]
+        num_starts = jnp.asarray([dim - wanted + 1 for dim, wanted in zip(jnp.shape(value), size, strict=True)])
+        start = jax.random.randint(key, num_starts.shape, 0, num_starts)
         return jax.lax.dynamic_slice(jnp.asarray(value), list(start), size)
 
     return draw(cropped, name or "random_crop", seed, {"value": argument(value), "size": size}, static=("size",))

@@ -93,7 +93,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     if is_text != (wanted == dtypes.string) and wanted is not None:
         raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
     if array.dtype.kind in "OSU" and not is_text:
-        raise TypeError(f"tf.constant takes numbers and text, got {value!r}.")
+        raise TypeError(f"tf.constant takes numbers and strings, got {value!r}.")
     found = (
         host_strings.encoded(value if array.size else array)
         if is_text

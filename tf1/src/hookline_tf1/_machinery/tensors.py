@@ -206,7 +206,7 @@ class Tensor(core.Tensor):
 
     def __iter__(self) -> Iterator[Any]:
         count = host_strings.parts_of(self) if host_strings.is_text(self) else None
-        return super().__iter__() if count is None else iter([self[place] for place in range(count)])
+        return super().__iter__() if count is None else iter([self[i] for i in range(count)])
 
     def _check_indices(self, parts: tuple[Any, ...]) -> None:
         """Raises `ValueError` for an index past the end of a known dimension, which JAX would clamp."""

@@ -92,7 +92,7 @@ def _symbols(tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     assert names is not None, "inside own_symbols"
     name = names.setdefault(tensor.key, f"of{len(names)}")
     found = np.empty(math.prod(shape), object)
-    found[:] = [specs.symbol(f"{name}_{place}") - specs.symbol(f"{name}_{place}_less") for place in range(found.size)]
+    found[:] = [specs.symbol(f"{name}_{i}") - specs.symbol(f"{name}_{i}_less") for i in range(found.size)]
     return found.reshape(shape)
 
 

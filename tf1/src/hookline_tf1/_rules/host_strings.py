@@ -12,7 +12,7 @@ from hookline import Tensor
 from hookline.extend import HostCall, Path, get_at_path, specs
 
 STRING = "string"
-"""The dtype of text."""
+"""The dtype of strings."""
 
 Shape = tuple[int | None, ...] | None
 
@@ -115,8 +115,8 @@ class OnHost(HostCall):
             mark(self.output, shape)
         elif dtype is None:
             mark(self.output, None)
-            for place, part in enumerate(shape or ()):
-                mark(self.output[place], part)
+            for i, part in enumerate(shape or ()):
+                mark(self.output[i], part)
         elif shape is None:
             self.dtype = np.dtype(dtype)
 
@@ -159,7 +159,7 @@ def of_text(fn: Callable[..., Any] | None, name: str, args: dict[str, Any]) -> T
     tensors = [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, Tensor)]
     if fn is None:
         text = next(tensor for tensor in tensors if is_text(tensor))
-        raise TypeError(f"{name}: {text.name!r} is text, which stays on the host: use tf.py_func for it.")
+        raise TypeError(f"{name}: {text.name!r} holds strings, which stay on the host: use tf.py_func.")
     shapes = [known_shape(tensor) for tensor in tensors]
     found, failed = _tried(lambda size: fn(**_examples(args, size)))
     if failed is not None and all(shape is not None and None not in shape for shape in shapes):

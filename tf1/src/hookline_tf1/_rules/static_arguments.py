@@ -211,7 +211,7 @@ class Node(Function):
         )
         for keys in [list(loose), list(loose)[::-1]] if loose else []:
             with contextlib.suppress(Exception), inference_by_example.example(names):
-                less = {key: place for place, key in enumerate(keys, 1)}
+                less = {key: i for i, key in enumerate(keys, 1)}
                 found = jax.tree.map(
                     inference_by_example.where_alike, found, self._inferred_of_sizes(held, loose, less)
                 )
@@ -234,9 +234,7 @@ class Node(Function):
             at = {tensor.key: value for tensor, value in zip(others, given, strict=True)} | values
             return self.call(lambda tensor: at[tensor.key])
 
-        return jax.eval_shape(
-            call, *[inference_by_example.sized(tensor.spec, place) for place, tensor in enumerate(others)]
-        )
+        return jax.eval_shape(call, *[inference_by_example.sized(tensor.spec, i) for i, tensor in enumerate(others)])
 
 
 def made(

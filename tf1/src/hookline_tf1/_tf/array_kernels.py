@@ -206,9 +206,9 @@ def reverse_sequence(x: Any, lengths: Any, axis: Any, batch_axis: Any, seq_dim: 
     batch_axis = 0 if batch_axis is None else batch_axis
 
     def one(row: Any, length: Any) -> Any:
-        place = axis - (axis > batch_axis)
-        steps = jnp.arange(row.shape[place])
-        return jnp.take(row, jnp.where(steps < length, length - 1 - steps, steps), axis=place)
+        row_axis = axis - (axis > batch_axis)
+        steps = jnp.arange(row.shape[row_axis])
+        return jnp.take(row, jnp.where(steps < length, length - 1 - steps, steps), axis=row_axis)
 
     return jax.vmap(one, (batch_axis, 0), batch_axis)(jnp.asarray(x), jnp.asarray(lengths))
 

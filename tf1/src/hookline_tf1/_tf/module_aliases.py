@@ -48,7 +48,7 @@ _NETS = (
     *(".resnet_utils", ".resnet_v1", ".resnet_v2", ".vgg"),
 )
 
-_PLACES: dict[str, types.ModuleType] = {
+_MODULES: dict[str, types.ModuleType] = {
     "contrib.layers.python.layers": Gathered("tf.contrib.layers", [contrib.layers]),
     **dict.fromkeys((f"contrib.layers.python.layers.{name}" for name in _OF_LAYERS), contrib.layers),
     "contrib.layers.python.layers.utils": _layer_collections,
@@ -80,7 +80,7 @@ _BESIDE: dict[str, dict[str, Any]] = {
     "python.framework.tensor_util": {"constant_value": constant_value},
     "python.ops.control_flow_ops": {"with_dependencies": control_flow_ops.with_dependencies},
 }
-"""Names of such modules that are in no namespace of `tf`."""
+"""Names in these modules that are in no namespace of `tf`."""
 
 _GATHERED: dict[str, str] = {
     **{f"python.ops.{name}_ops": "tf nn image" for name in _OPERATIONS},
@@ -111,7 +111,7 @@ _GATHERED: dict[str, str] = {
     **dict.fromkeys((f"python.summary.{name}" for name in _OF_SUMMARY), "summary"),
     "python.util.compat": "compat",
 }
-"""Aliases of namespaces of `tf`, of one or of several together."""
+"""Aliases of one or several namespaces of `tf`."""
 
 _NOTHING: dict[str, str] = {
     "contrib.slim.python.slim.evaluation": "tf.contrib.slim.evaluation",
@@ -145,35 +145,35 @@ _ONLY_IMPORTED: dict[str, str] = {
 def register(root: types.ModuleType) -> None:
     """Makes the aliases importable below a module, and attributes of their parent modules."""
 
-    def put(path: str, at: types.ModuleType, name: str, place: types.ModuleType) -> types.ModuleType:
-        setattr(at, name, place)
-        if isinstance(place, Gathered | Namespace):
-            place.__name__ = f"{root.__name__}{path}"
-        sys.modules[f"{root.__name__}{path}"] = place
-        return place
+    def put(path: str, at: types.ModuleType, name: str, module: types.ModuleType) -> types.ModuleType:
+        setattr(at, name, module)
+        if isinstance(module, Gathered | Namespace):
+            module.__name__ = f"{root.__name__}{path}"
+        sys.modules[f"{root.__name__}{path}"] = module
+        return module
 
     def made(path: str, names: str) -> Any:
-        places = [root if name == "tf" else operator.attrgetter(name)(root) for name in names.split()]
+        modules = [root if name == "tf" else operator.attrgetter(name)(root) for name in names.split()]
         if path in _BESIDE:
-            places.append(Namespace(f"tf.{path}", _BESIDE[path]))
-        return places[0] if len(places) == 1 and places[0] is not root else Gathered(f"tf.{path}", places)
+            modules.append(Namespace(f"tf.{path}", _BESIDE[path]))
+        return modules[0] if len(modules) == 1 and modules[0] is not root else Gathered(f"tf.{path}", modules)
 
     nothing = {path: Namespace(called, {}) for path, called in _NOTHING.items()}
     gathered = {path: made(path, names) for path, names in _GATHERED.items()}
-    for path, place in {**_PLACES, **gathered, **nothing, "compat.v1": root}.items():
+    for path, module in {**_MODULES, **gathered, **nothing, "compat.v1": root}.items():
         *above, name = path.split(".")
         at, reached = root, ""
         for part in above:
             reached += f".{part}"
             at = put(reached, at, part, vars(at).get(part) or Namespace(f"tf{reached}", {}))
-        put(f".{path}", at, name, place)
+        put(f".{path}", at, name, module)
     imported = {path: Namespace(called, {}) for path, called in _ONLY_IMPORTED.items()}
-    for path, place in imported.items():
+    for path, module in imported.items():
         above, _, name = path.rpartition(".")
         if above in imported:
-            setattr(imported[above], name, place)
-        place.__name__ = f"{root.__name__}.{path}"
-        sys.modules.setdefault(place.__name__, place)
+            setattr(imported[above], name, module)
+        module.__name__ = f"{root.__name__}.{path}"
+        sys.modules.setdefault(module.__name__, module)
     # As in TensorFlow, where this name means a function, too.
     sys.modules[f"{root.__name__}.contrib.framework.python.ops.arg_scope"] = contrib.framework
     _give_hints(root.__name__)

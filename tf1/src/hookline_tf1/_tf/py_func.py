@@ -47,7 +47,7 @@ def py_func(
     get_default_graph()
     made = host_op(call, name or "PyFunc").node(*map(argument, inp))
     if is_list:
-        return [_typed(made[place], dtype) for place, dtype in enumerate(dtypes)]
+        return [_typed(made[i], dtype) for i, dtype in enumerate(dtypes)]
     return _typed(made, dtypes[0])
 
 

@@ -85,7 +85,7 @@ def strings_split(
 
 def _words(text: bytes, ends: bytes, skip_empty: bool) -> list[bytes]:
     if not ends:
-        found = [text[place : place + 1] for place in range(len(text))]
+        found = [text[i : i + 1] for i in range(len(text))]
     else:
         found = text.translate(bytes.maketrans(ends, ends[:1] * len(ends))).split(ends[:1])
     return [word for word in found if word] if skip_empty else found
@@ -94,7 +94,7 @@ def _words(text: bytes, ends: bytes, skip_empty: bool) -> list[bytes]:
 def _split(source: Any, split: Any, name: str) -> SparseTensor:
     texts = convert_to_tensor(source)
     if known_shape(texts) is not None and len(known_shape(texts) or ()) != 1:
-        raise ValueError(f"{name}: a vector of texts is required, got the shape {known_shape(texts)}.")
+        raise ValueError(f"{name}: a vector of strings is required, got the shape {known_shape(texts)}.")
     rows = OnHost(lambda texts: [split(text) for text in texts], name, {"texts": texts}, None, []).output
     whole = np.dtype(dtypes.canonical(dtypes.int64))
 

@@ -28,8 +28,8 @@ def each(fn: Callable[..., Any], name: str, *inputs: Any, dtype: Any = STRING) -
     def computed(arrays: Any) -> Any:
         inputs = np.broadcast_arrays(*arrays)
         found = np.empty(inputs[0].shape, kind)
-        for place in np.ndindex(found.shape):
-            found[place] = fn(*(array[place] for array in inputs))
+        for index in np.ndindex(found.shape):
+            found[index] = fn(*(array[index] for array in inputs))
         return found
 
     shape = broadcast([known_shape(tensor) for tensor in tensors])
@@ -85,15 +85,15 @@ def reduce_join(
 
     def order(rank: int) -> list[int]:
         listed = reversed(range(rank)) if axes is None else np.atleast_1d(np.asarray(axes, int)).tolist()
-        return [place % rank for place in listed]
+        return [dim % rank for dim in listed]
 
     def joined(texts: Any) -> Any:
         listed = order(texts.ndim)
         last = np.moveaxis(texts, listed[::-1], range(texts.ndim - len(listed), texts.ndim)) if listed else texts
         left = last.shape[: texts.ndim - len(listed)]
         found = np.empty(left, object)
-        for place in np.ndindex(left):
-            found[place] = between.join(np.ravel(last[place]))
+        for index in np.ndindex(left):
+            found[index] = between.join(np.ravel(last[index]))
         return np.expand_dims(found, tuple(listed)) if keep else found
 
     shape = None

@@ -32,6 +32,6 @@ def _chained(label: str, name: str, inputs: Any, layer: Any, each: Sequence[Any]
     with variable_scope(scope, label, [inputs]):
         named = getattr(layer, "func", layer)  # The function of a `functools.partial`.
         scope = getattr(named, "__name__", name) if scope is None else scope
-        for place, args in enumerate(each, 1):
-            inputs = layer(inputs, *args, **kwargs, scope=f"{scope}_{place}")
+        for i, args in enumerate(each, 1):
+            inputs = layer(inputs, *args, **kwargs, scope=f"{scope}_{i}")
         return inputs

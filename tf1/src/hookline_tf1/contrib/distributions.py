@@ -37,7 +37,7 @@ class MultivariateNormalDiag(Normal):
         `tf.contrib.distributions.MultivariateNormalDiag`, without `scale_identity_multiplier`.
     """
 
-    place = "tf.contrib.distributions"
+    namespace = "tf.contrib.distributions"
 
     def __init__(
         self,

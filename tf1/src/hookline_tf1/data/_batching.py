@@ -52,7 +52,7 @@ class Batched:
 
         def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
             for batch in given:
-                for place in range(len(jax.tree.leaves(batch)[0])):
-                    yield jax.tree.map(lambda leaf, place=place: leaf[place], batch)
+                for i in range(len(jax.tree.leaves(batch)[0])):
+                    yield jax.tree.map(lambda leaf, i=i: leaf[i], batch)
 
         return self._then(make, spec)

@@ -186,10 +186,10 @@ class Dataset(Batched, metaclass=Offers):
             rng = np.random.default_rng([graph_seed, 0 if seed is None else run.whole(seed), epoch])
             buffer = list(islice(given, run.whole(buffer_size)))
             for element in given:
-                place = rng.integers(len(buffer))
-                yield buffer[place]
-                buffer[place] = element
-            yield from (buffer[place] for place in rng.permutation(len(buffer)))
+                index = rng.integers(len(buffer))
+                yield buffer[index]
+                buffer[index] = element
+            yield from (buffer[index] for index in rng.permutation(len(buffer)))
 
         return self._then(make, inputs=_elements.tensors_in(buffer_size, seed))
 

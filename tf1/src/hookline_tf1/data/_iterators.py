@@ -238,4 +238,4 @@ def views(tensor: Tensor, spec: Any, *, is_mixed: bool) -> Any:
     if hasattr(spec, "_fields"):
         named = spec._asdict().items()
         return type(spec)(*(views(getattr(tensor, name), part, is_mixed=is_mixed) for name, part in named))
-    return tuple(views(tensor[place], part, is_mixed=is_mixed) for place, part in enumerate(spec))
+    return tuple(views(tensor[i], part, is_mixed=is_mixed) for i, part in enumerate(spec))

@@ -40,7 +40,7 @@ def _padded(component: Component, value: Any, *leaves: Any) -> Any:
         raise ValueError(f"padded_batch: an element of shape {longest} is larger than the padded shape {shape}.")
     filler = b"" if component.dtype == _elements.STRING else value.astype(arrays[0].dtype)
     joined = np.full((len(arrays), *shape), filler, arrays[0].dtype)
-    for place, array in enumerate(arrays):
+    for i, array in enumerate(arrays):
         # NumPy would store an array of one string as an object.
-        joined[(place, *(slice(size) for size in array.shape))] = array if array.ndim else array.item()
+        joined[(i, *(slice(size) for size in array.shape))] = array if array.ndim else array.item()
     return joined

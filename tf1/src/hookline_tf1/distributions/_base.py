@@ -25,16 +25,16 @@ class Distribution:
         `tf.distributions.Distribution`.
     """
 
-    place = "tf.distributions"
+    namespace = "tf.distributions"
     """The namespace in which scripts find it."""
 
     def __init__(self, validate_args: bool, allow_nan_stats: bool, name: str) -> None:
-        ignored(f"{self.place}.{type(self).__name__}", validate_args=validate_args, allow_nan=not allow_nan_stats)
+        ignored(f"{self.namespace}.{type(self).__name__}", validate_args=validate_args, allow_nan=not allow_nan_stats)
         self.name = name
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self)
-        return missing(f"{kind.place}.{kind.__name__}", lambda: dir(kind))(name)
+        return missing(f"{kind.namespace}.{kind.__name__}", lambda: dir(kind))(name)
 
     def sample(self, sample_shape: Any = (), seed: int | None = None, name: str = "sample") -> Any:
         """Draws samples of `sample_shape` followed by the shape of the parameters."""

@@ -41,7 +41,7 @@ def add_loss(loss: Tensor, loss_collection: str | None = GraphKeys.LOSSES) -> No
 
 
 Rule = Callable[..., tuple[Any, Any]]
-"""Takes the inputs and the weights, and returns the losses and the weights beside them."""
+"""Takes the inputs and the weights; returns the losses and their weights."""
 
 
 def weighted_loss(

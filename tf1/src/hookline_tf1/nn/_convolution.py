@@ -140,11 +140,11 @@ def _tiles(shape: Any, window: Sequence[int], padding: Any) -> bool:
 
 def _largest_of_tiles(x: Any, window: Sequence[int]) -> Any:
     # On a CPU the gradient of `reduce_window` takes several times as long.
-    def place(at: Sequence[int]) -> Any:
+    def tile(at: Sequence[int]) -> Any:
         ends = [dim - dim % width if width > 1 else None for dim, width in zip(x.shape, window, strict=True)]
         return x[tuple(slice(start, end, width) for start, end, width in zip(at, ends, window, strict=True))]
 
-    largest, *others = (place(at) for at in itertools.product(*map(range, window)))
+    largest, *others = (tile(at) for at in itertools.product(*map(range, window)))
     for other in others:
         largest = jnp.where((other > largest) | jnp.isnan(other), other, largest)
     return largest

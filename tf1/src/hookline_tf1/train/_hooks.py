@@ -38,7 +38,7 @@ _MAX_STILL_WARNINGS = 5
 FeedFnHook, FinalOpsHook, GlobalStepWaiterHook = core.FeedFnHook, core.FinalOpsHook, core.GlobalStepWaiterHook
 
 
-class _AsksForStep(OwnCallbacks):
+class _RequestsStep(OwnCallbacks):
     """A hook that requests the global step: `run_values.results` is the step before the run."""
 
     _step_tensor: Any = None
@@ -60,7 +60,7 @@ class _AsksForStep(OwnCallbacks):
     def _set_steps_per_run(self, steps_per_run: int) -> None:
         self._steps_per_run = steps_per_run
 
-    def _ask(self) -> SessionRunArgs:
+    def _request_args(self) -> SessionRunArgs:
         return SessionRunArgs(self._global_step_tensor)
 
 
@@ -72,7 +72,7 @@ class _Writes:
     _output_dir, _summary_writer = also_called("output_dir"), also_called("summary_writer")
 
 
-class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
+class StepCounterHook(_Writes, _RequestsStep, core.StepCounterHook):
     """`hookline.train.StepCounterHook`; a subclass may override `_log_and_record`.
 
     References:
@@ -110,7 +110,7 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
         super().record(elapsed_steps, elapsed_time, global_step)
 
 
-class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
+class StopAtStepHook(_RequestsStep, core.StopAtStepHook):
     """`hookline.train.StopAtStepHook`, with `_last_step` and `_num_steps`.
 
     References:
@@ -129,7 +129,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
     @_last_step.setter
     def _last_step(self, step: int | None) -> None:
         self.last_step = step
-        if (session := self._take()) is not None:
+        if (session := self._take_control()) is not None:
             session.set_last_step(None, owner=self)  # Drops the former target.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
@@ -144,7 +144,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
             run_context.request_stop()
 
 
-class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: ignore[misc]
+class CheckpointSaverHook(_RequestsStep, core.CheckpointSaverHook):  # type: ignore[misc]
     """`hookline.train.CheckpointSaverHook`; a subclass may override `_save` and `_get_saver`.
 
     References:
@@ -247,7 +247,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
     def _continue_from(self, run_context: Any) -> None:
         self._next_step = run_context.session.global_step + 1
 
-    def _ask(self) -> SessionRunArgs:
+    def _request_args(self) -> SessionRunArgs:
         self._request_summary = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
         asked: dict[str, Any] = {"global_step": self._global_step_tensor}
         summaries = self.get_summary_op() if self._request_summary and self.summary_writer is not None else None
@@ -293,7 +293,7 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
         if is_claimed(self) and not self.is_driven:
             super().begin()
 
-    def _ask(self) -> SessionRunArgs:
+    def _request_args(self) -> SessionRunArgs:
         return SessionRunArgs(self.loss_tensor)
 
     def _after_driven_run(self, run_context: Any, run_values: Any) -> None:

@@ -53,10 +53,10 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         self._items = {tag: item if is_list else tag for tag, item in self._tensors.items()}
         self._tag_order = list(self._items.values())
 
-    def _take(self) -> Any:
-        if isinstance(self._kept, _Iterations):
-            self._kept = self._kept.timer
-        return super()._take()
+    def _take_control(self) -> Any:
+        if isinstance(self._own_timer, _Iterations):
+            self._own_timer = self._own_timer.timer
+        return super()._take_control()
 
     def begin(self) -> None:
         """See `hookline.train.LoggingTensorHook`."""
@@ -69,7 +69,7 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
     def _continue_from(self, run_context: Any) -> None:
         self._iter_count = run_context.runs
 
-    def _ask(self) -> Any:
+    def _request_args(self) -> Any:
         self._should_trigger = self._timer.should_trigger_for_step(self._iter_count)
         return SessionRunArgs(self._current_tensors) if self._should_trigger else None
 

@@ -50,9 +50,9 @@ class OwnCallbacks(SessionRunHook):
     _published: ClassVar[tuple[str, ...]] = ()
     _is_overridden: ClassVar[bool] = False
 
-    _kept: Any = None
-    _is_taken = False
-    _rides_on: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
+    _own_timer: Any = None
+    _is_controlled = False
+    _timing_session: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Finds out whether a foreign class overrides a callback."""
@@ -64,31 +64,31 @@ class OwnCallbacks(SessionRunHook):
     @property
     def is_driven(self) -> bool:
         """Whether the hook asks its timer itself, on every run."""
-        return self._is_overridden or self._is_taken
+        return self._is_overridden or self._is_controlled
 
     @property
     def trigger(self) -> Any:
         """The timer that the session asks; None if the hook asks it itself."""
-        return None if self.is_driven else self._kept
+        return None if self.is_driven else self._own_timer
 
     @trigger.setter
     def trigger(self, trigger: Any) -> None:
-        self._kept = trigger
+        self._own_timer = trigger
 
     @property
     def _timer(self) -> Any:
-        self._take()
-        return self._kept
+        self._take_control()
+        return self._own_timer
 
     @_timer.setter
     def _timer(self, timer: Any) -> None:
-        self._take()
-        self._kept = timer
+        self._take_control()
+        self._own_timer = timer
 
-    def _take(self) -> Any:
+    def _take_control(self) -> Any:
         """Lets foreign code decide when the hook fires: its session calls it on every run. Returns the session."""
-        self._is_taken = True
-        session = None if self._rides_on is None else self._rides_on()
+        self._is_controlled = True
+        session = None if self._timing_session is None else self._timing_session()
         if session is not None:
             resume_callbacks(self, session)
         return session
@@ -96,16 +96,16 @@ class OwnCallbacks(SessionRunHook):
     def before_run(self, run_context: Any) -> Any:
         """Requests the fetches of TensorFlow's hook; stops these calls if the session asks the timer."""
         if self.is_driven:
-            if self._rides_on is not None:
-                self._rides_on = None
+            if self._timing_session is not None:
+                self._timing_session = None
                 self._continue_from(run_context)
         elif is_claimed(self):
             run_context.stop_callbacks(self)
-            self._rides_on = weakref.ref(run_context.session)
+            self._timing_session = weakref.ref(run_context.session)
             return super().before_run(run_context)
         else:
-            self._is_taken = True
-        return self._ask()
+            self._is_controlled = True
+        return self._request_args()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Does the work of TensorFlow's hook after a run."""
@@ -117,7 +117,7 @@ class OwnCallbacks(SessionRunHook):
     def _continue_from(self, run_context: Any) -> None:
         """Continues from the state of the session, which has asked the timer so far."""
 
-    def _ask(self) -> Any:
+    def _request_args(self) -> Any:
         raise NotImplementedError
 
     def _after_driven_run(self, run_context: Any, run_values: Any) -> None:

@@ -228,7 +228,7 @@ def replica_device_setter(
 # The address of the first ps task's Ray cluster --------------------------------------------------------------------
 
 
-def _place(address: str) -> Path:
+def _address_file(address: str) -> Path:
     """Returns the file with the address of a `ps` task's Ray cluster; only its owner can read it."""
     folder = Path(tempfile.gettempdir()) / f"hookline-servers-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -239,20 +239,20 @@ def _place(address: str) -> Path:
 
 
 def _publish(address: str, ray: LocalRayCluster) -> None:
-    place = _place(address)
-    partial = place.with_suffix(f".{os.getpid()}")
+    path = _address_file(address)
+    partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps([ray.address, ray.token_path]), encoding="utf-8")
-    partial.rename(place)
-    atexit.register(place.unlink, missing_ok=True)
+    partial.rename(path)
+    atexit.register(path.unlink, missing_ok=True)
 
 
 def _published(address: str) -> tuple[str, str]:
     """Returns the address and the token file of a `ps` task's Ray cluster; waits for its start."""
-    place, wait_secs = _place(address), ClusterOptions().wait_secs
+    path, wait_secs = _address_file(address), ClusterOptions().wait_secs
     deadline, is_logged = clock.monotonic() + wait_secs, False
     while clock.monotonic() < deadline:
-        if place.exists():
-            found, token_path = json.loads(place.read_text(encoding="utf-8"))
+        if path.exists():
+            found, token_path = json.loads(path.read_text(encoding="utf-8"))
             if _listens(found):  # Otherwise it is the file of an earlier task.
                 return found, token_path
         if not is_logged:
