@@ -95,7 +95,7 @@ def said(caplog):
 @pytest.fixture
 def log(caplog):
     ignored_arguments._log.cache_clear()
-    ignored_arguments.say_once.cache_clear()
+    ignored_arguments.log_once.cache_clear()
     caplog.set_level(logging.INFO)
     return caplog
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookline_tf1._machinery.ignored_arguments import say_once
+from hookline_tf1._machinery.ignored_arguments import log_once
 from hookline_tf1._machinery.namespaces import missing
 
 
@@ -21,7 +21,7 @@ def device(device_name_or_function: Any) -> Iterator[None]:
         `tf.device`.
     """
     if device_name_or_function is not None:
-        say_once("tf.device")
+        log_once("tf.device")
     yield
 
 

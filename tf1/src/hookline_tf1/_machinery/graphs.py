@@ -8,7 +8,7 @@ from typing import Any
 
 import hookline as core
 from hookline.extend import require_default_graph
-from hookline_tf1._machinery.ignored_arguments import ignored, say_once
+from hookline_tf1._machinery.ignored_arguments import ignored, log_once
 from hookline_tf1._machinery.namespaces import Offers
 
 
@@ -36,13 +36,13 @@ class Graph(core.Graph):
     def device(self, device_name_or_function: Any) -> Iterator[None]:
         """Has no effect, logged once: XLA chooses the device."""
         if device_name_or_function is not None:
-            say_once("tf.Graph.device")
+            log_once("tf.Graph.device")
         yield
 
     @contextlib.contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
         """Has no effect, logged once: XLA chooses the device."""
-        say_once("tf.colocate_with")
+        log_once("tf.colocate_with")
         yield
 
     @contextlib.contextmanager

@@ -40,6 +40,6 @@ def _log(who: str, name: str) -> None:
 
 
 @functools.cache
-def say_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
+def log_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
     """Logs, once in a process, that a function or option has no effect."""
     _logger.info("%s is taken, but has no effect: %s.", what, why)

@@ -119,7 +119,7 @@ def _nested(value: Any) -> np.ndarray:
     return elements(symbolic(value) if isinstance(value, Tensor) else value).astype(object)
 
 
-def say_sizes(tensor: Tensor, reader: Operation) -> None:
+def mark_static(tensor: Tensor, reader: Operation) -> None:
     """Marks a tensor whose value XLA has to know, and its inputs, so that feeds of them are static values.
 
     Args:
@@ -129,14 +129,14 @@ def say_sizes(tensor: Tensor, reader: Operation) -> None:
     left = [tensor]
     while left:
         op = left.pop().op
-        vars(op).setdefault("says_sizes_of", set()).add(reader)
+        vars(op).setdefault("static_for", set()).add(reader)
         if isinstance(op, Function) and not isinstance(op, Sizes) and getattr(op, "twin", None) is not None:
             left += op.inputs
 
 
-def says_a_size(op: Operation, computed: Collection[Operation]) -> bool:
-    """Whether another operation in the program is compiled with the operation's value; see `say_sizes`."""
-    return not vars(op).get("says_sizes_of", set()).isdisjoint(computed)
+def is_static(op: Operation, computed: Collection[Operation]) -> bool:
+    """Whether another operation in the program is compiled with the operation's value; see `mark_static`."""
+    return not vars(op).get("static_for", set()).isdisjoint(computed)
 
 
 def build_in(tensor: Tensor) -> None:

@@ -72,7 +72,7 @@ class Node(Function):
                 index_bounds.refuse_constants(self, within, args)
         for key in must:
             for tensor in _tensors(args.get(key)):
-                constant_folding.say_sizes(tensor, self)
+                constant_folding.mark_static(tensor, self)
 
     @staticmethod
     def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from hookline_tf1._tf.session import Session
 from hookline_tf1._tf.variables import CoreVariable
 from hookline_tf1.train._monitored_session import MonitoredSession, SingularMonitoredSession
 
-_STANDS_FOR: dict[type, type] = {
+_SCRIPT_CLASSES: dict[type, type] = {
     core.Operation: Operation,
     CoreConstant: Constant,
     Update: BranchedUpdate,
@@ -58,16 +58,16 @@ class ScriptFrontEnd(FrontEnd):
 
     def is_static(self, op: Any, computed: Collection[Any]) -> bool:
         """Whether a shape or another size in the program depends on the operation."""
-        return constant_folding.says_a_size(op, computed)
+        return constant_folding.is_static(op, computed)
 
 
 @functools.cache
 def _class_for(kind: type) -> type:
     for base in kind.__mro__:
-        if base in _STANDS_FOR.values():
+        if base in _SCRIPT_CLASSES.values():
             return kind
-        if base in _STANDS_FOR:
-            own = _STANDS_FOR[base]
+        if base in _SCRIPT_CLASSES:
+            own = _SCRIPT_CLASSES[base]
             return own if base is kind else type(kind.__name__, (own, kind), {"__module__": own.__module__})
     return kind
 

@@ -13,7 +13,7 @@ import hookline as core
 from hookline import SessionConfig
 from hookline_tf1._machinery import default_session
 from hookline_tf1._machinery.graphs import Graph, get_default_graph
-from hookline_tf1._machinery.ignored_arguments import say_once
+from hookline_tf1._machinery.ignored_arguments import log_once
 
 
 class Session(core.Session):
@@ -43,7 +43,7 @@ class Session(core.Session):
             )
         super().__init__(_local(target), graph, config if isinstance(config, SessionConfig) else None)
         if config is not None and not isinstance(config, SessionConfig):
-            say_once("tf.ConfigProto")
+            log_once("tf.ConfigProto")
         self._draws = itertools.count()
         self._blocks: list[contextlib.ExitStack] = []
 

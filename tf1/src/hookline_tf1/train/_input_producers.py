@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline_tf1._machinery.ignored_arguments import say_once
+from hookline_tf1._machinery.ignored_arguments import log_once
 from hookline_tf1._machinery.nodes import convert_to_tensor
 from hookline_tf1._tf.io_ops import matching_files
 from hookline_tf1.data import Dataset
@@ -130,5 +130,5 @@ def start_queue_runners(
     References:
         `tf.train.start_queue_runners`.
     """
-    say_once("tf.train.start_queue_runners", "batches and iterators prefetch by themselves")
+    log_once("tf.train.start_queue_runners", "batches and iterators prefetch by themselves")
     return []

@@ -22,7 +22,7 @@ from hookline import clock
 from hookline.distributed import Cluster, ClusterOptions, LocalRayCluster
 from hookline.errors import DeadlineExceededError
 from hookline.extend import log
-from hookline_tf1._machinery.ignored_arguments import ignored, say_once
+from hookline_tf1._machinery.ignored_arguments import ignored, log_once
 
 _logger = log.get_logger("hookline.tf1")
 
@@ -218,7 +218,7 @@ def replica_device_setter(
     References:
         `tf.train.replica_device_setter`.
     """
-    say_once("tf.train.replica_device_setter", "variables are assigned to servers by size")
+    log_once("tf.train.replica_device_setter", "variables are assigned to servers by size")
     spec = ClusterSpec(cluster) if cluster else None
     if not ps_tasks and (spec is None or "ps" not in spec.jobs):
         return None
