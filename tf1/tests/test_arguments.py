@@ -122,7 +122,7 @@ def test_what_has_no_effect_is_said_once(call, what, log):
     call()
     call_again = [line for line in said(log) if what in line]
 
-    assert call_again == [f"{call_again[0].partition(':')[0]}: {what.rpartition(' ')[2]} is taken, without effect."]
+    assert call_again == [f"{call_again[0].partition(':')[0]}: {what.rpartition(' ')[2]} has no effect."]
 
 
 def test_devices_are_said_once(log):
@@ -132,7 +132,7 @@ def test_devices_are_said_once(log):
         tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
 
     lines = " ".join(said(log))
-    for what in ("tf.device is taken", "tf.Graph.device is", "tf.train.replica_device_setter is", "tf.ConfigProto is"):
+    for what in ("tf.device has", "tf.Graph.device has", "tf.train.replica_device_setter has", "tf.ConfigProto has"):
         assert lines.count(what) == 1
 
 

@@ -36,10 +36,10 @@ def unknown(who: str, given: dict[str, Any], *known: str) -> None:
 
 @functools.cache
 def _log(who: str, name: str) -> None:
-    _logger.info("%s: %s is taken, without effect.", who, name)
+    _logger.info("%s: %s has no effect.", who, name)
 
 
 @functools.cache
 def log_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
     """Logs, once in a process, that a function or option has no effect."""
-    _logger.info("%s is taken, but has no effect: %s.", what, why)
+    _logger.info("%s has no effect: %s.", what, why)

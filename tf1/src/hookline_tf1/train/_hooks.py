@@ -84,7 +84,7 @@ class StepCounterHook(_Writes, _RequestsStep, core.StepCounterHook):
     _still_warnings = 0
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See `hookline.train.StepCounterHook`; does nothing if the hook asks its timer itself."""
+        """See `hookline.train.StepCounterHook`; does nothing if the hook checks its timer itself."""
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
@@ -240,7 +240,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         self._global_step_tensor = get_global_step()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See `hookline.train.SummarySaverHook`; does nothing if the hook asks its timer itself."""
+        """See `hookline.train.SummarySaverHook`; does nothing if the hook checks its timer itself."""
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 

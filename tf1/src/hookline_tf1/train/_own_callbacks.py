@@ -39,10 +39,10 @@ class SecondOrStepTimer(CoreTimer):
 
 
 class OwnCallbacks(SessionRunHook):
-    """A built-in hook that asks its timer itself on every run, if foreign code takes part in it.
+    """A built-in hook that checks its timer itself on every run, if foreign code takes part in it.
 
     Foreign code takes part if a class outside of hookline overrides a run callback or a method in `_published`, if it
-    has read or set `_timer`, or if another hook or a custom loop forwards to the hook. Otherwise the session asks the
+    has read or set `_timer`, or if another hook or a custom loop forwards to the hook. Otherwise the session checks the
     timer, and calls the hook when it fires.
     """
 
@@ -52,7 +52,7 @@ class OwnCallbacks(SessionRunHook):
 
     _own_timer: Any = None
     _is_controlled = False
-    _timing_session: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
+    _timing_session: Any = None  # The raw session whose schedule checks the timer, as a weak reference.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Finds out whether a foreign class overrides a callback."""
@@ -63,12 +63,12 @@ class OwnCallbacks(SessionRunHook):
 
     @property
     def is_driven(self) -> bool:
-        """Whether the hook asks its timer itself, on every run."""
+        """Whether the hook checks its timer itself, on every run."""
         return self._is_overridden or self._is_controlled
 
     @property
     def trigger(self) -> Any:
-        """The timer that the session asks; None if the hook asks it itself."""
+        """The timer that the session checks; None if the hook checks it itself."""
         return None if self.is_driven else self._own_timer
 
     @trigger.setter
@@ -94,7 +94,7 @@ class OwnCallbacks(SessionRunHook):
         return session
 
     def before_run(self, run_context: Any) -> Any:
-        """Requests the fetches of TensorFlow's hook; stops these calls if the session asks the timer."""
+        """Requests the fetches of TensorFlow's hook; stops these calls if the session checks the timer."""
         if self.is_driven:
             if self._timing_session is not None:
                 self._timing_session = None
@@ -115,7 +115,7 @@ class OwnCallbacks(SessionRunHook):
             super().after_run(run_context, run_values)
 
     def _continue_from(self, run_context: Any) -> None:
-        """Continues from the state of the session, which has asked the timer so far."""
+        """Continues from the state of the session, which has checked the timer so far."""
 
     def _request_args(self) -> Any:
         raise NotImplementedError
