@@ -22,15 +22,15 @@ UNREAD = {
         "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
         "find_spec: path, target",
         "build: input_shape", "call: args, kwargs", "make: run", "no_regularizer: _", "parts: _", "as_asked: _",
-        "_along_axis: indices", "_count_of_rows: ids, max_norm", "_lengths: _", "wrong: place",
+        "_along_axis: indices", "_count_of_rows: ids, max_norm", "_lengths: _", "wrong: index",
         "_up_to_all: _", "call: taken",
         "last_starts: begin", "is_settled: args",
-        "said: at, place, shape, size", "said: at, shape",
+        "describe: at, index, shape, size", "describe: at, shape",
         "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num",
-        "_look: run_values",
+        "_after_driven_run: run_values",
     },
     "of a method that a subclass overrides": {
-        "add_weight: how", "_look: run_context", "_take_over: run_context",
+        "add_weight: how", "_after_driven_run: run_context", "_continue_from: run_context",
     },
     "TensorFlow allows any order": {"top_k: sorted"},
     "there is only one way": {
@@ -94,8 +94,8 @@ def said(caplog):
 
 @pytest.fixture
 def log(caplog):
-    ignored_arguments._say.cache_clear()
-    ignored_arguments.say_once.cache_clear()
+    ignored_arguments._log.cache_clear()
+    ignored_arguments.log_once.cache_clear()
     caplog.set_level(logging.INFO)
     return caplog
 
@@ -122,7 +122,7 @@ def test_argument_without_effect_is_logged_once(call, what, log):
     call()
     call_again = [line for line in said(log) if what in line]
 
-    assert call_again == [f"{call_again[0].partition(':')[0]}: {what.rpartition(' ')[2]} is taken, without effect."]
+    assert call_again == [f"{call_again[0].partition(':')[0]}: {what.rpartition(' ')[2]} has no effect."]
 
 
 def test_devices_are_logged_once(log):
@@ -132,7 +132,7 @@ def test_devices_are_logged_once(log):
         tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
 
     lines = " ".join(said(log))
-    for what in ("tf.device is taken", "tf.Graph.device is", "tf.train.replica_device_setter is", "tf.ConfigProto is"):
+    for what in ("tf.device has", "tf.Graph.device has", "tf.train.replica_device_setter has", "tf.ConfigProto has"):
         assert lines.count(what) == 1
 
 

@@ -12,7 +12,7 @@ from hookline_tf1._machinery import ignored_arguments  # To clear the record of 
 
 
 def test_device_settings_are_accepted_and_logged_once(caplog):
-    ignored_arguments.say_once.cache_clear()
+    ignored_arguments.log_once.cache_clear()
     caplog.set_level(logging.INFO)
     settings = tf.ConfigProto(allow_soft_placement=True, device_count={"GPU": 0})
     settings.gpu_options.allow_growth = True

@@ -31,7 +31,7 @@ def opened(*dims):
         (lambda x: tf.tile(x, [2]), r"one multiple for each dimension is required"),
         (lambda x: tf.pad(x, [[1, 1]]), r"a pair for each dimension is required"),
         (lambda x: tf.matmul(x, opened(None)), r"Shape must be rank 2 but is rank 1"),
-        (lambda x: tf.unstack(x, 4, 1), r"num=4 parts are wanted, but there are 3"),
+        (lambda x: tf.unstack(x, 4, 1), r"num=4 parts are requested, but there are 3"),
         (lambda x: x[:, 5], r"slice index 5 of dimension 1 out of bounds"),
         (lambda x: x[:, -4], r"slice index -4 of dimension 1 out of bounds"),
         (lambda x: tf.losses.mean_squared_error(x, opened(None, 4)), r"equal, but are 3 and 4"),

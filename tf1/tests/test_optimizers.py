@@ -140,7 +140,7 @@ def test_ignored_arguments_are_logged_once(caplog):
     for _ in range(2):
         ignored("tf.train.Some", colocated=True, other=None, more=False)
 
-    assert [record.getMessage() for record in caplog.records] == ["tf.train.Some: colocated is taken, without effect."]
+    assert [record.getMessage() for record in caplog.records] == ["tf.train.Some: colocated has no effect."]
 
 
 def test_moving_averages_of_a_trained_variable_are_updated(sess):

@@ -81,7 +81,7 @@ def test_readers_of_one_kind_share_a_queue(folder):
 
 
 def test_reader_requires_a_producers_queue(folder):
-    with pytest.raises(TypeError, match=r"TextLineReader\.read requires what tf\.train\.string_input_producer"):
+    with pytest.raises(TypeError, match=r"TextLineReader\.read requires a queue of tf\.train\.string_input_producer"):
         tf.TextLineReader().read(str(folder / "lines.txt"))
 
 

@@ -221,7 +221,7 @@ def test_lines_are_split_into_words(sess, how, words):
 def test_text_is_split_into_characters_and_words(sess):
     assert plain(sess.run(tf.string_split(["ab"], "").values)) == [b"a", b"b"]
     assert plain(sess.run(tf.strings.split(["a  b "]).values)) == [b"a", b"b"]
-    with pytest.raises(ValueError, match="a vector of texts is required"):
+    with pytest.raises(ValueError, match="a vector of strings is required"):
         tf.string_split("a b")
 
 
@@ -235,9 +235,9 @@ def test_sparse_array_of_numbers_is_converted_on_the_device(sess):
 
 
 def test_unsupported_text_operations_are_refused():
-    with pytest.raises(TypeError, match="Cast: 'Const.*:0' is text, which stays on the host: use tf.py_func"):
+    with pytest.raises(TypeError, match="Cast: 'Const.*:0' holds strings, which stay on the host: use tf.py_func"):
         tf.cast(tf.constant("1"), tf.float32)
-    with pytest.raises(TypeError, match="variables are on the device, which holds none"):
+    with pytest.raises(TypeError, match="variables cannot hold strings"):
         tf.Variable("text")
     with pytest.raises(TypeError, match="Expected float32, got .1."):
         tf.constant("1", tf.float32)
@@ -251,7 +251,7 @@ def test_ones_like_and_zeros_like_of_text_give_numbers(sess):
     assert plain(sess.run(tf.ones_like(words, tf.float32))) == [[1.0], [1.0]]
     assert plain(sess.run(tf.zeros_like(words, dtype=tf.int32))) == [[0], [0]]
     assert tf.ones_like(words, tf.int32).dtype == tf.int32
-    with pytest.raises(ValueError, match="Say which dtype the ones are of"):
+    with pytest.raises(ValueError, match="strings have no ones; give a number"):
         tf.ones_like(words)
 
 

@@ -1,10 +1,10 @@
 """TensorFlow 1.x's names over hookline: `import hookline_tf1 as tf`, and a script trains on JAX.
 
-In each import line of a script `tensorflow` becomes `hookline_tf1`, whatever follows it;
-`_tf/module_aliases.py` holds the modules that such lines find.
+In each import line of a script, replace `tensorflow` by `hookline_tf1`; `_tf/module_aliases.py` has the modules below
+`tensorflow` that scripts import.
 
-The folder has three floors, and imports go down only. At the top each namespace is a file or a folder: `tf.losses` is
-`losses`, and the names in `tf` itself are in `_tf`. Below is the `_machinery`, and below that are the `_rules` of
+The package has three layers, and imports only go down. At the top each namespace is a file or a folder: `tf.losses` is
+`losses`, and the names in `tf` itself are in `_tf`. Below it is `_machinery`, and below that `_rules`, the rules of
 shapes and constants.
 
 Example:
@@ -20,7 +20,7 @@ import sys as _sys
 from typing import Any as _Any
 
 # isort: off
-from hookline_tf1 import _version as _version  # First: it refuses another hookline.
+from hookline_tf1 import _version as _version  # First, to refuse another version of hookline.
 from hookline.extend import defer_sigint as _held_back
 # isort: on
 
@@ -170,9 +170,9 @@ from hookline_tf1._machinery.namespaces import missing as _missing
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
-_Graph.front_end = _front_end.ScriptFrontEnd()  # Here, for it knows all that graphs make.
+_Graph.front_end = _front_end.ScriptFrontEnd()  # Last: it imports all classes that graphs create.
 
-# Made when they are asked for: their messages take a while to import.
+# Imported on first use: their protobuf messages are slow to import.
 _MESSAGES: dict[str, _Any] = {
     **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), config),
     **dict.fromkeys(("Event", "SessionLog", "Summary"), summary),

@@ -1,4 +1,4 @@
-"""The version of this distribution: that of hookline, which it needs. `tf.__version__` is TensorFlow's."""
+"""The version of this distribution, which must equal hookline's. `tf.__version__` is TensorFlow's."""
 
 import hookline
 
@@ -6,10 +6,10 @@ VERSION = "0.1.0"
 
 
 def check() -> None:
-    """Refuses any other hookline: half of an update would fail somewhere else.
+    """Refuses another version of hookline: after half of an update, errors would appear elsewhere.
 
     Raises:
-        ImportError: There is another one.
+        ImportError: hookline has another version.
     """
     if hookline.__version__ != VERSION:
         raise ImportError(

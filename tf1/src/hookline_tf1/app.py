@@ -1,4 +1,4 @@
-"""`tf.app`: a program's flags and its main function, over absl."""
+"""`tf.app`: runs a program's main function with its flags, through absl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None =
         argv: The command line; `sys.argv` if None.
 
     References:
-        `tf.app.run`. Flags that nobody defined are left to `main`, as there.
+        `tf.app.run`. As there, undefined flags are passed to `main`.
     """
     absl_app.run(main or sys.modules["__main__"].main, argv, flags_parser=_parsed)
 

@@ -1,4 +1,4 @@
-"""`tf.compat`: conversions of text, and the switches between TensorFlow 2 and 1.x, which do nothing here."""
+"""`tf.compat`: string conversions, and the switches between TensorFlow 2 and 1.x, which have no effect here."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def disable_control_flow_v2() -> None:
 
 
 def executing_eagerly() -> bool:
-    """`tf.executing_eagerly`: never."""
+    """`tf.executing_eagerly`: returns False."""
     return False
 
 
 def enable_eager_execution(*args: Any, **kwargs: Any) -> None:
-    """Is refused: there are graphs and sessions here."""
+    """Is refused: hookline_tf1 runs graphs in sessions."""
     raise NotImplementedError("tf.enable_eager_execution is not available: JAX itself computes eagerly.")
 
 

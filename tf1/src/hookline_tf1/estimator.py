@@ -1,4 +1,4 @@
-"""`tf.estimator`: its names of the hooks, and the modes. Estimators themselves are not here."""
+"""`tf.estimator`: its names of the hooks, and the modes. There are no Estimators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tf.flags` and `tf.app.flags`: absl's flags, with the names of arguments and the implicit parsing of TF 1.x."""
+"""`tf.flags` and `tf.app.flags`: absl's flags with TF 1.x's argument names and implicit parsing."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ __all__ = [
 
 _RENAMED = {"flag_name": "name", "default_value": "default", "docstring": "help"}
 
-# Flags of absl's own log files, which are older than absl in scripts: theirs take the place.
+# absl's flags for its log files; a script may define its own flags of these names.
 _OF_ABSL = ("log_dir", "alsologtostderr", "logtostderr", "stderrthreshold")
 
-# An error in a flag's definition should name the script, and --help should list its flags there.
+# So that absl attributes flags to the script in errors and in --help.
 absl_flags.disclaim_key_flags()
 
 
 class _Flags:
-    """The flags of the program. The first one that is read parses the command line, if nobody has done so before.
+    """The program's flags. The first access parses the command line, unless it was parsed before.
 
     References:
         `tf.app.flags.FLAGS`.
     """
 
     def _parse_flags(self, args: list[str] | None = None) -> bool:
-        """Parses the command line, for scripts older than TF 1.5."""
+        """Parses the command line, for scripts from before TF 1.5."""
         absl_flags.FLAGS(sys.argv[:1] + args if args is not None else sys.argv, known_only=True)
         return True
 
@@ -99,7 +99,7 @@ class _Flags:
 
 
 def _with_old_names(define: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an absl function that also knows its first arguments by their names in TF 1.x."""
+    """Wraps an absl function to also take its first arguments under TF 1.x's names."""
 
     @functools.wraps(define)
     def defined(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`tf.gfile`: files and folders of this machine."""
+"""`tf.gfile`: local files and folders."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
 
 
 class GFile:
-    """A file, opened when it is first used.
+    """A file, opened on first use.
 
     Args:
         name: Its path.
-        mode: As of `open`.
+        mode: See `open`.
 
     References:
         `tf.gfile.GFile`, `FastGFile` and `Open`. Text is UTF-8.
@@ -72,15 +72,15 @@ class GFile:
             self._file = None
 
     def read(self, n: int = -1) -> Any:
-        """Returns up to `n` characters or bytes, or all that is left."""
+        """Returns up to `n` characters or bytes, or the rest."""
         return self._opened().read(n)
 
     def readline(self) -> Any:
-        """Returns the next line, with its end."""
+        """Returns the next line, with its line end."""
         return self._opened().readline()
 
     def readlines(self) -> list[Any]:
-        """Returns the lines that are left."""
+        """Returns the remaining lines."""
         return self._opened().readlines()
 
     def write(self, file_content: Any) -> None:
@@ -88,11 +88,11 @@ class GFile:
         self._opened().write(file_content)
 
     def seek(self, offset: int, whence: int = 0) -> None:
-        """Goes to a place in the file."""
+        """Sets the position in the file."""
         self._opened().seek(offset, whence)
 
     def tell(self) -> int:
-        """Returns the place in the file."""
+        """Returns the position in the file."""
         return self._opened().tell()
 
     def flush(self) -> None:
@@ -120,7 +120,7 @@ FastGFile = Open = GFile
 
 @contextmanager
 def _errors(verb: str, *names: Any) -> Iterator[None]:
-    """Raises an error of the operating system as one of `tf.errors`."""
+    """Converts an `OSError` to an exception of `tf.errors`."""
     try:
         yield
     except OSError as error:
@@ -145,13 +145,13 @@ def ListDirectory(dirname: Any) -> list[str]:
 
 
 def MkDir(dirname: Any) -> None:
-    """Makes a folder in an existing one."""
+    """Creates a folder in an existing one."""
     with _errors("make", dirname):
         os.mkdir(dirname)
 
 
 def MakeDirs(dirname: Any) -> None:
-    """Makes a folder and its parents; an existing one is left alone."""
+    """Creates a folder and its parents; accepts an existing one."""
     with _errors("make", dirname):
         os.makedirs(dirname, exist_ok=True)
 
@@ -163,7 +163,7 @@ def Remove(filename: Any) -> None:
 
 
 def DeleteRecursively(dirname: Any) -> None:
-    """Removes a folder and all that is in it."""
+    """Removes a folder and its contents."""
     with _errors("remove", dirname):
         shutil.rmtree(dirname)
 
@@ -189,13 +189,13 @@ def Rename(oldname: Any, newname: Any, overwrite: bool = False) -> None:
 
 
 def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yields each folder with its folders and files, from the top down, or from the bottom up."""
+    """Yields each folder with its folders and files, top-down or bottom-up."""
     return os.walk(top, topdown=in_order)
 
 
 def Stat(filename: Any) -> Any:
     """Returns a file's `length` in bytes, when it was last changed (`mtime_nsec`), and whether it `is_directory`."""
-    with _errors("look at", filename):
+    with _errors("read the status of", filename):
         return FileStatistics(os.stat(filename))
 
 

@@ -1,4 +1,4 @@
-"""`tf.image`: changes to images, as training jobs make them."""
+"""`tf.image`: image transformations for training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _whitened(image: Any) -> Any:
 
 
 def _as_floats(fn: Any) -> Any:
-    """Computes with floats of 0 to 1 and returns the dtype that was given, as TensorFlow does with whole numbers."""
+    """Wraps a function of float images from 0 to 1 to take and return other dtypes, like TensorFlow."""
 
     def apply(image: Any, *args: Any) -> Any:
         dtype = jnp.asarray(image).dtype
@@ -89,8 +89,8 @@ def _central(image: Any, fraction: Any) -> Any:
     return _cut(image, starts[0], starts[1], height, width)
 
 
-def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
-    """Computes the positions of the result's pixels in the image, as floats of 32 bits, whose rounding decides."""
+def _positions(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
+    """Computes the positions of the result's pixels in the image, in float32 for TensorFlow's rounding."""
     scale = np.float32(given - 1) / np.float32(wanted - 1) if corners and wanted > 1 else np.float32(given) / wanted
     return (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * np.float32(scale)
 
@@ -99,10 +99,10 @@ def _bilinear(images: Any, size: Any, corners: Any = False, centers: Any = False
     images = jnp.asarray(images, jnp.float32)
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
-        places = _places(int(wanted), given, corners, centers) - np.float32(0.5 if centers else 0)
-        low = np.clip(np.floor(places), 0, given - 1).astype(int)
-        high = np.clip(np.floor(places) + 1, 0, given - 1).astype(int)
-        share = np.clip(places - np.floor(places), 0, 1).astype(np.float32)
+        positions = _positions(int(wanted), given, corners, centers) - np.float32(0.5 if centers else 0)
+        low = np.clip(np.floor(positions), 0, given - 1).astype(int)
+        high = np.clip(np.floor(positions) + 1, 0, given - 1).astype(int)
+        share = np.clip(positions - np.floor(positions), 0, 1).astype(np.float32)
         share = share.reshape(-1, *(1,) * (-axis - 1))
         images = jnp.take(images, low, axis) * (1 - share) + jnp.take(images, high, axis) * share
     return images
@@ -111,9 +111,9 @@ def _bilinear(images: Any, size: Any, corners: Any = False, centers: Any = False
 def _nearest(images: Any, size: Any, corners: Any = False, centers: Any = False) -> Any:
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
-        places = _places(int(wanted), given, corners, centers)
-        # Halves go up.
-        found = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
+        positions = _positions(int(wanted), given, corners, centers)
+        # Rounds halves up.
+        found = np.floor(positions + np.float32(0.5)) if corners else np.floor(positions)
         images = jnp.take(images, np.clip(found, 0, given - 1).astype(int), axis)
     return images
 
@@ -128,7 +128,7 @@ def _resized(images: Any, size: Any, method: Any, corners: Any, keeps_ratio: Any
         return images
     if method not in (ResizeMethod.BILINEAR, ResizeMethod.NEAREST_NEIGHBOR):
         raise NotImplementedError(
-            f"tf.image.resize_images: method {method} is not available, bilinear (0) and nearest (1) are."
+            f"tf.image.resize_images: method {method} is not available; use bilinear (0) or nearest (1)."
         )
     return (_bilinear if method == ResizeMethod.BILINEAR else _nearest)(images, size, corners)
 

@@ -1,4 +1,4 @@
-"""Initializers of variables: objects that make a tensor of a shape."""
+"""Initializers of variables: objects that return a tensor of a given shape."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from hookline_tf1._rules.tensor_shape import TensorShape
 
 
 class Initializer:
-    """Makes initial values: `initializer(shape, dtype=None)` returns a tensor."""
+    """Creates initial values: `initializer(shape, dtype=None)` returns a tensor."""
 
     dtype: Any = dtypes.float32
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments that would make it again."""
+        """Returns the constructor's arguments, for `from_config`."""
         names = inspect.signature(type(self)).parameters
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Initializer:
-        """Makes one of the arguments that `get_config` returned."""
+        """Creates an initializer from the result of `get_config`."""
         return cls(**config)
 
 
 class Constant(Initializer):
-    """A value, or as many as the shape has places.
+    """Initializes with a value, or with a list of values that fills the shape.
 
     References:
         `tf.constant_initializer`.
@@ -48,7 +48,7 @@ class Constant(Initializer):
         self.value, self.dtype, self.verify_shape = value, dtypes.as_dtype(dtype), verify_shape
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         value = self.value.tolist() if isinstance(self.value, np.generic) else self.value
         if isinstance(value, bool | int | float) and not self.verify_shape:
             return _filled(value, shape, dtype or self.dtype)
@@ -93,7 +93,7 @@ class RandomUniform(Initializer):
         self.minval, self.maxval, self.seed, self.dtype = minval, maxval, seed, dtypes.as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         return random.random_uniform(shape, self.minval, self.maxval, dtype or self.dtype, self.seed)
 
 
@@ -108,7 +108,7 @@ class RandomNormal(Initializer):
         self.mean, self.stddev, self.seed, self.dtype = mean, stddev, seed, dtypes.as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         return random.random_normal(shape, self.mean, self.stddev, dtype or self.dtype, self.seed)
 
 
@@ -120,7 +120,7 @@ class TruncatedNormal(RandomNormal):
     """
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         return random.truncated_normal(shape, self.mean, self.stddev, dtype or self.dtype, self.seed)
 
 
@@ -135,7 +135,7 @@ def fans(shape: Any) -> tuple[int, int]:
 
 
 class VarianceScaling(Initializer):
-    """Random numbers whose variance is `scale` by the number of inputs, of outputs or their mean.
+    """Random numbers with variance `scale / n`, where n is the number of inputs, of outputs or their mean.
 
     References:
         `tf.variance_scaling_initializer`.
@@ -160,7 +160,7 @@ class VarianceScaling(Initializer):
         self.seed, self.dtype = seed, dtypes.as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         dtype = dtype or self.dtype
         fan_in, fan_out = fans(shape)
         n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
@@ -170,7 +170,7 @@ class VarianceScaling(Initializer):
             return random.random_uniform(shape, -limit, limit, dtype, self.seed)
         if self.distribution == "untruncated_normal":
             return random.random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
-        # The truncation makes the standard deviation smaller by this factor.
+        # The factor by which truncation reduces the standard deviation.
         return random.truncated_normal(shape, 0.0, math.sqrt(variance) / 0.87962566103423978, dtype, self.seed)
 
 
@@ -185,7 +185,7 @@ class Orthogonal(Initializer):
         self.gain, self.seed, self.dtype = gain, seed, dtypes.as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         wanted, shape = dtypes.canonical(dtype or self.dtype), tuple(TensorShape(shape).as_list())
         make = jax.nn.initializers.orthogonal(self.gain)
         return random.draw(lambda key: make(key, shape, wanted), "orthogonal", self.seed, {})
@@ -202,7 +202,7 @@ class Identity(Initializer):
         self.gain, self.dtype = gain, dtypes.as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        """Returns a tensor of that shape."""
+        """Returns a tensor of the shape."""
         rows, columns = TensorShape(shape).as_list()
         return nodes.constant(self.gain * np.eye(rows or 0, columns), dtype or self.dtype)
 
@@ -231,14 +231,14 @@ def uniform_unit_scaling_initializer(factor: float = 1.0, seed: Any = None, dtyp
 
 
 def made(initializer: Any) -> Any:
-    """Makes an initializer from a class or a name; an object is returned as it is.
+    """Creates an initializer from a class or a name; returns an object unchanged.
 
     Raises:
         ValueError: No initializer has that name.
     """
     if isinstance(initializer, str):
         if initializer not in NAMED:
-            raise ValueError(f"No initializer is called {initializer!r}: there are {', '.join(sorted(NAMED))}.")
+            raise ValueError(f"No initializer is called {initializer!r}; known are {', '.join(sorted(NAMED))}.")
         initializer = NAMED[initializer]
     return initializer() if inspect.isclass(initializer) else initializer
 

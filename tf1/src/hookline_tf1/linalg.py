@@ -90,7 +90,7 @@ def svd(tensor: Any, full_matrices: Plain = False, compute_uv: Plain = True, nam
 def matrix_diag_part(input: Any, name: str | None = None) -> Any: ...
 
 
-# Shorter names, in `tf.linalg` only.
+# Short names that only `tf.linalg` has.
 cross = math_ops.cross
 eigh = self_adjoint_eig
 eigvalsh = self_adjoint_eigvals

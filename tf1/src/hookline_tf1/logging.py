@@ -1,4 +1,4 @@
-"""`tf.logging`: the messages of hookline, its hooks and the script, under one level."""
+"""`tf.logging`: messages of hookline, its hooks and the script, with one level."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _calls: Counter[tuple[str, int]] = Counter()
 
 
 def get_logger() -> logging.Logger:
-    """Returns hookline's logger, which writes to the standard error as long as the program has no other handler.
+    """Returns hookline's logger, which writes to standard error unless the program adds a handler.
 
     References:
-        `tf.get_logger`, whose logger is called `tensorflow`.
+        `tf.get_logger`, with the logger `tensorflow`.
     """
     if not _logger.handlers and not logging.root.handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -51,12 +51,12 @@ def get_logger() -> logging.Logger:
 
 
 def set_verbosity(v: int | str) -> None:
-    """Sets from which level on messages are written: `INFO`, `WARN`, ...; hooks log their values at `INFO`."""
+    """Sets the lowest level to log: `INFO`, `WARN`, ...; hooks log their values at `INFO`."""
     get_logger().setLevel(v)
 
 
 def get_verbosity() -> int:
-    """Returns the level from which on messages are written."""
+    """Returns the lowest level to log."""
     return get_logger().getEffectiveLevel()
 
 
@@ -89,7 +89,7 @@ def error(msg: str, *args: Any, **kwargs: Any) -> None:
 
 
 def fatal(msg: str, *args: Any, **kwargs: Any) -> None:
-    """Logs a message at the level `FATAL`; the program goes on."""
+    """Logs a message at the level `FATAL`; the program continues."""
     _log(FATAL, msg, *args, **kwargs)
 
 
@@ -105,7 +105,7 @@ def log_if(level: int, msg: str, condition: Any, *args: Any) -> None:
 
 
 def log_every_n(level: int, msg: str, n: int, *args: Any) -> None:
-    """Logs the first message of a line of code, and every n-th after it."""
+    """Logs the first and then every n-th message of a line of code."""
     if (_count_of_caller() - 1) % n == 0:
         _log(level, msg, *args)
 
@@ -123,16 +123,16 @@ def flush() -> None:
 
 
 def _log(level: int, msg: str, *args: Any, **kwargs: Any) -> None:
-    """Logs a message with the place of the caller's caller."""
+    """Logs a message with the location of the caller's caller."""
     get_logger().log(level, msg, *args, **{"stacklevel": 3, **kwargs})
 
 
 def _count_of_caller() -> int:
-    """Returns how often the line that called the function above has done so."""
+    """Counts the calls from the line of code that called the calling function."""
     frame = sys._getframe(2)
-    place = frame.f_code.co_filename, frame.f_lineno
-    _calls[place] += 1
-    return _calls[place]
+    location = frame.f_code.co_filename, frame.f_lineno
+    _calls[location] += 1
+    return _calls[location]
 
 
 __getattr__, __dir__ = offered("tf.logging", lambda: __all__)

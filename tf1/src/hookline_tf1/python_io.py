@@ -1,4 +1,4 @@
-"""`tf.python_io`: files of records, in the TFRecord format."""
+"""`tf.python_io`: reads and writes TFRecord files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TFRecordWriter:
     """Writes records to a file.
 
     Args:
-        path: The file; it begins anew.
+        path: The file; an existing one is overwritten.
 
     References:
         `tf.python_io.TFRecordWriter`, without compression.

@@ -1,7 +1,7 @@
-"""Random numbers: new ones in each run, without variables that a script would see.
+"""Random numbers: new ones in each run, without variables in the script's graph.
 
-A session counts its runs; an operation's key is made of the graph's seed, its own seed or place, the worker and that
-count. So each session of a graph draws the same sequence, as in TensorFlow. Nothing of it is in checkpoints.
+A session counts its runs. An operation's key depends on the graph's seed, the operation's seed or index, the worker and
+that count. So each session of a graph draws the same sequence, as in TensorFlow. Checkpoints do not hold the count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COUNTS: weakref.WeakKeyDictionary[Graph, Any] = weakref.WeakKeyDictionary()
 
 
 def run_count() -> Any:
-    """Returns the tensor that counts the runs that draw something; one for each graph."""
+    """Returns the graph's tensor that counts the runs that draw random numbers."""
     graph = get_default_graph()
     if graph not in _COUNTS:
         with graph.control_dependencies(None), graph.name_scope(None):
@@ -41,7 +41,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
     Args:
         fn: `fn(key, **args)`.
         name: Name of the operation.
-        seed: Its seed; two operations of the same seed draw the same numbers.
+        seed: The seed; operations with the same seed draw the same numbers.
         args: Tensors and plain values.
         static: The names in `args` that XLA has to know.
     """
@@ -49,7 +49,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
     base, stream = graph.seed, graph.version if seed is None else int(seed) % 2**32
 
     def drawn(count: Any, **given: Any) -> Any:
-        # XLA compiles this generator several times faster than the default one, and each variable draws its start.
+        # XLA compiles this generator several times faster, and each variable's initial value uses it.
         key = jax.random.fold_in(jax.random.key(base, impl="rbg"), stream)
         return fn(jax.random.fold_in(fold_in_worker(key), count), **given)
 
@@ -117,8 +117,8 @@ def random_gamma(
 
 
 def _gamma(key: Any, shape: Any, dtype: Any, alpha: Any, beta: Any) -> Any:
-    whole = (*shape, *jnp.broadcast_shapes(jnp.shape(alpha), jnp.shape(beta)))
-    return jax.random.gamma(key, alpha, whole, dtype) / beta
+    size = (*shape, *jnp.broadcast_shapes(jnp.shape(alpha), jnp.shape(beta)))
+    return jax.random.gamma(key, alpha, size, dtype) / beta
 
 
 def random_poisson(lam: Any, shape: Any, dtype: Any = dtypes.float32, seed: Any = None, name: Any = None) -> Any:
@@ -127,13 +127,13 @@ def random_poisson(lam: Any, shape: Any, dtype: Any = dtypes.float32, seed: Any 
 
 
 def _poisson(key: Any, shape: Any, dtype: Any, lam: Any) -> Any:
-    # JAX has Poisson's distribution for this generator alone.
+    # JAX supports the Poisson distribution for this generator only.
     key = jax.random.wrap_key_data(jax.random.bits(key, (2,), "uint32"), impl="threefry2x32")
     return jax.random.poisson(key, lam, (*shape, *jnp.shape(lam))).astype(dtype)
 
 
 def multinomial(logits: Any, num_samples: Any, seed: Any = None, name: Any = None, output_dtype: Any = None) -> Any:
-    """`tf.multinomial`, `tf.random.categorical`: of each row of logits so many samples."""
+    """`tf.multinomial`, `tf.random.categorical`: draws `num_samples` classes for each row of logits."""
     dtype = dtypes.canonical(output_dtype or dtypes.int64)
 
     def sample(key: Any, logits: Any, num_samples: Any) -> Any:
@@ -159,12 +159,12 @@ def random_shuffle(value: Any, seed: Any = None, name: Any = None) -> Any:
 
 
 def random_crop(value: Any, size: Any, seed: Any = None, name: Any = None) -> Any:
-    """`tf.random_crop`, `tf.image.random_crop`: a part of this size, at a random place."""
+    """`tf.random_crop`, `tf.image.random_crop`: a random crop of this size."""
 
     def cropped(key: Any, value: Any, size: Any) -> Any:
-        size = [whole if wanted == -1 else wanted for wanted, whole in zip(size, jnp.shape(value), strict=True)]
-        room = jnp.asarray([whole - wanted + 1 for whole, wanted in zip(jnp.shape(value), size, strict=True)])
-        start = jax.random.randint(key, room.shape, 0, room)
+        size = [dim if wanted == -1 else wanted for wanted, dim in zip(size, jnp.shape(value), strict=True)]
+        num_starts = jnp.asarray([dim - wanted + 1 for dim, wanted in zip(jnp.shape(value), size, strict=True)])
+        start = jax.random.randint(key, num_starts.shape, 0, num_starts)
         return jax.lax.dynamic_slice(jnp.asarray(value), list(start), size)
 
     return draw(cropped, name or "random_crop", seed, {"value": argument(value), "size": size}, static=("size",))

@@ -111,7 +111,7 @@ def merge(inputs: Any, collections: Collections = None, name: str | None = None)
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """Merges all summaries of a collection in the default graph into one; None if there is nothing to merge.
+    """Merges all summaries of a collection of the default graph into one; None if there are none.
 
     References:
         `tf.summary.merge_all`.
@@ -121,14 +121,14 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 
 
 def _each(collections: Collections) -> list[str] | None:
-    """Returns the collections as a list. Text is one for each of its letters, as in TensorFlow."""
+    """Returns the collections as a list; as in TensorFlow, a string means one collection for each letter."""
     return None if collections is None else list(collections)
 
 
 def _tagged(
     make: Callable[..., Tensor], name: str, family: str | None, *args: Any, collections: Collections, **kwargs: Any
 ) -> Tensor:
-    """Makes a summary whose tag is the name of its operation, numbered if any operation has it, below its family."""
+    """Makes a summary with its operation's name as tag: below its family, and numbered if the name is taken."""
     graph = get_default_graph()
     label = clean_name(name if family is None else f"{family}/{name}")
     tag = graph.free_name(f"{graph.current_scope}{label}")
@@ -137,7 +137,7 @@ def _tagged(
 
 
 class FileWriter(core.FileWriter):
-    """A writer of event files, which also takes a listing of a graph, as `Graph.as_graph_def` returns it.
+    """A writer of event files that also accepts the graph listing of `Graph.as_graph_def`.
 
     References:
         `tf.summary.FileWriter`.
@@ -163,16 +163,16 @@ class FileWriter(core.FileWriter):
             super().add_graph(shown, global_step)
 
     def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
-        """Is taken, without effect: a graph is Python here."""
+        """Has no effect: graphs have no protobuf message."""
         ignored("tf.summary.FileWriter", add_meta_graph=True)
 
 
 def _graph(given: Any) -> Graph | None:
-    """Returns the graph to show: the default one where a listing of it was given."""
+    """Returns the graph to show: the default graph for a listing of it."""
     return given if isinstance(given, Graph) or given is None else get_default_graph()
 
 
-# Names before TF 1.0, whose tags are the names as they are ------------------------------------------------------------
+# Names before TF 1.0, with tags outside of name scopes ----------------------------------------------------------------
 
 
 def scalar_summary(tags: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
@@ -214,5 +214,5 @@ def _outside(make: Callable[..., Tensor], tag: str, *args: Any, collections: Col
 
 
 def __getattr__(name: str) -> Any:
-    # The messages take longer to import than the rest.
+    # The protobuf messages are slow to import.
     return getattr(core, name) if name in _MESSAGES else _missing(name)

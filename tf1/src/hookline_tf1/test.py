@@ -18,12 +18,12 @@ def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any =
 
 
 def gpu_device_name() -> str:
-    """`tf.test.gpu_device_name`: `/device:GPU:0`, or an empty text where JAX has no GPU."""
+    """`tf.test.gpu_device_name`: `/device:GPU:0`, or an empty string if JAX has no GPU."""
     return "/device:GPU:0" if any(device.platform == "gpu" for device in jax.devices()) else ""
 
 
 def is_built_with_cuda() -> bool:
-    """`tf.test.is_built_with_cuda`: whether JAX has a GPU of NVIDIA's."""
+    """`tf.test.is_built_with_cuda`: whether JAX has an NVIDIA GPU."""
     return is_gpu_available(cuda_only=True)
 
 

@@ -1,1 +1,1 @@
-"""The modules of `tensorflow.examples` that scripts import; `_tf/module_aliases.py` gives them their names."""
+"""The modules of `tensorflow.examples` that scripts import, under the names that `_tf/module_aliases.py` has."""

@@ -19,7 +19,7 @@ _IMAGES, _LABELS = 2051, 2049
 
 
 class DataSet:
-    """Images and their labels, which come in batches, each epoch in another order.
+    """Images and labels, in batches, reshuffled in each epoch.
 
     The order is drawn from NumPy's global generator. As in TensorFlow, a seed (of the data set, or else of the graph)
     sets that generator; without one it is left as it is.
@@ -29,8 +29,8 @@ class DataSet:
         labels: One for each image.
         fake_data: Is refused.
         one_hot: Is not used: labels are as they are given.
-        dtype: `uint8` leaves the images as they are; `float32` makes them numbers from 0 to 1.
-        reshape: Whether each image becomes one row.
+        dtype: `uint8` keeps the images as they are; `float32` scales them to the range 0 to 1.
+        reshape: Whether each image is flattened.
         seed: See above.
     """
 
@@ -76,11 +76,11 @@ class DataSet:
 
     @property
     def epochs_completed(self) -> int:
-        """How often all images were given out."""
+        """The number of epochs returned so far."""
         return self._epochs_completed
 
     def next_batch(self, batch_size: int, fake_data: bool = False, shuffle: bool = True) -> tuple[Any, Any]:
-        """Returns the next images and labels; a batch may reach from one epoch into the next."""
+        """Returns the next images and labels; a batch may span two epochs."""
         _refuse(fake_data)
         start, end = self._index_in_epoch, self._index_in_epoch + batch_size
         if shuffle and start == 0 and self._epochs_completed == 0:
@@ -128,13 +128,13 @@ def read_data_sets(
         one_hot: Whether a label is a one-hot row of ten numbers.
         dtype: See `DataSet`.
         reshape: See `DataSet`.
-        validation_size: How many of the training images, the first ones, are for validation.
+        validation_size: How many of the first training images are for validation.
         seed: See `DataSet`.
         source_url: Is not used.
 
     Raises:
-        FileNotFoundError: A file is not there.
-        ValueError: A file is not MNIST's; or `validation_size` is above the number of images.
+        FileNotFoundError: A file is missing.
+        ValueError: A file is not a MNIST file, or `validation_size` is above the number of images.
 
     References:
         `tf.contrib.learn.datasets.mnist.read_data_sets`.
@@ -156,7 +156,7 @@ def _part(folder: Path, kind: str, one_hot: bool) -> tuple[Any, Any]:
 
 
 def _read(path: Path, magic: int, dims: int) -> np.ndarray:
-    """Reads a file of MNIST's: a magic number, the sizes, and a byte for each element."""
+    """Reads a MNIST file: a magic number, the sizes, and a byte for each element."""
     if not path.exists():
         raise FileNotFoundError(
             f"read_data_sets requires {path.name} in {str(path.parent)!r}, which has none. Put MNIST's four files "

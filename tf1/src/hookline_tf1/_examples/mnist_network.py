@@ -34,7 +34,7 @@ def _dense(name: str, x: Any, inputs: int, units: int) -> Any:
 
 
 def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Any:
-    """Returns the logits of images: rows of 784 numbers through two hidden layers."""
+    """Returns the logits of flat images, from two hidden layers."""
     relu = nn.relu
     first = relu(_dense("hidden1", images, IMAGE_PIXELS, hidden1_units))
     second = relu(_dense("hidden2", first, hidden1_units, hidden2_units))
@@ -47,13 +47,13 @@ def loss(logits: Any, labels: Any) -> Any:
 
 
 def training(loss: Any, learning_rate: float) -> Any:
-    """Returns an operation that trains by one step of gradient descent, and writes the loss as a summary."""
+    """Returns an operation that makes one step of gradient descent; adds a summary of the loss."""
     scalar("loss", loss)
     step = Variable(0, name="global_step", trainable=False)
     return GradientDescentOptimizer(learning_rate).minimize(loss, global_step=step)
 
 
 def evaluation(logits: Any, labels: Any) -> Any:
-    """Counts the right predictions of a batch."""
+    """Counts the correct predictions of a batch."""
     right = nn.in_top_k(logits, labels, 1)
     return reduce_sum(cast(right, dtypes.int32))

@@ -1,1 +1,1 @@
-"""The machinery under TensorFlow's names: graphs, tensors, dtypes, definitions of operations, namespaces and hints."""
+"""The machinery under TensorFlow's names: graphs, tensors, dtypes, operation definitions and migration hints."""

@@ -1,4 +1,4 @@
-"""Casts as TensorFlow makes them on CPU: whole numbers wrap, and so do floats that a narrow dtype does not hold."""
+"""Casts with TensorFlow's values on a CPU: integers wrap, and so do floats that a narrow dtype cannot hold."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hookline.extend import contains_tensor, specs
 from hookline_tf1._machinery import dtypes
 from hookline_tf1._rules.tensor_shape import as_ints
 
-# In floats: JAX takes no whole number of Python that int32 does not hold.
+# Floats: JAX accepts no Python integer that does not fit int32.
 _LOWEST = -(2.0**31)
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Casts an array, or numbers of Python, to another dtype.
+    """Casts an array or Python numbers to another dtype.
 
-    XLA would make the nearest number of a float that an integer does not hold. TensorFlow goes through the integers of
-    the processor, which are wrapped: 256.0 becomes the 0 of uint8, and a number too large for int32 its lowest number.
+    XLA clips a float that the integer dtype cannot hold. TensorFlow casts with the processor's integers, which wrap:
+    256.0 becomes 0 in uint8, and a number too large for int32 becomes the lowest int32.
     """
     if not hasattr(x, "dtype"):
-        x = np.asarray(x)  # Integers of Python may be larger than JAX's.
+        x = np.asarray(x)  # Python's integers may be larger than JAX's.
         with np.errstate(over="ignore"):
             x = jnp.asarray(x.astype(dtype) if x.dtype.kind in "iu" else x)
     x = jnp.asarray(x)
@@ -38,10 +38,10 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def cut(x: Any, dtype: Any) -> Any:
-    """Prepares a value for a cast; integers of 64 bits get their new dtype here, since no tensor holds them.
+    """Prepares a value for a cast: casts 64-bit integers here, because no tensor holds them.
 
     Raises:
-        ValueError: The new dtype has 64 bits, too, which JAX does not have.
+        ValueError: The new dtype has 64 bits, too, and JAX does not use 64 bits.
     """
     if isinstance(x, Tensor) or not isinstance(x, int | list | tuple | np.ndarray | np.generic) or contains_tensor(x):
         return x
@@ -53,13 +53,13 @@ def cut(x: Any, dtype: Any) -> Any:
 
 
 def cast_dims(x: Any, dtype: Any) -> Any:
-    """Casts integers of shapes to another dtype; symbols stay as they are."""
+    """Casts dimensions to another dtype; symbolic ones stay as they are."""
     is_symbolic = hasattr(x, "scope") or getattr(getattr(x, "dtype", None), "kind", "") == "O"
     return x if is_symbolic and np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
 
 
 def saturated(x: Any, dtype: Any) -> Any:
-    """Casts an array with saturation: numbers out of range become the nearest number of the dtype."""
+    """Casts an array and clips it to the range of the dtype."""
     x = jnp.asarray(x)
     low, high = (_nearest(limit, x.dtype) for limit in _limits(dtype))
     return cast(jnp.clip(x, low, high), dtype)
@@ -71,7 +71,7 @@ def _limits(dtype: Any) -> tuple[Any, Any]:
 
 
 def _nearest(limit: float, dtype: Any) -> Any:
-    """Returns the number of a dtype that is nearest to a limit, and not beyond it."""
+    """Returns the number of a dtype that is nearest to a limit without exceeding it."""
     low, high = _limits(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
         return np.asarray(int(min(max(limit, low), high)), dtype)
@@ -80,7 +80,7 @@ def _nearest(limit: float, dtype: Any) -> Any:
 
 
 def mean(x: Any, axis: Any, keepdims: bool) -> Any:
-    """Computes the mean; a mean of integers is an integer, cut towards zero, and no sum on the way overflows."""
+    """Computes the mean; of integers, truncated towards zero, without overflow of the sum."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axis=axis, keepdims=keepdims)
@@ -90,7 +90,7 @@ def mean(x: Any, axis: Any, keepdims: bool) -> Any:
     return _quotient_of_sum(wide, total, max(count, 1), axis, keepdims).astype(x.dtype)
 
 
-# Beyond this the sum of so many remainders might overflow, too.
+# With more elements the sum of the remainders might overflow, too.
 _MOST = 46340
 
 

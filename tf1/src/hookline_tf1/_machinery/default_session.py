@@ -1,4 +1,4 @@
-"""The default session of each thread, which `eval` and `run` of tensors and operations use."""
+"""The default session of each thread, for `eval` and `run` of tensors and operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOCAL = threading.local()
 
 
 def sessions() -> list[Any]:
-    """Returns the calling thread's default sessions, the innermost last."""
+    """Returns the stack of the calling thread's default sessions, the innermost last."""
     if not hasattr(_LOCAL, "sessions"):
         _LOCAL.sessions = []
     return _LOCAL.sessions

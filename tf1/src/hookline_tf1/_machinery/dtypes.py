@@ -1,4 +1,4 @@
-"""Dtypes: `tf.float32` and the others, with the attributes that scripts read."""
+"""Dtypes such as `tf.float32`, with the attributes that scripts read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class DType:
     """The type of a tensor's elements. NumPy and JAX accept it as a dtype.
 
     Args:
-        name: TensorFlow's name of it.
-        dtype: NumPy's dtype.
+        name: TensorFlow's name.
+        dtype: The NumPy dtype.
 
     Example:
         >>> float32 == np.float32, float32.name, float32.as_numpy_dtype(3)
@@ -38,7 +38,7 @@ class DType:
 
     @property
     def base_dtype(self) -> DType:
-        """Itself: there are no reference types."""
+        """The dtype itself: there are no reference types."""
         return self
 
     real_dtype = base_dtype
@@ -55,7 +55,7 @@ class DType:
 
     @property
     def is_bool(self) -> bool:
-        """Whether it holds truth values."""
+        """Whether it holds booleans."""
         return self.dtype == np.bool_
 
     @property
@@ -65,12 +65,12 @@ class DType:
 
     @property
     def is_numpy_compatible(self) -> bool:
-        """Whether NumPy has it."""
+        """Whether NumPy has this dtype."""
         return True
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return 1 if self.name == "string" else self.dtype.itemsize
 
     @property
@@ -125,7 +125,7 @@ _BY_NAME = {dtype.name: dtype for dtype in tuple(globals().values()) if isinstan
 
 
 def as_dtype(type_value: Any) -> DType:
-    """Returns the dtype that a name, a NumPy dtype or a Python type means.
+    """Converts a name, a NumPy dtype or a Python type to a dtype.
 
     References:
         `tf.as_dtype`. A Python float is a float32 and an int an int32, as for a constant.
@@ -152,15 +152,15 @@ def _numpy_name(type_value: Any) -> str:
 
 
 def canonical(dtype: Any) -> Any:
-    """Returns the NumPy dtype that JAX computes with: 64 bits become 32 unless `jax_enable_x64` is set."""
+    """Returns the NumPy dtype that JAX uses: 32 bits instead of 64 unless `jax_enable_x64` is set."""
     return specs.canonical_dtype(as_dtype(dtype).dtype)
 
 
 def narrowed(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns an array in a dtype of JAX's.
+    """Casts an array to a dtype that JAX uses.
 
     Raises:
-        ValueError: It holds numbers that this dtype does not hold.
+        ValueError: The dtype cannot hold a number of the array.
     """
     with np.errstate(over="ignore"):
         problem = specs.describe_overflow(array, dtype)

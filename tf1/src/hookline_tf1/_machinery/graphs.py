@@ -8,7 +8,7 @@ from typing import Any
 
 import hookline as core
 from hookline.extend import require_default_graph
-from hookline_tf1._machinery.ignored_arguments import ignored, say_once
+from hookline_tf1._machinery.ignored_arguments import ignored, log_once
 from hookline_tf1._machinery.namespaces import Offers
 
 
@@ -34,21 +34,21 @@ class Graph(core.Graph):
 
     @contextlib.contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
-        """Has no effect, which is logged once: XLA places the work."""
+        """Has no effect, logged once: XLA chooses the device."""
         if device_name_or_function is not None:
-            say_once("tf.Graph.device")
+            log_once("tf.Graph.device")
         yield
 
     @contextlib.contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
-        """Has no effect, which is logged once: XLA places the work."""
-        say_once("tf.colocate_with")
+        """Has no effect, logged once: XLA chooses the device."""
+        log_once("tf.colocate_with")
         yield
 
     @contextlib.contextmanager
     def gradient_override_map(self, op_type_map: Any) -> Iterator[None]:
-        """Is refused: a function with a gradient of its own is made with `tf.custom_gradient`, or `jax.custom_vjp`."""
-        raise NotImplementedError("gradient_override_map is not available: use tf.custom_gradient instead.")
+        """Is refused: use `jax.custom_vjp` inside `hookline.op` for a custom gradient."""
+        raise NotImplementedError("gradient_override_map is not available: use jax.custom_vjp inside hookline.op.")
         yield
 
     @contextlib.contextmanager
@@ -57,12 +57,12 @@ class Graph(core.Graph):
         yield container_name
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> str:
-        """Returns the listing of the graph: there is no protobuf message of it."""
+        """Returns the graph's listing: graphs have no protobuf message."""
         ignored("tf.Graph.as_graph_def", from_version=from_version, add_shapes=add_shapes)
         return self.as_text()
 
     def is_feedable(self, tensor: Any) -> bool:
-        """Whether a tensor may be fed: each may."""
+        """Returns True: each tensor may be fed."""
         return True
 
     def prevent_feeding(self, tensor: Any) -> None:
@@ -70,7 +70,7 @@ class Graph(core.Graph):
 
     @property
     def building_function(self) -> bool:
-        """Whether the graph belongs to a function: never."""
+        """False: no graph belongs to a function."""
         return False
 
 
@@ -126,7 +126,7 @@ def control_dependencies(control_inputs: Any) -> Any:
 
 @contextlib.contextmanager
 def name_scope(name: str | None = None, default_name: str | None = None, values: Any = None) -> Iterator[str]:
-    """Prefixes the names of operations made inside.
+    """Prefixes the names of the operations created inside the block.
 
     References:
         `tf.name_scope`, `tf.op_scope`.
@@ -136,25 +136,25 @@ def name_scope(name: str | None = None, default_name: str | None = None, values:
 
 
 def op_scope(values: Any, name: str | None, default_name: str | None = None) -> Any:
-    """`name_scope`, with the arguments that it had before TF 1.0."""
+    """`name_scope` with its arguments from before TF 1.0."""
     return name_scope(name, default_name, values)
 
 
 def device(device_name_or_function: Any) -> Any:
-    """Has no effect: XLA places the work."""
+    """Has no effect: XLA chooses the device."""
     return get_default_graph().device(device_name_or_function)
 
 
 def colocate_with(op: Any, ignore_existing: bool = False) -> Any:
-    """Has no effect: XLA places the work."""
+    """Has no effect: XLA chooses the device."""
     return get_default_graph().colocate_with(op, ignore_existing)
 
 
 def set_random_seed(seed: int) -> None:
-    """Sets the seed from which the random operations made later in the default graph derive their own.
+    """Sets the default graph's seed, for the random operations created later.
 
     References:
-        `tf.set_random_seed`. The numbers are others than TensorFlow's.
+        `tf.set_random_seed`. The random numbers differ from TensorFlow's.
     """
     get_default_graph().seed = int(seed)
 

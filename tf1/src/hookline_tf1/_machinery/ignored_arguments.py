@@ -1,4 +1,4 @@
-"""TensorFlow's arguments that have no effect here: logged once, at INFO."""
+"""Logs, once and at INFO, TensorFlow's arguments that have no effect here."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _logger = log.get_logger("hookline.tf1")
 
 
 def ignored(who: str, **given: Any) -> None:
-    """Logs for each given argument, once in a process, that it is taken without effect.
+    """Logs once in a process, for each given argument, that it has no effect.
 
     Args:
-        who: The function or class that takes them.
-        **given: The arguments by name; those that are false, empty or None were not given.
+        who: The function or class with these arguments.
+        **given: The arguments by name; false, empty or None means not given.
     """
     for name, value in given.items():
         if value is not None and value is not False and not (isinstance(value, str) and value == ""):
-            _say(who, name)
+            _log(who, name)
 
 
 def unknown(who: str, given: dict[str, Any], *known: str) -> None:
-    """Logs for each of some further arguments that it has no effect, and refuses others.
+    """Logs that each known argument has no effect, and refuses others.
 
     Raises:
-        TypeError: An argument is not among the known ones.
+        TypeError: An argument is unknown.
     """
     strange = given.keys() - set(known)
     if strange:
@@ -35,11 +35,11 @@ def unknown(who: str, given: dict[str, Any], *known: str) -> None:
 
 
 @functools.cache
-def _say(who: str, name: str) -> None:
-    _logger.info("%s: %s is taken, without effect.", who, name)
+def _log(who: str, name: str) -> None:
+    _logger.info("%s: %s has no effect.", who, name)
 
 
 @functools.cache
-def say_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
-    """Logs, once in a process, that something is taken without effect."""
-    _logger.info("%s is taken, but has no effect: %s.", what, why)
+def log_once(what: str, why: str = "JAX chooses the device and manages its memory") -> None:
+    """Logs, once in a process, that a function or option has no effect."""
+    _logger.info("%s has no effect: %s.", what, why)

@@ -1,8 +1,8 @@
-"""Gradients of embeddings: variables whose rows are looked up.
+"""Gradients of embedding tables, whose rows a loss looks up.
 
-TensorFlow keeps such a gradient as the rows and their numbers (`IndexedSlices`); here it is an array, zero elsewhere.
-Two things differ there, and scripts see them: most optimizers leave the other rows and their slots as they are, and a
-norm counts a row each time that it was looked up.
+TensorFlow keeps such a gradient as rows and their indices (`IndexedSlices`); here it is an array, zero elsewhere. With
+`IndexedSlices`, most optimizers leave the other rows and their slots unchanged, and a norm counts a row once for each
+lookup. This module gives scripts the same results.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _CLIPPED = ("_clipped",)
 
 
 class Lookups(NamedTuple):
-    """The lookups of a variable's rows, by which a loss depends on it.
+    """The lookups through which a loss depends on a variable's rows.
 
     Attributes:
         ys: The differentiated tensors.
-        rows: The tensors of the rows that were looked up.
+        rows: The tensors of the looked-up rows.
     """
 
     ys: list[Tensor]
@@ -31,7 +31,7 @@ class Lookups(NamedTuple):
 
 
 def lookups(gradient: Any) -> Lookups | None:
-    """Finds the lookups that a gradient goes through; None if the variable is used in another way too."""
+    """Finds the lookups behind a gradient; None if the loss also uses the variable in another way."""
     while isinstance(gradient, Tensor) and gradient.op.type in _CLIPPED:
         gradient = gradient.op.inputs[0]
     node = gradient.op if isinstance(gradient, Tensor) else None
@@ -45,13 +45,13 @@ def lookups(gradient: Any) -> Lookups | None:
 
 
 def rows_looked_up(gradient: Any) -> list[Any]:
-    """Returns the gradients whose squares TensorFlow adds up for the norm of this one."""
+    """Returns the gradients that TensorFlow's norm of this gradient sums over: one for each lookup of a row."""
     found = lookups(gradient)
     return [gradient] if found is None else [part for part in gradients(found.ys, found.rows) if part is not None]
 
 
 def where_touched(gradient: Any, new: Any, old: Any) -> Any:
-    """Returns the new rows where the gradient of a row is not zero, and the old ones elsewhere."""
+    """Selects the new rows where a row's gradient is not zero, the old rows elsewhere."""
     touched = jnp.any(gradient != 0, axis=tuple(range(1, gradient.ndim)), keepdims=True)
     return jnp.where(touched, new, old)
 

@@ -1,16 +1,16 @@
-"""Migration hints: for names that hookline does not have, the nearest name that it has."""
+"""Migration hints: the nearest replacement for each name of TensorFlow that hookline_tf1 lacks."""
 
 from __future__ import annotations
 
 _LOOP = "tf.train.MonitoredTrainingSession, or hookline.train.Loop"
 _CELL = "hookline.op with jax.lax.scan, or a Flax cell"
-_RECORDS = "hookline.data, or tf.py_func of what a package reads"
-_IMAGES = "tf.py_func of what an image package decodes (PIL.Image.open), in Dataset.map"
+_RECORDS = "hookline.data, or tf.py_func around a package's reader"
+_IMAGES = "tf.py_func around an image package's decoder (PIL.Image.open), in Dataset.map"
 _QUEUES = "tf.train.batch and shuffle_batch, or tf.data"
 _DISTANCES = "hookline.op with jax.scipy.stats, or Distrax through it"
 _KINDS = ("Bernoulli", "Categorical", "Normal", "Uniform")
-_SPARSE = "arrays that are full: tf.sparse_tensor_to_dense"
-_SEGMENTS = "tf.unsorted_segment_sum, tf.unsorted_segment_mean, which are told how many segments there are"
+_SPARSE = "dense arrays: tf.sparse_tensor_to_dense"
+_SEGMENTS = "tf.unsorted_segment_sum, tf.unsorted_segment_mean, with num_segments"
 _HASH = "tf.py_func with zlib.crc32"
 
 NEAREST: dict[str, str] = {
@@ -40,11 +40,11 @@ NEAREST: dict[str, str] = {
     "tf.contrib.signal": "hookline.op with jax.numpy.fft and jax.scipy.signal",
     "tf.contrib.slim.evaluation": "hookline.train.evaluate_once and evaluate_repeatedly",
     "tf.contrib.slim.nets": "a Flax or Equinox model through hookline.op (hookline's docs/models.md)",
-    "tf.contrib.staging": "tf.data, which reads ahead",
+    "tf.contrib.staging": "tf.data, which prefetches",
     "tf.contrib.summary": "tf.summary",
     "tf.contrib.tensor_forest": "scikit-learn (RandomForestClassifier)",
     "tf.contrib.tensorboard": "tf.summary.FileWriter",
-    "tf.contrib.tpu": "tf.train: XLA compiles for TPUs without more",
+    "tf.contrib.tpu": "tf.train: XLA compiles for TPUs, too",
     "tf.contrib.training": "tf.data, and tf.train.MonitoredTrainingSession",
     "tf.custom_gradient": "jax.custom_vjp inside hookline.op",
     "tf.data.Dataset.from_sparse_tensor_slices": "tf.data.Dataset.from_generator",
@@ -55,7 +55,7 @@ NEAREST: dict[str, str] = {
     "tf.data.experimental.CsvDataset": "tf.data.TextLineDataset with tf.decode_csv in map",
     "tf.decode_image": _IMAGES,
     "tf.distribute": "tf.train.Server and hookline.distributed",
-    "tf.dynamic_partition": "tf.where with a value for the other places",
+    "tf.dynamic_partition": "tf.where with a value for the other elements",
     "tf.dynamic_stitch": "tf.gather",
     "tf.estimator.Estimator": _LOOP,
     "tf.estimator.EstimatorSpec": _LOOP,
@@ -72,7 +72,7 @@ NEAREST: dict[str, str] = {
     "tf.image.decode_png": _IMAGES,
     "tf.image.encode_jpeg": "tf.summary.image, or tf.py_func with PIL.Image",
     "tf.image.encode_png": "tf.summary.image, or tf.py_func with PIL.Image",
-    "tf.import_graph_def": "the functions that make the graph",
+    "tf.import_graph_def": "the functions that build the graph",
     "tf.io.FixedLenFeature": _RECORDS,
     "tf.io.TFRecordWriter": "tf.python_io.TFRecordWriter",
     "tf.io.decode_jpeg": _IMAGES,
@@ -80,7 +80,7 @@ NEAREST: dict[str, str] = {
     "tf.io.parse_example": _RECORDS,
     "tf.io.parse_single_example": _RECORDS,
     "tf.keras": "tf.layers; or a Flax or Equinox model through hookline.op (hookline's docs/models.md)",
-    "tf.load_op_library": "hookline.op of a function of JAX, such as one of Pallas",
+    "tf.load_op_library": "hookline.op of a JAX function, such as a Pallas kernel",
     "tf.lookup": "a dict, in tf.py_func",
     "tf.map_fn": "hookline.op with jax.lax.map",
     "tf.nn.bidirectional_dynamic_rnn": _CELL,
@@ -112,22 +112,22 @@ NEAREST: dict[str, str] = {
     "tf.test.TestCase": "unittest.TestCase with a tf.Session, and hookline.testing",
     "tf.test.get_temp_dir": "tempfile.mkdtemp()",
     "tf.test.main": "unittest.main()",
-    "tf.tpu": "tf.train: XLA compiles for TPUs without more",
+    "tf.tpu": "tf.train: XLA compiles for TPUs, too",
     "tf.train.Example": _RECORDS,
     "tf.train.Feature": _RECORDS,
     "tf.train.Features": _RECORDS,
     "tf.train.QueueRunner": "tf.data, or tf.train.LooperThread",
     "tf.train.SyncReplicasOptimizer": "the optimizer itself: workers of hookline.distributed do not wait",
     "tf.train.add_queue_runner": "tf.data, or tf.train.LooperThread",
-    "tf.train.import_meta_graph": "the functions that make the graph, and tf.train.Saver.restore",
+    "tf.train.import_meta_graph": "the functions that build the graph, and tf.train.Saver.restore",
     "tf.unique": "hookline.op with jax.numpy.unique and its size=",
-    "tf.user_ops": "hookline.op of a function of JAX",
+    "tf.user_ops": "hookline.op of a JAX function",
     "tf.while_loop": "hookline.op with jax.lax.while_loop",
 }
-"""By the name that a script asks for."""
+"""The nearest replacement, by the missing name."""
 
 ELSE: dict[str, str] = {
-    "tf.GraphKeys": "any text: it names a collection of your own",
+    "tf.GraphKeys": "any string: it names a collection of your own",
     "tf.app": "absl.app",
     "tf.contrib.distributions": _DISTANCES,
     "tf.contrib.distributions.MultivariateNormalDiag": _DISTANCES,
@@ -138,18 +138,18 @@ ELSE: dict[str, str] = {
     "tf.data.experimental": "tf.data.Dataset.from_generator, or hookline.data",
     "tf.distributions": _DISTANCES,
     **{f"tf.distributions.{kind}": _DISTANCES for kind in _KINDS},
-    "tf.dtypes": "tf.float32 and its like, which are those of JAX",
-    "tf.errors": "tf.errors.OpError, which all of them are",
+    "tf.dtypes": "tf.float32 and the other dtypes of JAX",
+    "tf.errors": "tf.errors.OpError, their base class",
     "tf.estimator": _LOOP,
-    "tf.flags": "absl.flags, of which these are",
+    "tf.flags": "absl.flags, which these wrap",
     "tf.gfile": "os and shutil",
     "tf.io": "tf.py_func",
     "tf.logging": "Python's logging",
     "tf.strings": "tf.py_func",
-    "tf.summary": "tf.summary.FileWriter.add_summary of a message of your own",
+    "tf.summary": "tf.summary.FileWriter.add_summary with your own Summary message",
     "tf.test": "hookline.testing",
     "tf.train": "hookline.train",
 }
-"""By the namespace, for every other name."""
+"""The nearest replacement of any other name, by namespace."""
 
-ANY = "hookline.op, which makes an operation of any function of JAX"
+ANY = "hookline.op, which makes an operation of any JAX function"

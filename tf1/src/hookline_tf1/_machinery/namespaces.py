@@ -1,4 +1,4 @@
-"""Namespaces: modules that answer a name they do not have with a migration hint."""
+"""Namespaces: modules that raise a migration hint for a missing name."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from hookline_tf1._machinery.migration_hints import ANY, ELSE, NEAREST
 
-# How alike two names must be: at less, advice is guesswork (tf.random_shuffle for tf.read_file).
+# The least similarity of two names: below it, hints are guesses (tf.random_shuffle for tf.read_file).
 _ALIKE = 0.8
 
 
 def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module or an object: it raises `AttributeError` with a migration hint.
+    """Returns a `__getattr__` for a module or an object, which raises `AttributeError` with a migration hint.
 
-    Python drops its text in a line `from tf.nn import x`; `_tf/module_aliases.py` says it there.
+    Python drops the message in a line `from tf.nn import x`; `_tf/module_aliases.py` raises it there.
 
     Args:
         namespace: Its name in scripts, such as `tf.nn`.
-        names: Returns the names that there are.
+        names: Returns the existing names.
     """
 
     def __getattr__(name: str) -> Any:
@@ -39,17 +39,17 @@ def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str
 
 
 def offered(namespace: str, names: Callable[[], Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the `__getattr__` of `missing` and a `__dir__` for a module that is a namespace of TensorFlow's."""
+    """Returns the `__getattr__` of `missing` and a `__dir__`, for a module that is a namespace of TensorFlow's."""
     return missing(namespace, names), lambda: sorted(names())
 
 
 def made_in(module: str, names: Mapping[str, Any]) -> list[str]:
-    """Returns the public names of the functions and classes that a module makes itself."""
+    """Returns the public names of the functions and classes that a module defines."""
     return [name for name, value in names.items() if getattr(value, "__module__", "") == module and name[0] != "_"]
 
 
 class Offers(type):
-    """A class that answers a missing attribute with a migration hint, like a namespace.
+    """A metaclass whose classes raise a migration hint for a missing attribute.
 
     The attribute `called` of such a class is its name in scripts.
     """
@@ -57,34 +57,34 @@ class Offers(type):
     called: str
 
     def __getattr__(cls, name: str) -> Any:
-        # Its own names: `dir` would ask for __getattr__ again.
+        # Not `dir`, which would call __getattr__ again.
         return missing(cls.called, lambda: [known for kind in cls.__mro__ for known in vars(kind)])(name)
 
 
 class Gathered(types.ModuleType):
-    """A namespace of the names of others, in their order.
+    """A namespace with the names of several others; the first that has a name wins.
 
     Args:
         name: Its name in scripts.
-        places: The others.
+        namespaces: The other namespaces.
     """
 
-    def __init__(self, name: str, places: Iterable[Any]) -> None:
+    def __init__(self, name: str, namespaces: Iterable[Any]) -> None:
         super().__init__(name, f"`{name}`.")
-        self._places = list(places)
+        self._namespaces = list(namespaces)
         self._missing = missing(name, lambda: dir(self))
 
     def __getattr__(self, name: str) -> Any:
-        found = (place for place in self.__dict__["_places"] if name in dir(place))
-        place = next(found, None)
-        return self.__dict__["_missing"](name) if place is None else getattr(place, name)
+        found = (each for each in self.__dict__["_namespaces"] if name in dir(each))
+        first = next(found, None)
+        return self.__dict__["_missing"](name) if first is None else getattr(first, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({name for place in self._places for name in dir(place)})
+        return sorted({name for each in self._namespaces for name in dir(each)})
 
 
 class Namespace(types.ModuleType):
-    """A namespace that is no file, such as `tf.python.util.nest`.
+    """A namespace without a file, such as `tf.python.util.nest`.
 
     Args:
         name: Its name in scripts.

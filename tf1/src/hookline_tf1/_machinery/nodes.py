@@ -1,4 +1,4 @@
-"""Nodes of the graph: constants, placeholders, and functions in TensorFlow's way."""
+"""Nodes of the graph: constants, placeholders, and TensorFlow's functions."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def node(
     computed: tuple[str, ...] = (),
     within: tuple[Within, ...] = (),
 ) -> Any:
-    """Adds a function of arrays to the default graph, and returns its tensor.
+    """Adds a function of arrays to the default graph and returns its tensor.
 
     Args:
-        fn: The function; it is given `args` by name.
+        fn: The function, called with `args` by name.
         name: Name of the operation.
         args: Tensors and plain values.
         static: The names in `args` that XLA has to know when it compiles.
-        twin: The same on NumPy's integers, for arithmetic with shapes.
-        spec: Returns the spec of the result for the tensors, where tracing does not tell it.
+        twin: The same function on NumPy integers, for arithmetic with shapes.
+        spec: Returns the spec of the result for the tensors, where tracing cannot infer it.
         kind: The kind of operation; by default its name.
         computed: The names in `static` that XLA need not know.
-        within: Which of `args` are places that must be there.
+        within: Which of `args` are indices, with their bounds.
     """
     get_default_graph()
     given = {key: known(value) if key in static else value for key, value in args.items()}
@@ -66,7 +66,7 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     return make
 
 
-# The kinds of plain values that a dtype of a kind accepts; arrays are cast.
+# By kind of dtype, the accepted kinds of plain values; arrays are cast.
 _FITS = {"b": "b", "i": "bi", "u": "bi", "f": "biuf", "O": "OSU"}
 
 
@@ -93,7 +93,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     if is_text != (wanted == dtypes.string) and wanted is not None:
         raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
     if array.dtype.kind in "OSU" and not is_text:
-        raise TypeError(f"tf.constant takes numbers and text, got {value!r}.")
+        raise TypeError(f"tf.constant takes numbers and strings, got {value!r}.")
     found = (
         host_strings.encoded(value if array.size else array)
         if is_text
@@ -107,7 +107,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
 
 
 def _filled(array: np.ndarray, shape: Any) -> np.ndarray:
-    """Returns the numbers, and the last of them until the shape is full, as TF 1.x does."""
+    """Fills up a shape with the last number, like TF 1.x."""
     size = int(np.prod(shape))
     if array.size > size:
         raise ValueError(f"Too many elements provided. Needed at most {size}, but received {array.size}")
@@ -117,10 +117,10 @@ def _filled(array: np.ndarray, shape: Any) -> np.ndarray:
 
 
 def as_array(array: Any, dtype: Any = None, *, plain: bool = True) -> np.ndarray:
-    """Returns an array in the dtype that a tensor of it has; `plain` numbers of Python are float32 and int32.
+    """Casts an array to the dtype of its tensor; `plain` Python numbers become float32 and int32.
 
     Raises:
-        ValueError: It holds numbers that TensorFlow's dtype has, and JAX's has not.
+        ValueError: JAX's dtype cannot hold a number that TensorFlow's dtype holds.
     """
     array = np.asarray(array)
     if dtype is None and plain:
@@ -133,7 +133,7 @@ def as_array(array: Any, dtype: Any = None, *, plain: bool = True) -> np.ndarray
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:
-    """Returns a tensor that must be fed in every run that needs it.
+    """Returns a tensor that each run that uses it must feed.
 
     References:
         `tf.placeholder`.
@@ -148,7 +148,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Any:
-    """Returns a tensor that may be fed, and otherwise is `input`.
+    """Returns a tensor that may be fed, with `input` as its default.
 
     References:
         `tf.placeholder_with_default`.
@@ -164,7 +164,7 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
 
 
 def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None) -> Any:
-    """Returns a tensor of plain values, or of a list with tensors in it; a tensor is returned as it is.
+    """Converts plain values, or a list with tensors, to a tensor; returns a tensor unchanged.
 
     References:
         `tf.convert_to_tensor`.
@@ -192,7 +192,7 @@ def _packed_ints(values: Any, dtype: Any = None) -> Any:
 
 
 def argument(value: Any) -> Any:
-    """Converts an argument that may be a tensor to the form that functions of JAX take."""
+    """Converts an argument, possibly a tensor, for JAX functions."""
     if value is None or isinstance(value, CoreTensor | bool | int | float | complex):
         return value
     if host_strings.is_plain_text(value):

@@ -1,4 +1,4 @@
-"""Numbers as text: how TensorFlow reads and writes them."""
+"""Parses and formats numbers like TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hookline_tf1._machinery import dtypes
 
 
 def number(text: bytes, dtype: dtypes.DType) -> Any:
-    """Returns the number that a text is; spaces around it do not count.
+    """Parses a number; ignores surrounding spaces.
 
     Raises:
-        ValueError: It is no number of that dtype, or JAX's dtype for it does not hold it.
+        ValueError: The text is not a number of that dtype, or JAX's dtype cannot hold it.
     """
     plain = text.strip().decode("utf-8", "replace")
     if "_" in plain or not plain:
@@ -30,7 +30,7 @@ def number(text: bytes, dtype: dtypes.DType) -> Any:
 
 
 def formatted(value: Any, precision: int, scientific: bool, shortest: bool, width: int, fill: str) -> bytes:
-    """Returns a number as C's `printf` writes it."""
+    """Formats a number like C's `printf`."""
     if isinstance(value, np.bool_ | bool):
         return b"true" if value else b"false"
     flags = f"{fill}{width}" if width > -1 else ""

@@ -1,4 +1,4 @@
-"""Functions of TensorFlow: a Python signature, and the function of arrays that computes it.
+"""Defines TensorFlow's functions by a Python signature and a function of arrays.
 
 Example::
 
@@ -6,14 +6,14 @@ Example::
     def reduce_sum(input_tensor: Any, axis: Static = None, keepdims: Plain = None, name: str | None = None) -> Any: ...
 
 The signature is TensorFlow's. The function of arrays takes the same arguments in the same order, without `name`. The
-annotations say how an argument gets there:
+annotations define how each argument is passed:
 
-- `Any` is a tensor, or converted to one;
+- `Any` is a tensor, or is converted to one;
 - `Listed` is a list of tensors;
-- `Static` is a number or a list of them that XLA has to know when it compiles; it may depend on shapes;
+- `Static` is a number or a list of numbers that XLA has to know when it compiles; it may depend on shapes;
 - `Computed` is like `Static`, but may also be computed in a run;
 - `Plain` is no tensor: a flag, a string, a dtype;
-- `Unused` has no effect: it is taken, logged once, and not handed on.
+- `Unused` has no effect: it is accepted, logged once, and not passed on.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def computed_by(
     within: tuple[Within, ...] = (),
     before: Callable[..., Any] | None = None,
 ) -> Callable[[Declared], Declared]:
-    """Makes a function that adds an operation to the graph, from its signature.
+    """Makes a function from its signature; a call adds an operation to the graph.
 
     Args:
         fn: Computes the operation, on arrays.
-        op: The name of the operations; by default the function's name in capitals.
-        earlier: The earlier names of arguments, and their names now.
-        twin: The same for NumPy's integers, if shapes are computed with it.
+        op: The name of the operations; by default the function's name in CamelCase.
+        earlier: The former names of arguments, and their present names.
+        twin: The same function for NumPy integers, if it computes shapes.
         spec: Infers the spec of the result from the arguments, where tracing cannot.
-        result: Makes the result of the call from the tensor and the arguments, if it is no tensor.
+        result: Makes the result of the call from the tensor and the arguments; by default the tensor.
         within: The arguments that are indices, with their bounds.
-        before: Converts the first argument, given all of them, before it becomes a tensor.
+        before: Gets all arguments, and converts the first one before it becomes a tensor.
     """
     in_place, its_twin, was = in_order(fn), twin and in_order(twin), earlier or {}
 
@@ -121,10 +121,10 @@ def _given(name: str, kind: str, value: Any) -> Any:
 
 
 def ops_in(names: Mapping[str, Any]) -> list[str]:
-    """Returns the public names of the functions that `computed_by` has made."""
+    """Returns the public names of the functions made by `computed_by`."""
     return [name for name, value in names.items() if name[0] != "_" and is_op(value)]
 
 
 def is_op(value: Any) -> bool:
-    """Whether `computed_by` has made a function."""
+    """Whether a function was made by `computed_by`."""
     return isinstance(value, types.FunctionType) and hasattr(value, "computed_by")

@@ -1,4 +1,4 @@
-"""Functions with a corner, with the gradient that TensorFlow gives them there: JAX halves ties, TensorFlow does not."""
+"""Functions with TensorFlow's subgradients: at a tie JAX gives each side half, TensorFlow one side all."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def absolute(x: Any) -> Any:
 
 
 def maximum(x: Any, y: Any) -> Any:
-    """Returns the larger of two; where they are equal, the gradient is the first one's."""
+    """Returns the larger of two values; at a tie the gradient goes to the first."""
     return _maximum(*_alike(x, y)) if _are_floating(x, y) else jnp.maximum(x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:
-    """Returns the smaller of two; where they are equal, the gradient is the first one's."""
+    """Returns the smaller of two values; at a tie the gradient goes to the first."""
     return _minimum(*_alike(x, y)) if _are_floating(x, y) else jnp.minimum(x, y)
 
 
 def leaky_relu(x: Any, alpha: Any = 0.2) -> Any:
-    """Returns `x` where it is positive, else `alpha * x`, with the gradient of that."""
+    """Returns `x` where it is positive, else `alpha * x`; the gradient at 0 is `alpha`."""
     return jnp.where(x > 0, x, alpha * x)
 
 
@@ -42,7 +42,7 @@ def _are_floating(x: Any, y: Any) -> bool:
 
 
 def _alike(x: Any, y: Any) -> Sequence[Any]:
-    """Returns both with one shape and one dtype."""
+    """Broadcasts both to one shape and dtype."""
     return jnp.broadcast_arrays(*(jnp.asarray(value, jnp.result_type(x, y)) for value in (x, y)))
 
 
@@ -58,7 +58,7 @@ def _(values: Any, tangents: Any) -> Any:
 
 
 def _of_two(pick: Callable[..., Any], is_first: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that picks one of two numbers, whose gradient goes to the first where they are alike."""
+    """Returns a function that picks one of two numbers; at a tie the gradient goes to the first."""
 
     @jax.custom_jvp
     def picked(x: Any, y: Any) -> Any:

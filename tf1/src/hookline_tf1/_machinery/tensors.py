@@ -50,21 +50,21 @@ class Operation(core.Operation):
     """
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
-        """Runs it in a session, by default the default one."""
+        """Runs the operation in a session, by default the default one."""
         default_session.session_for(repr(self.name), session).run(self, feed_dict)
 
     def values(self) -> tuple[Any, ...]:
-        """Returns its tensors."""
+        """Returns the operation's tensors."""
         return tuple(self.outputs)
 
     @property
     def device(self) -> str:
-        """Empty: XLA places the work."""
+        """Empty: XLA chooses the device."""
         return ""
 
 
 class Constant(Operation, ConstantOperation):
-    """A constant. A few whole numbers stay NumPy's, as shapes are: XLA may have to know them."""
+    """A constant. Small integer arrays stay NumPy's, because XLA may have to know them, as shapes."""
 
     def device_value(self) -> Any:
         """See `hookline.graph.nodes.nodes.Constant`."""
@@ -80,24 +80,24 @@ class Tensor(core.Tensor):
     """
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
-        """Returns its value in a session, by default the default one."""
+        """Returns the tensor's value in a session, by default the default one."""
         return default_session.session_for(repr(self.name), session).run(self, feed_dict)
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
-        """Runs its operation in a session, as scripts do with the results of `minimize` and `assign`."""
+        """Runs the tensor's operation in a session, such as the result of `minimize` or `assign`."""
         default_session.session_for(repr(self.name), session).run(self.op, feed_dict)
 
     @property
     def shape(self) -> TensorShape:  # type: ignore[override]
-        """Its shape."""
+        """The shape."""
         return TensorShape(host_strings.known_shape(self))
 
     def get_shape(self) -> TensorShape:
-        """Returns its shape."""
+        """Returns the shape."""
         return self.shape
 
     def set_shape(self, shape: Any) -> None:
-        """Merges a shape into its known shape.
+        """Merges a shape into the tensor's known shape.
 
         Raises:
             ValueError: It contradicts the known shape.
@@ -112,7 +112,7 @@ class Tensor(core.Tensor):
 
     @property
     def dtype(self) -> DType | None:  # type: ignore[override]
-        """The type of its elements."""
+        """The type of the elements."""
         if host_strings.is_text(self):
             return string
         found = self.spec.dtype if specs.is_array(self.spec) else None
@@ -124,23 +124,23 @@ class Tensor(core.Tensor):
 
     @property
     def device(self) -> str:
-        """Empty: XLA places the work."""
+        """Empty: XLA chooses the device."""
         return ""
 
     @property
     def value_index(self) -> int:
-        """Its place among the outputs of its operation."""
+        """The tensor's index among the outputs of its operation."""
         return 0
 
     def consumers(self) -> list[Any]:
-        """Returns the operations that take it."""
+        """Returns the operations with this tensor as input."""
         return [op for op in self.graph.get_operations() if any(tensor.op is self.op for tensor in op.inputs)]
 
     def convert_feed(self, value: Any) -> Any:
-        """Returns a fed value as an array of the tensor's dtype: floats are cut to integers, as TensorFlow does.
+        """Converts a fed value to an array of the tensor's dtype; truncates floats to integers, like TensorFlow.
 
         Raises:
-            ValueError: It has another shape than the tensor, or the tensor's value is a part of the graph already.
+            ValueError: The shapes differ, or the graph was built with the tensor's value.
         """
         constant_folding.check_feed(self)
         spec, wanted, forms = getattr(self.op, "fed_forms", (None, None, ()))
@@ -161,14 +161,14 @@ class Tensor(core.Tensor):
                 f"Cannot feed value of shape {np.shape(value)} for Tensor {self.name!r}, which has shape {self.shape}"
             )
         if type(given) is type(value) is np.ndarray:
-            # A loop that feeds such arrays again need not ask again.
+            # Later feeds of this dtype and shape skip the checks.
             known = set(forms) if spec is self.spec and len(forms) < _MOST_FORMS else set()
             op: Any = self.op
             op.fed_forms = self.spec, value.dtype, known | {(given.dtype, given.shape)}
         return value
 
     def _held(self, value: Any, dtype: Any) -> np.ndarray:
-        """Converts a fed value to a dtype; integers that 32 bits cannot hold are refused, as in a constant.
+        """Casts a fed value to a dtype; refuses integers that do not fit 32 bits, as in a constant.
 
         Raises:
             InvalidArgumentError: As above.
@@ -179,7 +179,7 @@ class Tensor(core.Tensor):
             return found
         if type(value) is np.ndarray and dtype.itemsize != 4:
             return found
-        # The smallest and the largest of a few numbers take longer than the way back.
+        # For a few numbers, a cast back is faster than their minimum and maximum.
         is_short = given.size <= _SHORT and given.dtype.kind == dtype.kind
         if is_short and found.astype(given.dtype).tobytes() == given.tobytes():
             return found
@@ -201,15 +201,15 @@ class Tensor(core.Tensor):
         parts = item if isinstance(item, tuple) else (item,)
         if any(isinstance(part, slice) and contains_tensor((part.start, part.stop, part.step)) for part in parts):
             return self._window(parts)
-        self._check_places(parts)
+        self._check_indices(parts)
         return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
 
     def __iter__(self) -> Iterator[Any]:
         count = host_strings.parts_of(self) if host_strings.is_text(self) else None
-        return super().__iter__() if count is None else iter([self[place] for place in range(count)])
+        return super().__iter__() if count is None else iter([self[i] for i in range(count)])
 
-    def _check_places(self, parts: tuple[Any, ...]) -> None:
-        """Raises `ValueError` for a place past the end of a known dimension, where JAX would take the last one."""
+    def _check_indices(self, parts: tuple[Any, ...]) -> None:
+        """Raises `ValueError` for an index past the end of a known dimension, which JAX would clamp."""
         if not self.shape.is_known or any(part is Ellipsis or hasattr(part, "shape") for part in parts):
             return
         dims = iter(self.shape.as_list())
@@ -220,7 +220,7 @@ class Tensor(core.Tensor):
                 raise ValueError(f"slice index {whole()} of dimension {axis} out of bounds: {self.name} has {dim}.")
 
     def _window(self, parts: tuple[Any, ...]) -> Any:
-        """Returns a part whose bounds are tensors, which may depend on constants and on the shapes of tensors."""
+        """Returns a slice with tensors as bounds, which may depend on constants and on shapes of tensors."""
         bounds = [[part.start, part.stop, part.step] if isinstance(part, slice) else None for part in parts]
         others = [None if isinstance(part, slice) else part for part in parts]
 
@@ -232,7 +232,7 @@ class Tensor(core.Tensor):
         return made(window, "strided_slice", given, static=("bounds",), twin=window)
 
     def _beside(self, operand: Any) -> Any:
-        """Converts the other operand of a tensor: arrays and lists get the tensor's dtype."""
+        """Casts the other operand, an array or a list, to the tensor's dtype."""
         if isinstance(operand, core.Tensor | bool | int | float | complex) or contains_tensor(operand):
             return operand
         operand = as_ints(operand)
@@ -242,7 +242,7 @@ class Tensor(core.Tensor):
         given = np.asarray(operand)
         if given.dtype.kind not in "iufb" or not specs.same_kind(given.dtype, dtype.dtype):
             return operand
-        # Narrower integers wrap, as TensorFlow's do. Where it has 64 bits, they might not.
+        # Integers narrower than 32 bits wrap, like TensorFlow's; TensorFlow might have 64 bits for the others.
         return narrowed(given, dtype.dtype) if dtype.size >= 4 else given.astype(dtype.dtype)
 
     def __getattr__(self, name: str) -> Any:
@@ -252,7 +252,7 @@ class Tensor(core.Tensor):
 
 
 def _computed(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an operator of Python's for constants as well: NumPy refuses numbers that their dtype does not hold."""
+    """Returns a Python operator that also takes constants: NumPy refuses numbers that their dtype cannot hold."""
 
     def compute(*operands: Any) -> Any:
         return fn(*[jnp.asarray(item) if isinstance(item, np.ndarray | np.generic) else item for item in operands])
@@ -260,10 +260,10 @@ def _computed(fn: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def _taken(x: Any, places: Any) -> Any:
-    """Returns a part of an array; a constant is NumPy's, which takes no places that a run gives."""
-    is_traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(places))
-    return (jnp.asarray(x) if is_traced else x)[places]
+def _taken(x: Any, indices: Any) -> Any:
+    """Indexes an array; converts a constant, which NumPy could not index with traced values."""
+    is_traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(indices))
+    return (jnp.asarray(x) if is_traced else x)[indices]
 
 
 def is_tensor(x: Any) -> bool:

@@ -1,1 +1,1 @@
-"""The rules of shapes and constants: everything known of a tensor before a run. Nothing here knows a name of `tf`."""
+"""The rules of shapes and constants: inference before a run, independent of the names in `tf`."""

@@ -1,4 +1,4 @@
-"""Constant folding of integers while the graph is built: an open dimension is a symbol, and computes like a number."""
+"""Folds integer constants while the graph is built; an open dimension is a symbol that computes like a number."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from hookline import Operation, Tensor
 from hookline.extend import Constant, Function, get_at_path, specs
 from hookline_tf1._rules import inference_by_example
 
-# Inside `own_symbols`, the names of symbols, by tensor; and whether numbers that only a run knows have some, too.
+# Inside `own_symbols`: the names of symbols by tensor; and whether numbers that only a run computes get symbols, too.
 _APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)
 _OF_RUNS: ContextVar[bool] = ContextVar("numbers of runs are symbols", default=False)
 
 _PACKS = ("stack", "packed")
 
 WITH_DEFAULT = "PlaceholderWithDefault"
-"""The kind of operations whose value is known, but for a feed."""
+"""The kind of operations whose value is known unless they are fed."""
 
 
 class Unknown(Exception):
-    """A value is not known while the graph is built."""
+    """A value that is not known while the graph is built."""
 
 
 class Sizes(Function):
-    """An operation whose value is the shape of its input, which is known when a program is traced."""
+    """An operation that computes from the shape of its input, which is known when a program is traced."""
 
     def of(self, dims: np.ndarray) -> np.ndarray:
-        """Returns its value for the dimensions of its input."""
+        """Returns the value for the dimensions of the input."""
         return dims
 
 
 def symbolic(tensor: Tensor) -> Any:
-    """Returns the integers that a tensor will hold, as NumPy's; open dimensions are symbols.
+    """Returns the integers of a tensor as a NumPy array, with symbols for open dimensions.
 
     Raises:
         Unknown: They are not known while the graph is built.
@@ -69,7 +69,7 @@ def _evaluated(tensor: Tensor) -> Any:
 
 
 def _number(tensor: Tensor) -> Any:
-    """Folds a tensor like `symbolic`; one of unknown shape, beside numbers, is one number."""
+    """Folds a tensor like `symbolic`, but takes a tensor of unknown shape for a scalar."""
     try:
         return symbolic(tensor)
     except Unknown:
@@ -87,20 +87,20 @@ def _of_run(tensor: Tensor) -> np.ndarray:
 
 
 def _symbols(tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns symbols for the numbers of a tensor, which may be of either sign."""
+    """Returns symbols for the numbers of a tensor, of either sign."""
     names = _APART.get()
     assert names is not None, "inside own_symbols"
     name = names.setdefault(tensor.key, f"of{len(names)}")
     found = np.empty(math.prod(shape), object)
-    found[:] = [specs.symbol(f"{name}_{place}") - specs.symbol(f"{name}_{place}_less") for place in range(found.size)]
+    found[:] = [specs.symbol(f"{name}_{i}") - specs.symbol(f"{name}_{i}_less") for i in range(found.size)]
     return found.reshape(shape)
 
 
 def partly(value: Any) -> Any:
-    """Returns the integers of an argument, nested as they are, with `None` for those that only a run knows.
+    """Returns the integers of an argument, nested as given, with `None` for numbers that only a run computes.
 
     Raises:
-        Unknown: Not even their number is known.
+        Unknown: Not even the count of the numbers is known.
     """
     token = _OF_RUNS.set(True)
     try:
@@ -119,30 +119,30 @@ def _nested(value: Any) -> np.ndarray:
     return elements(symbolic(value) if isinstance(value, Tensor) else value).astype(object)
 
 
-def say_sizes(tensor: Tensor, reader: Operation) -> None:
-    """Marks a tensor whose value XLA has to know, and its inputs, so that a feed of them is compiled in, too.
+def mark_static(tensor: Tensor, reader: Operation) -> None:
+    """Marks a tensor whose value XLA has to know, and its inputs, so that feeds of them are static values.
 
     Args:
         tensor: As above.
-        reader: The operation that XLA compiles with the value.
+        reader: The operation that is compiled with the value.
     """
     left = [tensor]
     while left:
         op = left.pop().op
-        vars(op).setdefault("says_sizes_of", set()).add(reader)
+        vars(op).setdefault("static_for", set()).add(reader)
         if isinstance(op, Function) and not isinstance(op, Sizes) and getattr(op, "twin", None) is not None:
             left += op.inputs
 
 
-def says_a_size(op: Operation, computed: Collection[Operation]) -> bool:
-    """Whether XLA has to know the value of an operation for another one in the program; see `say_sizes`."""
-    return not vars(op).get("says_sizes_of", set()).isdisjoint(computed)
+def is_static(op: Operation, computed: Collection[Operation]) -> bool:
+    """Whether another operation in the program is compiled with the operation's value; see `mark_static`."""
+    return not vars(op).get("static_for", set()).isdisjoint(computed)
 
 
 def build_in(tensor: Tensor) -> None:
-    """Marks a tensor whose value became a part of the graph, and its inputs: no feed changes it.
+    """Marks a tensor with whose value the graph was built, and its inputs, as not feedable.
 
-    The shape of a tensor with open dimensions may still be fed: only its known dimensions were built in.
+    The shape of a tensor with open dimensions stays feedable: only its known dimensions were used.
     """
     left = [tensor]
     while left:
@@ -155,10 +155,10 @@ def build_in(tensor: Tensor) -> None:
 
 
 def check_feed(tensor: Tensor) -> None:
-    """Checks that a feed of a tensor has its effect.
+    """Refuses a feed that could have no effect.
 
     Raises:
-        ValueError: The value of the tensor is a part of the graph already.
+        ValueError: The graph was built with the tensor's value.
     """
     if tensor.path in getattr(tensor.op, "built_in", ()):
         raise ValueError(
@@ -169,7 +169,7 @@ def check_feed(tensor: Tensor) -> None:
 
 
 def of_dims(tensor: Tensor) -> np.ndarray:
-    """Returns the shape of a tensor as an array, in which open dimensions are symbols.
+    """Returns the shape of a tensor as an array, with symbols for open dimensions.
 
     Raises:
         Unknown: Not even its rank is known.
@@ -186,7 +186,7 @@ def of_dims(tensor: Tensor) -> np.ndarray:
 
 
 def dims_array(shape: Any) -> np.ndarray:
-    """Returns the dimensions as an array: of int32, or of objects if there are symbols among them."""
+    """Returns the dimensions as an array: of int32, or of objects if some are symbols."""
     known = all(isinstance(dim, int) for dim in shape)
     made = np.empty(len(shape), np.int32 if known else object)
     made[:] = list(shape)
@@ -195,7 +195,7 @@ def dims_array(shape: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def own_symbols() -> Iterator[None]:
-    """Gives each open dimension of each tensor a symbol of its own, from 0 on."""
+    """Gives each open dimension of each tensor its own symbol, for sizes from 0 on."""
     token = _APART.set({})
     try:
         yield
@@ -204,7 +204,7 @@ def own_symbols() -> Iterator[None]:
 
 
 def apart(tensor: Tensor) -> Any:
-    """Folds a tensor like `symbolic`, with a symbol of its own for each open dimension of each tensor.
+    """Folds a tensor like `symbolic`, with a separate symbol for each open dimension of each tensor.
 
     Raises:
         Unknown: See `symbolic`.
@@ -223,25 +223,25 @@ def remaining(shape: list[Any], dims: list[Any]) -> int | None:
     others = math.prod(dim for dim in dims if not is_rest(dim))
     try:
         left = math.prod(shape) // others
-    except Exception:  # Nothing that symbols can be divided by.
+    except Exception:  # Symbols are not divisible by it.
         return None
     return left if isinstance(left, int) and left * others == math.prod(shape) else None
 
 
 def elements(value: Any) -> np.ndarray:
-    """Returns numbers and symbols as an array: `np.asarray` would ask a symbol alone for its value."""
+    """Returns numbers and symbols as an array; `np.asarray` would require the value of a single symbol."""
     if hasattr(value, "scope"):
         return dims_array([value]).reshape(())
     return np.asarray(value)
 
 
 def parts(shape: Any) -> list[Any]:
-    """Returns the parts of a shape as a list: its dimensions, or the one tensor that holds them."""
+    """Returns the parts of a shape as a list: its dimensions, or one tensor with all of them."""
     return list(shape) if isinstance(shape, list | tuple) else [shape]
 
 
 def _settled(tensor: Tensor) -> Any:
-    """Returns which elements do not depend on open dimensions, as an array of booleans or as one."""
+    """Returns a mask, or one boolean, of the elements that do not depend on open dimensions."""
     try:
         found = elements(apart(tensor))
     except Unknown:
@@ -253,12 +253,12 @@ def _settled(tensor: Tensor) -> Any:
 
 
 def is_settled(tensor: Tensor) -> bool:
-    """Whether all elements are known while the graph is built, and do not depend on open dimensions."""
+    """Whether all elements are known while the graph is built, independent of open dimensions."""
     return bool(np.all(_settled(tensor)))
 
 
 def constant_value(tensor: Tensor, partial: bool = False) -> np.ndarray | None:
-    """Folds a tensor to its constant value, or returns None: `tf.contrib.util.constant_value`."""
+    """Folds a tensor to its constant value; None if it has none: `tf.contrib.util.constant_value`."""
     if partial:
         raise NotImplementedError("constant_value(partial=True) is not available: take the dimensions one by one.")
     try:
@@ -269,14 +269,14 @@ def constant_value(tensor: Tensor, partial: bool = False) -> np.ndarray | None:
 
 
 def is_cancelled(tensor: Tensor) -> bool:
-    """Whether an element is a number only because open dimensions of several tensors are one symbol."""
+    """Whether an element is a number only because open dimensions of several tensors share one symbol."""
     found = elements(symbolic(tensor))
     flat = [not hasattr(element, "scope") for element in found.ravel().tolist()]
     return bool(np.any(np.asarray(flat, bool).reshape(found.shape) & ~_settled(tensor)))
 
 
 def open_specs(tensors: dict[Any, Tensor]) -> list[Any]:
-    """Returns the specs whose open dimensions tensors depend on."""
+    """Returns the specs with open dimensions that tensors depend on."""
     found: list[Any] = []
     left = list(tensors.values())
     while left:
@@ -289,7 +289,7 @@ def open_specs(tensors: dict[Any, Tensor]) -> list[Any]:
 
 
 def example(tensor: Tensor, less: int) -> Any:
-    """Returns the integers of a tensor in an example, where each that may be another is so in the next example."""
+    """Returns the integers of a tensor in an example; integers that may vary differ in the next example."""
     value = symbolic(tensor)
     names = sorted(inference_by_example.symbols(open_specs({tensor.key: tensor})))
     one, other = (elements(value_) for value_ in inference_by_example.in_examples(names, lambda: symbolic(tensor)))

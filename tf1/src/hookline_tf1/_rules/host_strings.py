@@ -1,4 +1,4 @@
-"""Strings in graphs: they stay on the host, as NumPy's arrays of `bytes`, and functions of them run there."""
+"""String tensors: NumPy arrays of `bytes` that stay on the host, where functions of them run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hookline import Tensor
 from hookline.extend import HostCall, Path, get_at_path, specs
 
 STRING = "string"
-"""The dtype of text."""
+"""The dtype of strings."""
 
 Shape = tuple[int | None, ...] | None
 
 
 def encoded(value: Any) -> np.ndarray:
-    """Returns a value as a NumPy array; text becomes an array of `bytes`."""
+    """Converts a value to a NumPy array; strings become an array of `bytes`."""
     array = np.asarray(value)
     if array.dtype.kind in "SU" and not isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value, dtype=object)  # Otherwise NumPy cuts off the zeros at the end of a text.
+        array = np.asarray(value, dtype=object)  # Otherwise NumPy drops trailing zero bytes of a string.
     if array.dtype.kind not in "SU" and not (array.dtype.kind == "O" and all(map(_is_word, array.flat))):
         return array
     text = np.empty(array.size, dtype=object)
@@ -30,12 +30,12 @@ def encoded(value: Any) -> np.ndarray:
 
 
 def as_word(value: Any) -> str:
-    """Returns one text as Python's `str`."""
+    """Decodes one string to Python's `str`."""
     return bytes(encoded(value).item()).decode()
 
 
 def as_row(names: Any) -> np.ndarray:
-    """Returns a list of texts as an array of `bytes`, also if there is none."""
+    """Converts a list of strings, also an empty one, to an array of `bytes`."""
     return encoded(np.array(names, dtype=object))
 
 
@@ -44,7 +44,7 @@ def _is_word(item: Any) -> bool:
 
 
 def is_plain_text(value: Any) -> bool:
-    """Whether a value is text, or lists or arrays of it, without a tensor."""
+    """Whether a value is a string, or a list or array of strings, without a tensor."""
     if isinstance(value, str | bytes):
         return True
     if isinstance(value, np.ndarray):
@@ -56,7 +56,7 @@ def is_plain_text(value: Any) -> bool:
 
 
 def mark(tensor: Tensor, shape: Any) -> Tensor:
-    """Marks a tensor, or a part of one, as text of a shape; `None` if the shape is not known."""
+    """Marks a tensor, or a part of one, as strings of a shape; `None` if the shape is unknown."""
     op: Any = tensor.op
     op.texts = {**getattr(op, "texts", {}), tensor.path: None if shape is None else tuple(shape)}
     op.host_only = op.host_only or not tensor.path
@@ -64,7 +64,7 @@ def mark(tensor: Tensor, shape: Any) -> Tensor:
 
 
 def _marked(tensor: Tensor) -> tuple[Shape, Path] | None:
-    """Returns the shape of the text that a tensor belongs to, and its part of it; `None` if it is no text."""
+    """Returns the shape of the string tensor that a tensor belongs to, and its part; `None` for no strings."""
     marks: dict[Path, Shape] = getattr(tensor.op, "texts", {(): None} if tensor.op.host_only else {})
     for depth in range(len(tensor.path), -1, -1):
         if tensor.path[:depth] in marks:
@@ -73,12 +73,12 @@ def _marked(tensor: Tensor) -> tuple[Shape, Path] | None:
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a tensor of text."""
+    """Whether a tensor holds strings."""
     return isinstance(value, Tensor) and _marked(value) is not None
 
 
 def shape_of(tensor: Tensor) -> Shape:
-    """Returns the shape of a tensor of text, as far as it is known."""
+    """Returns the shape of a string tensor, as far as it is known."""
     found = _marked(tensor)
     shape, path = found if found is not None else (None, ())
     if shape is None or not path:
@@ -88,7 +88,7 @@ def shape_of(tensor: Tensor) -> Shape:
 
 
 def parts_of(tensor: Tensor) -> int | None:
-    """Counts the texts in a tensor that is a list, or the rows of its text; `None` if the number is not known."""
+    """Counts the strings in a list tensor, or the rows of a string tensor; `None` if the number is unknown."""
     marks = getattr(tensor.op, "texts", {})
     listed = [path for path in marks if path[:-1] == tensor.path and len(path) == len(tensor.path) + 1]
     shape = shape_of(tensor)
@@ -96,13 +96,13 @@ def parts_of(tensor: Tensor) -> int | None:
 
 
 class OnHost(HostCall):
-    """A function of text, or one whose result is text, called with NumPy's arrays once in each run that needs it.
+    """A function that takes or returns strings: called with NumPy arrays, once in each run that needs it.
 
     Args:
         fn: The function.
         name: Its name.
         args: Its arguments, by parameter.
-        dtype: The dtype of its result, `STRING` for text; `None` for a list of several texts.
+        dtype: The dtype of its result, `STRING` for strings; `None` for a list of string arrays.
         shape: The shape of its result, with `None` for open dimensions, or `None`; a list of shapes for several.
     """
 
@@ -115,8 +115,8 @@ class OnHost(HostCall):
             mark(self.output, shape)
         elif dtype is None:
             mark(self.output, None)
-            for place, part in enumerate(shape or ()):
-                mark(self.output[place], part)
+            for i, part in enumerate(shape or ()):
+                mark(self.output[i], part)
         elif shape is None:
             self.dtype = np.dtype(dtype)
 
@@ -134,12 +134,12 @@ class OnHost(HostCall):
         return OnHost(self._plain, name, dict(zip(self._names, values, strict=True)), *self._form)
 
 
-# Example sizes of an open dimension during shape inference: dimensions that differ between them are open.
+# Example sizes of an open dimension; a result's dimension is open if it differs between the examples.
 _SIZES = (1, 3, 50)
 
 
 def _tried(fn: Callable[[int], Any]) -> tuple[list[Any], Exception | None]:
-    """Calls a function with each example size, and returns the results and the errors."""
+    """Calls a function with each example size, and returns the results and the last error."""
     found, failed = [], None
     for size in _SIZES:
         try:
@@ -150,16 +150,16 @@ def _tried(fn: Callable[[int], Any]) -> tuple[list[Any], Exception | None]:
 
 
 def of_text(fn: Callable[..., Any] | None, name: str, args: dict[str, Any]) -> Tensor:
-    """Adds a function of NumPy arrays, some of them text, to the graph, and returns its tensor.
+    """Adds a function of NumPy arrays, some of strings, to the graph and returns its tensor.
 
     Raises:
-        TypeError: There is no such function.
-        ValueError: It does not take arrays of these shapes.
+        TypeError: The operation has no function of strings.
+        ValueError: The function fails for arrays of these shapes.
     """
     tensors = [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, Tensor)]
     if fn is None:
         text = next(tensor for tensor in tensors if is_text(tensor))
-        raise TypeError(f"{name}: {text.name!r} is text, which stays on the host: use tf.py_func for it.")
+        raise TypeError(f"{name}: {text.name!r} holds strings, which stay on the host: use tf.py_func.")
     shapes = [known_shape(tensor) for tensor in tensors]
     found, failed = _tried(lambda size: fn(**_examples(args, size)))
     if failed is not None and all(shape is not None and None not in shape for shape in shapes):
@@ -175,12 +175,12 @@ def of_text(fn: Callable[..., Any] | None, name: str, args: dict[str, Any]) -> T
 
 
 def known_shape(tensor: Tensor) -> Shape:
-    """Returns the shape of a tensor, of text or numbers."""
+    """Returns the shape of a tensor of strings or numbers."""
     return shape_of(tensor) if is_text(tensor) else specs.open_shape(tensor.spec)
 
 
 def _examples(args: dict[str, Any], size: int) -> dict[str, Any]:
-    """Returns arguments with arrays for the tensors, in the same order."""
+    """Replaces tensors in arguments by example arrays."""
     return {key: jax.tree.map(lambda leaf: _example(leaf, size), value) for key, value in args.items()}
 
 
@@ -188,7 +188,7 @@ def broadcast(shapes: list[Shape]) -> Shape:
     """Broadcasts several shapes, as far as they are known.
 
     Raises:
-        ValueError: They do not fit together.
+        ValueError: The shapes do not broadcast.
     """
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes):
@@ -200,7 +200,7 @@ def broadcast(shapes: list[Shape]) -> Shape:
 
 
 def _example(leaf: Any, size: int) -> Any:
-    """Returns an array like the values of a tensor, or the plain value."""
+    """Returns an array of the tensor's shape and dtype, or the plain value."""
     if not isinstance(leaf, Tensor):
         return leaf
     shape = known_shape(leaf) or ()
@@ -214,7 +214,7 @@ def _words(shape: tuple[int | None, ...], size: int) -> np.ndarray:
 
 
 def _common(arrays: list[Any]) -> Shape:
-    """Returns the shape of several arrays, open where they differ; `None` where they have no rank in common."""
+    """Returns the common shape of several arrays, open where they differ; `None` if their ranks differ."""
     shapes = [np.shape(array) for array in arrays]
     if len({len(shape) for shape in shapes}) != 1:
         return None
@@ -238,7 +238,7 @@ def _like(tensor: Any, dtype: Any, number: int) -> np.ndarray:
     if dtype is not None:
         return np.full(np.shape(tensor), number, dtype)
     if number:
-        raise ValueError("there is no text of ones. Say which dtype the ones are of.")
+        raise ValueError("strings have no ones; give a number's dtype.")
     return np.full(np.shape(tensor), b"", object)
 
 
@@ -258,4 +258,4 @@ TWINS: dict[str, Callable[..., Any] | None] = {
     "zeros_like": lambda *, tensor, dtype: _like(tensor, dtype, 0),
     "ones_like": lambda *, tensor, dtype: _like(tensor, dtype, 1),
 }
-"""Functions of text by the kind of the operation, for kinds whose function of shapes cannot take text."""
+"""Functions of strings by the kind of operation, for kinds whose `twin` takes no strings."""

@@ -1,9 +1,9 @@
-"""Shape inference by example: where symbols do not tell the shape of a result, example sizes do.
+"""Infers shapes from example sizes, where inference with symbols fails.
 
-JAX infers shapes with a symbol for each open dimension. It cannot where a function asks for a number, or where an open
-dimension meets a known one. TensorFlow would say "unknown", or take the known one. So the shape is inferred again, with
-the known size that stands at the same place in another argument; or else with two sizes,
-and the dimensions that differ are open.
+JAX infers shapes with a symbol for each open dimension. That fails if a function needs a number, or if an open
+dimension must equal a known one. TensorFlow would infer "unknown", or the known one. So the shape is inferred again
+with the known size of the same dimension of another argument; or else with two sizes, and the dimensions that differ
+are open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import jax
 
 from hookline.extend import specs
 
-# Numbers that most others divide.
+# Divisible by most small numbers.
 _EXAMPLES = (5040, 2520)
 
 _SIZES: ContextVar[dict[str, int] | None] = ContextVar("sizes of open dimensions", default=None)
@@ -40,12 +40,12 @@ def symbols(value: Any) -> set[str]:
     return found
 
 
-def sized(spec: Any, place: int | None = None) -> Any:
-    """Returns a spec with the sizes of its open dimensions, inside `by_examples`; outside of it, the spec.
+def sized(spec: Any, index: int | None = None) -> Any:
+    """Fills in the example sizes of a spec's open dimensions inside `by_examples`; outside, returns the spec.
 
     Args:
         spec: The spec.
-        place: Which of the specs given to `by_examples` it is.
+        index: The index of the spec in `given` of `by_examples`.
     """
     values = _SIZES.get()
     if values is None or spec is specs.UNKNOWN:
@@ -54,14 +54,14 @@ def sized(spec: Any, place: int | None = None) -> Any:
     def filled(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        dims = [values.get(f"{place}:{axis}", dim) for axis, dim in enumerate(leaf.shape)]
+        dims = [values.get(f"{index}:{axis}", dim) for axis, dim in enumerate(leaf.shape)]
         return jax.ShapeDtypeStruct(tuple(_size(dim, values) for dim in dims), leaf.dtype)
 
     return jax.tree.map(filled, spec)
 
 
 def _size(dim: Any, values: dict[str, int]) -> int:
-    """Returns the number that a dimension is if its symbols are these; a symbol prints as it computes."""
+    """Evaluates a dimension for sizes of its symbols; the text of a symbol is a Python expression."""
     return dim if isinstance(dim, int) else max(0, int(eval(str(dim), _ARITHMETIC | values)))
 
 
@@ -80,9 +80,9 @@ def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], 
     Args:
         given: Specs; some may have open dimensions.
         names: The symbols of all open dimensions.
-        infer: Infers a spec from the specs that `sized` gives.
-        apart: Whether each open dimension may have a size of its own: the same symbol stands for the first one of each
-            placeholder.
+        infer: Infers a spec from the specs that `sized` returns.
+        apart: Whether each open dimension may have its own size, because the first dimensions of all placeholders
+            share one symbol.
 
     Raises:
         Exception: The error of `infer`.
@@ -105,13 +105,13 @@ def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], 
 
 @contextlib.contextmanager
 def example(names: Sequence[str]) -> Iterator[None]:
-    """Gives all open dimensions the sizes of the first example, inside the block."""
+    """Gives all open dimensions the size of the first example, inside the block."""
     with _as(dict.fromkeys(names, _EXAMPLES[0]) | {"example": _EXAMPLES[0]}):
         yield
 
 
 def in_examples(names: Sequence[str], find: Callable[[], Any]) -> list[Any]:
-    """Returns the result in each example."""
+    """Returns the result for each example."""
     found = []
     for size in _EXAMPLES:
         with _as(dict.fromkeys(names, size)):
@@ -120,7 +120,7 @@ def in_examples(names: Sequence[str], find: Callable[[], Any]) -> list[Any]:
 
 
 def is_example() -> bool:
-    """Whether open dimensions have sizes that they need not have in a run."""
+    """Whether open dimensions have example sizes, which a run need not have."""
     return _SIZES.get() is not None
 
 
@@ -130,55 +130,55 @@ def is_first() -> bool:
 
 
 def where_alike(one: Any, other: Any) -> Any:
-    """Returns a spec whose known sizes are those that are the same in another spec; the rest is open."""
+    """Opens the dimensions of a spec whose sizes differ in another spec."""
     pairs = list(zip(one.shape, other.shape, strict=True))
     if all(not isinstance(a, int) or a == b for a, b in pairs):
         return one
     return specs.array_spec(one.dtype, [a if isinstance(a, int) and a == b else None for a, b in pairs])
 
 
-# So many sizes are tried for the open dimensions of one operation, which mostly has one or two.
+# The most combinations of sizes to try for an operation, which mostly has one or two open dimensions.
 _TRIES = 130
 
 
 def _open(given: Sequence[Any]) -> tuple[list[str], list[int]]:
-    """Returns the places of all open dimensions, and the sizes that they may have beside examples."""
+    """Returns the keys (spec and axis) of all open dimensions, and the sizes to try beside the examples."""
     shapes = [getattr(spec, "shape", ()) for spec in given]
     known = {dim for shape in shapes for dim in shape if isinstance(dim, int)}
-    places = [
-        f"{place}:{axis}"
-        for place, shape in enumerate(shapes)
+    dims = [
+        f"{index}:{axis}"
+        for index, shape in enumerate(shapes)
         for axis, dim in enumerate(shape)
         if not isinstance(dim, int)
     ]
-    return places, [*sorted(known - {1}, reverse=True), 1]
+    return dims, [*sorted(known - {1}, reverse=True), 1]
 
 
 def _fixed(given: Sequence[Any]) -> Iterator[dict[str, int | None]]:
-    """Yields sizes for some of the open dimensions, for few of them first: known sizes of other dimensions, and 1.
+    """Yields sizes to try for some of the open dimensions: known sizes of other dimensions, and 1.
 
-    Those that stay open have no size, and come first.
+    The first item fixes no size; then come combinations that fix few dimensions, then more.
     """
-    places, sizes = _open(given)
+    dims, sizes = _open(given)
     chosen: Iterator[dict[str, int | None]] = (
         dict(zip(some, found, strict=True))
-        for count in range(1, len(places) + 1)
-        for some in itertools.combinations(places, count)
+        for count in range(1, len(dims) + 1)
+        for some in itertools.combinations(dims, count)
         for found in itertools.product(sizes, repeat=count)
     )
-    # Equal sizes may be required, where one dimension is computed from another: twice as many.
-    yield dict.fromkeys(places)
+    # Dimensions without a size get the same example, because one may be computed from another.
+    yield dict.fromkeys(dims)
     yield from itertools.islice(chosen, _TRIES)
 
 
 def are_all_tried(given: Sequence[Any]) -> bool:
-    """Whether `by_examples`, with dimensions apart, looks at all sizes that might do."""
-    places, sizes = _open(given)
-    return (len(sizes) + 1) ** len(places) - 1 <= _TRIES
+    """Whether `by_examples` with `apart` tries all combinations of sizes."""
+    dims, sizes = _open(given)
+    return (len(sizes) + 1) ** len(dims) - 1 <= _TRIES
 
 
 def shown(specs_: Sequence[Any]) -> str:
-    """Returns shapes as TensorFlow's messages show them: `[?,3], [4]`."""
+    """Formats shapes like TensorFlow's messages: `[?,3], [4]`."""
     shapes = [specs.open_shape(spec) for spec in specs_]
     return ", ".join(
         "<unknown>" if shape is None else f"[{','.join('?' if dim is None else str(dim) for dim in shape)}]"
@@ -190,7 +190,7 @@ _ALIKE = ("Conv", "conv", "concat", "stack", "depthwise", "separable", "logistic
 
 
 def clash(kind: str, given: Sequence[Any], error: Exception) -> str:
-    """Describes which two known dimensions of two arrays differ, or else repeats the error."""
+    """Describes the known dimensions of two arrays that differ; otherwise repeats the error."""
     shapes = [specs.open_shape(spec) for spec in given]
     if len(shapes) == 2 and None not in shapes and not kind.startswith(_ALIKE):
         one, other = (list(shape or ()) for shape in shapes)
@@ -206,14 +206,14 @@ def clash(kind: str, given: Sequence[Any], error: Exception) -> str:
 
 
 def _known_beside(given: Sequence[Any], name: str) -> list[int]:
-    """Returns the sizes that stand, in other specs of the same rank, where the symbol stands alone."""
+    """Returns the known sizes, in specs of the same rank, of the dimensions that are just this symbol elsewhere."""
     leaves = [leaf for leaf in jax.tree.leaves(given) if hasattr(leaf, "shape")]
-    places = {(len(leaf.shape), i) for leaf in leaves for i, dim in enumerate(leaf.shape) if str(dim) == name}
-    sizes = [leaf.shape[i] for rank, i in sorted(places) for leaf in leaves if len(leaf.shape) == rank]
+    axes = {(len(leaf.shape), i) for leaf in leaves for i, dim in enumerate(leaf.shape) if str(dim) == name}
+    sizes = [leaf.shape[i] for rank, i in sorted(axes) for leaf in leaves if len(leaf.shape) == rank]
     return list(dict.fromkeys(size for size in sizes if isinstance(size, int) and size > 1))
 
 
 def _common(one: Any, other: Any) -> Any:
-    """Merges two specs: dimensions that differ are open."""
+    """Merges two specs; dimensions that differ are open."""
     dims = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
     return specs.array_spec(one.dtype, dims)

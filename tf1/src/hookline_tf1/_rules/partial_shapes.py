@@ -1,8 +1,8 @@
-"""Partial shapes: the known dimensions of results whose shapes depend on numbers computed in the run.
+"""Infers partial shapes: the known dimensions of results whose shapes depend on numbers computed in the run.
 
 TensorFlow keeps the dimensions that the arguments fix: `tf.zeros(tf.stack([size, 3]))` has two dimensions, and the
-second is 3. So each kind of operation that takes such numbers has a rule: it infers the dtype and the dimensions of the
-result from the arguments.
+second is 3. So each kind of operation with such arguments has a rule, which infers the dtype and the dimensions of the
+result.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Dims = list[Any]
 
 
 def of(kind: str, args: dict[str, Any]) -> Any:
-    """Infers the spec of an operation's result, as far as its rule tells it.
+    """Infers the spec of an operation's result, as far as its rule can.
 
     Args:
-        kind: TensorFlow's name for such operations.
+        kind: TensorFlow's name of the operation.
         args: Its arguments, by parameter.
     """
     if kind not in _RULES:
         return specs.UNKNOWN
     try:
         dtype, dims = _RULES[kind](types.SimpleNamespace(**args))
-    except (constant_folding.Unknown, ValueError):  # The run reports shapes that do not fit.
+    except (constant_folding.Unknown, ValueError):  # The run reports invalid shapes.
         return specs.UNKNOWN
     found = specs.array_spec(dtype, [None if dim is None or dim < 0 else dim for dim in dims])
     return [found, jax.ShapeDtypeStruct(found.shape, np.int32)] if kind == "TopKV2" else found
@@ -81,7 +81,7 @@ def _sliced(op: Any) -> Any:
 
 
 def _window(op: Any) -> Any:
-    if not hasattr(op, "bounds"):  # Tensors say places.
+    if not hasattr(op, "bounds"):  # Indexed by tensors.
         raise constant_folding.Unknown
     left, dims = _dims(op.x), []
     taken = sum(other is not None and other is not Ellipsis for other in op.others) + sum(map(bool, op.bounds))
@@ -101,7 +101,7 @@ def _window(op: Any) -> Any:
 
 
 def _between(whole: int | None, bound: Any) -> int | None:
-    """Returns how many elements of a dimension lie between bounds."""
+    """Counts the elements of a dimension between two bounds."""
     ends = [None if end is None else constant_folding.partly(end) for end in bound]
     are_known = all(known is not None or end is None for known, end in zip(ends, bound, strict=True))
     return len(range(whole)[slice(*ends)]) if are_known and whole is not None else None

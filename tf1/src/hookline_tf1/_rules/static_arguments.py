@@ -1,8 +1,8 @@
 """Static arguments: values that XLA has to know when it compiles, such as shapes, axes and sizes.
 
-TensorFlow takes tensors for them. Here they may depend on constants and on the shapes of tensors, by any whole
-number arithmetic: `tf.reshape(x, [tf.shape(x)[0], -1])`. When a program is traced these are plain integers. While the
-graph is built, an open dimension is a symbol, with which shapes are inferred.
+TensorFlow takes tensors for them. Here they may depend on constants and on the shapes of tensors, by any integer
+arithmetic: `tf.reshape(x, [tf.shape(x)[0], -1])`. When a program is traced these are plain integers. While the graph is
+built, an open dimension is a symbol, and shapes are inferred with it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Names = tuple[str, ...]
 
 
 class Node(Function):
-    """A function of TensorFlow's as an operation.
+    """A TensorFlow function as an operation.
 
     Args:
         fn: The function, of arrays.
         name: Its name.
         args: Its arguments, by parameter.
         static: Parameters that XLA has to know; their values may hold tensors.
-        twin: A function of NumPy that does the same with integers; `symbolic` ones included.
-        spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
-        kind: TensorFlow's name for such operations.
-        computed: The names in `static` that XLA need not know: a run may compute them.
-        within: Which of `args` are places that must be there.
-        taken: Where it is made in a branch, whether that is taken; for `within`.
+        twin: The same function on NumPy integers, symbols included.
+        spec: Returns the spec of the result for the arguments, where tracing cannot infer it.
+        kind: TensorFlow's name of the operation.
+        computed: The names in `static` that a run may compute, so XLA need not know them.
+        within: Which of `args` are indices, with their bounds.
+        taken: In a branch, whether it is taken; for `within`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Node(Function):
     ) -> None:
         self.kind = kind or name.rpartition("/")[2]
         self.twin, self.static, self._spec_of, self._plain = twin, static, spec, fn
-        # In a tuple, which JAX leaves in its order.
+        # As a tuple, because JAX would sort a dict.
         self._names, self._computed = tuple(args), computed
         must = tuple(key for key in static if key not in computed)
         self._taken = taken if within else None
@@ -72,7 +72,7 @@ class Node(Function):
                 index_bounds.refuse_constants(self, within, args)
         for key in must:
             for tensor in _tensors(args.get(key)):
-                constant_folding.say_sizes(tensor, self)
+                constant_folding.mark_static(tensor, self)
 
     @staticmethod
     def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class Node(Function):
         return call
 
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
-        """See `Function.call`; names the operation in an error of its function."""
+        """See `Function.call`; adds the operation's name to an error of its function."""
         try:
             return super().call(resolve)
         except InvalidArgumentError as error:
@@ -108,7 +108,7 @@ class Node(Function):
         )  # fmt: skip
 
     def _given(self, bound: Any) -> tuple[dict[str, Any], Any]:
-        """Returns the arguments in a run, by name, and whether the operation counts there."""
+        """Returns the arguments in a run, by name, and whether the operation is active there."""
         values, waits = bound
         args = dict(zip(self._names, values, strict=True))
         args |= {key: concrete(args[key], self.name, key, key not in self._computed) for key in self.static}
@@ -162,14 +162,14 @@ class Node(Function):
             raise self._misfit(inference_by_example.clash(self.kind, given, error), given) from error
 
     def _must_fit(self, args: dict[str, Any]) -> bool:
-        """Whether an argument fixes the size of an open dimension, and no example has this size."""
+        """Whether an argument determines the size of an open dimension, so that examples would fail."""
         if self.kind != "split":
             return False
         shape = specs.open_shape(args["value"].spec)
         return shape is None or not isinstance(args["axis"], int) or shape[args["axis"]] is None
 
     def _reshaped(self, tensor: Any, shape: Any) -> Any:
-        """Infers the spec of a reshaped tensor, whose open dimensions have to fit the shape in the run."""
+        """Infers the spec of a reshaped tensor whose open dimensions must match the shape in the run."""
         if not isinstance(shape, list | tuple | np.ndarray) or _tensors(shape) or not specs.is_array(tensor.spec):
             return specs.UNKNOWN
         wanted = np.ravel(shape).tolist()
@@ -190,7 +190,7 @@ class Node(Function):
         return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()} | values)
 
     def _of_settled(self, tensor: Any, shape: Any) -> Any:
-        """Infers the spec of a reshaped tensor if open dimensions determine a part of the shape: that part is open."""
+        """Infers the spec of a reshaped tensor; dimensions of the shape that depend on open dimensions are open."""
         if not specs.is_array(tensor.spec):
             return specs.UNKNOWN
         with constant_folding.own_symbols():
@@ -211,7 +211,7 @@ class Node(Function):
         )
         for keys in [list(loose), list(loose)[::-1]] if loose else []:
             with contextlib.suppress(Exception), inference_by_example.example(names):
-                less = {key: place for place, key in enumerate(keys, 1)}
+                less = {key: i for i, key in enumerate(keys, 1)}
                 found = jax.tree.map(
                     inference_by_example.where_alike, found, self._inferred_of_sizes(held, loose, less)
                 )
@@ -219,7 +219,7 @@ class Node(Function):
 
     def _refused(self, error: Exception) -> ValueError:
         if isinstance(error, InvalidArgumentError):
-            return ValueError(error.message)  # It names the operation already.
+            return ValueError(error.message)  # The message names the operation already.
         text = str(error).partition("\n")[0] if isinstance(error, TypeError | ValueError) else str(error)
         return ValueError(f"{self.node_def}: {text}")
 
@@ -234,9 +234,7 @@ class Node(Function):
             at = {tensor.key: value for tensor, value in zip(others, given, strict=True)} | values
             return self.call(lambda tensor: at[tensor.key])
 
-        return jax.eval_shape(
-            call, *[inference_by_example.sized(tensor.spec, place) for place, tensor in enumerate(others)]
-        )
+        return jax.eval_shape(call, *[inference_by_example.sized(tensor.spec, i) for i, tensor in enumerate(others)])
 
 
 def made(
@@ -248,13 +246,13 @@ def made(
     within: tuple[index_bounds.Within, ...] = (),
     **how: Any,
 ) -> Tensor:
-    """Adds a function to the graph, and returns its tensor: on the host where text is among its arguments.
+    """Adds a function to the graph and returns its tensor; it runs on the host if an argument is a string.
 
     Args:
-        fn: See `Node`, as of `name`, `args` and `how`.
+        fn: See `Node`, as for `name`, `args`, `within` and `how`.
         name: As above.
         args: As above.
-        kind: The kind of operation: the key in `host_strings.TWINS`, the functions of text.
+        kind: The kind of operation: the key in `host_strings.TWINS`, the functions of strings.
         within: As above.
         **how: As above.
     """
@@ -269,7 +267,7 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def _as_floats(args: dict[str, Any], static: tuple[str, ...]) -> dict[str, Any]:
-    """Returns arguments where integers that int32 cannot hold have the dtype of the floating arrays beside them."""
+    """Casts integers that int32 cannot hold to the dtype of the floating point arrays beside them."""
     large = {key: value for key, value in args.items() if type(value) is int and not -(2**31) <= value < 2**31}
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(args) if jax.numpy.issubdtype(_dtype(leaf), np.floating)]
     if not large or not dtypes:
@@ -278,7 +276,7 @@ def _as_floats(args: dict[str, Any], static: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _of_too_large(error: OverflowError, leaves: list[Any]) -> OverflowError:
-    """Returns the error of a function that was given a number which the integers of JAX do not hold."""
+    """Returns the error for an argument that JAX's integers cannot hold."""
     held = np.iinfo(specs.canonical_dtype(np.dtype(np.int64)))
     large = [leaf for leaf in leaves if type(leaf) is int and not held.min <= leaf <= held.max]
     if not large:
@@ -293,15 +291,15 @@ def _dtype(leaf: Any) -> Any:
 
 
 def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that takes by name, in their order, the arguments of one that takes them by place."""
+    """Wraps a function of positional arguments to take them by name, in order."""
     return lambda **args: fn(*args.values())
 
 
 def _are_dims(leaves: list[Any]) -> bool:
-    """Whether integers of shapes are among the leaves, arrays of NumPy or symbols, and nothing of another kind."""
+    """Whether the leaves are all dimensions: plain, NumPy or symbolic integers, at least one an array or a symbol."""
     arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
     are_whole = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iO" for leaf in arrays)
-    are_whole = are_whole and all(leaf.dtype.itemsize > 2 for leaf in arrays)  # Sizes are no narrower.
+    are_whole = are_whole and all(leaf.dtype.itemsize > 2 for leaf in arrays)  # Dimensions have at least 32 bits.
     return are_whole and (bool(arrays) or any(hasattr(leaf, "scope") for leaf in leaves))
 
 
@@ -329,7 +327,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def known(value: Any) -> Any:
-    """Returns an argument that XLA has to know, with tensors replaced where their values are known already."""
+    """Replaces tensors in an argument that XLA has to know, where their values are known while the graph is built."""
 
     def replaced(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -348,7 +346,7 @@ def known(value: Any) -> Any:
 
 
 def concrete(value: Any, who: str, argument: str, must: bool = True) -> Any:
-    """Returns an argument that XLA has to know, if it must, as integers, nested as given.
+    """Converts an argument that XLA has to know (if `must`) to Python numbers, nested as given.
 
     Raises:
         TypeError: It depends on a value computed in the run.
@@ -360,7 +358,7 @@ def concrete(value: Any, who: str, argument: str, must: bool = True) -> Any:
                 return leaf
             raise TypeError(
                 f"{who}: {argument} depends on a value that is computed in the run, but XLA has to know it when it "
-                f"compiles. Use constants, shapes of tensors, and whole numbers that are fed."
+                f"compiles. Use constants, shapes of tensors, or fed integers."
             )
         if isinstance(leaf, jax.Array):
             leaf = np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Shapes as scripts know them: `x.get_shape().as_list()`, `x.shape[1].value`."""
+"""TF 1.x's shapes: `x.get_shape().as_list()`, `x.shape[1].value`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Dimension:
-    """One dimension: an integer, or `None` where it is not known. It computes like its integer.
+    """One dimension: an integer, or `None` if it is unknown. It computes like its integer.
 
     Example:
         >>> Dimension(3) * 2, int(Dimension(3)), Dimension(None).value
@@ -125,7 +125,7 @@ class Dimension:
 
 
 class TensorShape(tuple[Any, ...]):
-    """A shape: a tuple of dimensions, or of nothing known at all.
+    """A shape: a tuple of dimensions, or unknown.
 
     Args:
         dims: Integers, dimensions and `None`; `None` alone for a shape of unknown rank.
@@ -158,7 +158,7 @@ class TensorShape(tuple[Any, ...]):
 
     @property
     def ndims(self) -> int | None:
-        """The number of dimensions, if it is known."""
+        """The number of dimensions; None if it is unknown."""
         return tuple.__len__(self) if self.is_known else None
 
     rank = ndims
@@ -174,7 +174,7 @@ class TensorShape(tuple[Any, ...]):
         return list(super().__iter__())
 
     def num_elements(self) -> int | None:
-        """Returns the number of elements, if it is known."""
+        """Returns the number of elements; None if it is unknown."""
         if not self.is_fully_defined():
             return None
         product = 1
@@ -210,7 +210,7 @@ class TensorShape(tuple[Any, ...]):
             raise ValueError(f"Shape {self} must have rank {rank}")
 
     def with_rank(self, rank: int) -> TensorShape:
-        """Returns the shape, known to be of this rank."""
+        """Merges the shape with an unknown shape of this rank."""
         self.assert_has_rank(rank)
         return self if self.is_known else TensorShape([None] * rank)
 
@@ -230,7 +230,7 @@ class TensorShape(tuple[Any, ...]):
         return TensorShape([b if a is None else a for a, b in pairs])
 
     def concatenate(self, other: Any) -> TensorShape:
-        """Returns the dimensions of both, one after the other."""
+        """Concatenates the dimensions of both."""
         other = TensorShape(other)
         known = self.is_known and other.is_known
         return TensorShape([*self.as_list(), *other.as_list()] if known else None)
@@ -283,7 +283,7 @@ class TensorShape(tuple[Any, ...]):
 
 
 def as_ints(shape: Any) -> Any:
-    """Returns a shape, or a list with dimensions in it, as integers and `None`; other things as they are."""
+    """Converts a shape, or a list with dimensions, to integers and `None`; returns other values unchanged."""
     if isinstance(shape, TensorShape):
         return shape.as_list() if shape.is_known else None
     if isinstance(shape, Dimension):

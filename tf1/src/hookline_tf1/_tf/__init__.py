@@ -1,1 +1,1 @@
-"""The names that stand in `tf` itself, in files named as in TensorFlow, and how `tf` is put together."""
+"""The names in `tf` itself, in files named as in TensorFlow, and the assembly of `tf`."""

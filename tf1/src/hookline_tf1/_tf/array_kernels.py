@@ -1,4 +1,4 @@
-"""Functions of arrays for `array_ops`: elements moved, picked and repeated."""
+"""Functions of arrays for `array_ops`, which move, pick and repeat elements."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     if x is None:
         raise TypeError(
             "tf.where(condition) has as many rows as there are true elements, but XLA must know shapes. Use "
-            "tf.where(condition, x, y), multiply by the condition, or find places of fed values with numpy.argwhere."
+            "tf.where(condition, x, y), multiply by the condition, or index fed values with numpy.argwhere."
         )
     if condition.ndim == 1 and jnp.ndim(x) > 1:
         condition = condition.reshape(-1, *(1,) * (jnp.ndim(x) - 1))
@@ -143,8 +143,8 @@ def sliced(x: Any, begin: Any, size: Any) -> Any:
     size, begin = list(size) if isinstance(size, list | tuple) else [size], starts(begin)
     if any(wanted == -1 and isinstance(start, Tracer) for wanted, start in zip(size, begin, strict=True)):
         raise TypeError(
-            "tf.slice: a size is -1, and the part begins at a place that is computed in the run, but XLA has to know "
-            "how long it is. Write the size."
+            "tf.slice: size is -1 and begin is computed in the run, but XLA has to know the size of the slice. "
+            "Give it as a number."
         )
     _check_part(x.shape, begin, size)
     parts = zip(size, begin, x.shape, strict=True)
@@ -154,7 +154,7 @@ def sliced(x: Any, begin: Any, size: Any) -> Any:
 
 
 def _check_part(shape: Any, begin: Any, size: Any) -> None:
-    """Raises `InvalidArgumentError` for a part that is not in an array, where XLA takes another one."""
+    """Raises `InvalidArgumentError` for a slice out of bounds, which XLA would shift."""
     for axis, (whole, start, wanted) in enumerate(zip(shape, begin, size, strict=True)):
         if inference_by_example.is_example() or not all(isinstance(number, int) for number in (whole, start, wanted)):
             continue
@@ -165,7 +165,7 @@ def _check_part(shape: Any, begin: Any, size: Any) -> None:
 
 
 def last_starts(input_: Any, begin: Any, size: Any) -> Any:
-    """Returns behind which places in each dimension a part may begin."""
+    """Returns for each dimension the exclusive bound of the begin of a slice."""
     given = list(size) if isinstance(size, list | tuple) else [size]
     pairs = zip(input_.shape, given, strict=True)
     return np.asarray([whole - max(wanted, 0) + 1 for whole, wanted in pairs], np.int32)
@@ -206,9 +206,9 @@ def reverse_sequence(x: Any, lengths: Any, axis: Any, batch_axis: Any, seq_dim: 
     batch_axis = 0 if batch_axis is None else batch_axis
 
     def one(row: Any, length: Any) -> Any:
-        place = axis - (axis > batch_axis)
-        steps = jnp.arange(row.shape[place])
-        return jnp.take(row, jnp.where(steps < length, length - 1 - steps, steps), axis=place)
+        row_axis = axis - (axis > batch_axis)
+        steps = jnp.arange(row.shape[row_axis])
+        return jnp.take(row, jnp.where(steps < length, length - 1 - steps, steps), axis=row_axis)
 
     return jax.vmap(one, (batch_axis, 0), batch_axis)(jnp.asarray(x), jnp.asarray(lengths))
 
@@ -256,7 +256,7 @@ def to_batch(x: Any, paddings: Any, block: Any) -> Any:
 
 
 def _channels_last(fn: Any) -> Any:
-    """Returns a function of images for both data formats, of one that takes the channels last."""
+    """Wraps a function of images with channels last to take both data formats."""
 
     def both(x: Any, block: Any, data_format: Any) -> Any:
         if data_format not in ("NHWC", "NCHW"):
@@ -289,12 +289,12 @@ def sliced_dims(x: Any, begin: Any, size: Any) -> Any:
 
 
 def norm(x: Any, ord: Any, axis: Any, keepdims: Any) -> Any:
-    """Returns the norm of the whole, of vectors or of matrices."""
+    """Computes the norm of an array, of its vectors or of its matrices."""
     axis = tuple(axis) if isinstance(axis, list) else axis
     if ord == "euclidean":
         return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=bool(keepdims)))
     if not isinstance(axis, tuple) and ord in (1, np.inf):
-        # The derivative at 0 is 0, as TensorFlow has it.
+        # The derivative at 0 is 0, as in TensorFlow.
         fold, sizes = (jnp.sum if ord == 1 else jnp.max), subgradients.absolute(x)
         return fold(sizes, axis=axis, keepdims=bool(keepdims))
     return jnp.linalg.norm(x.ravel() if axis is None else x, ord=ord, axis=axis, keepdims=bool(keepdims))

@@ -1,4 +1,4 @@
-"""Shapes of tensors, and functions that move their elements: `reshape`, `concat`, `gather`, `one_hot`."""
+"""Functions of tensors' shapes, and functions that move elements: `reshape`, `concat`, `gather`, `one_hot`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _split_parts(tensor: Any, args: Any) -> Any:
 def _unstacked(tensor: Any, args: Any) -> Any:
     parts = getattr(tensor, "spec", None)
     if args["num"] is not None and isinstance(parts, list) and len(parts) != args["num"]:
-        raise ValueError(f"tf.unstack: num={args['num']} parts are wanted, but there are {len(parts)}.")
+        raise ValueError(f"tf.unstack: num={args['num']} parts are requested, but there are {len(parts)}.")
     return list(tensor) if args["num"] is None else [tensor[i] for i in range(args["num"])]
 
 
@@ -64,7 +64,7 @@ def _along_last(params: Any, indices: Any) -> Any:
 
 
 def _first_dims(dims: Any, indices: Any) -> Any:
-    """Returns the dimensions into which the last one of the indices leads."""
+    """Returns the sizes of the dimensions that the last dimension of the indices indexes."""
     return np.asarray(dims[: index_bounds.shape(indices)[-1]], np.int32)
 
 
@@ -324,7 +324,7 @@ def _joined_dims(values: Any, axis: Any) -> Any:
 
 
 def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32, optimize: bool = True) -> Any:
-    """`tf.shape`: known when a program is compiled, so it may be used wherever XLA must know a number."""
+    """`tf.shape`: known when a program is compiled, so it may be an argument that XLA must know."""
     found = _of_shape(lambda dims: dims_array(dims), name or "Shape", input, _rank_spec)
     return _counted_in(out_type, found)
 
@@ -345,7 +345,7 @@ def rank(input: Any, name: str | None = None) -> Any:
 
 
 def _counted_in(out_type: Any, found: Any) -> Any:
-    """Returns whole numbers of another width, where JAX has it."""
+    """Casts integers to another width, if JAX has it."""
     return found if dtypes.canonical(out_type) == np.int32 else math.cast(found, out_type)
 
 
@@ -366,7 +366,7 @@ def _rank_spec(input: Tensor) -> Any:
 
 
 def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> Any:
-    """`tf.nn.top_k`: sorted, also where that is not asked for."""
+    """`tf.nn.top_k`: always sorted."""
     given = {"input": argument(input), "k": k}
     found = node(lambda input, k: jax.lax.top_k(input, k), name or "TopKV2", given, static=("k",))
     return TopK(found[0], found[1])

@@ -1,4 +1,4 @@
-"""The names that stood in `tf` before TensorFlow 1.0, and still stand in scripts."""
+"""The names of `tf` before TensorFlow 1.0 that scripts still use."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hookline_tf1._tf import array_ops, variables
 
 
 def batch_matmul(x: Any, y: Any, adj_x: bool = False, adj_y: bool = False, name: str | None = None) -> Any:
-    """`tf.batch_matmul`: products of matrices, in the last two dimensions."""
+    """`tf.batch_matmul`: products of the matrices in the last two dimensions."""
     return math.matmul(x, y, adjoint_a=adj_x, adjoint_b=adj_y, name=name or "BatchMatMul")
 
 
 def arg_max(input: Any, dimension: int, output_type: Any = dtypes.int64, name: str | None = None) -> Any:
-    """`tf.arg_max`: the places of the largest values along a dimension."""
+    """`tf.arg_max`: the indices of the largest values along a dimension."""
     return math.argmax(input, dimension, name=name, output_type=output_type)
 
 
 def arg_min(input: Any, dimension: int, output_type: Any = dtypes.int64, name: str | None = None) -> Any:
-    """`tf.arg_min`: the places of the smallest values along a dimension."""
+    """`tf.arg_min`: the indices of the smallest values along a dimension."""
     return math.argmin(input, dimension, name=name, output_type=output_type)
 
 

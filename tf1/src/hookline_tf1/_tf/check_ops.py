@@ -1,6 +1,6 @@
 """Checks of values in a run: `tf.Print`, `tf.Assert`, `tf.check_numerics`, `tf.assert_equal` and the like.
 
-A check that fails holds back the updates of its run, and the run raises `InvalidArgumentError` where it would return.
+A failed check cancels the updates of its run, and the run raises `InvalidArgumentError` instead of returning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN = 3
 def Print(
     input_: Any, data: Any, message: str | None = None, first_n: Any = None, summarize: Any = 3, name: Any = None
 ) -> Any:
-    """Returns the tensor, and prints others to the standard error stream in each run that needs it.
+    """Returns the tensor, and prints others to standard error in each run that needs it.
 
     References:
         `tf.Print`.
@@ -51,14 +51,14 @@ def Print(
 
 
 def _apart(data: Sequence[Any]) -> tuple[list[str | None], list[Any]]:
-    """Splits the data of a message: its texts, with None in place of values, and the values."""
+    """Splits the data of a message into its strings, with None in place of values, and the values."""
     fixed: list[str | None] = []
     values = []
     for item in data:
         if isinstance(item, str | bytes):
             fixed.append(item.decode() if isinstance(item, bytes) else item)
         elif host_strings.is_text(item):
-            # Text stays on the host, and a check looks at the device.
+            # Strings stay on the host, and checks are computed on the device.
             value = getattr(item.op, "value", None)
             fixed.append(item.name if value is None else host_strings.as_word(value))
         else:
@@ -79,9 +79,9 @@ def _few(value: Any, summarize: int) -> str:
 
 
 class Check(Guard):
-    """The node behind a check: true where it has failed, and the run changes nothing."""
+    """The node of a check: true if it has failed, so that the run changes nothing."""
 
-    # A check raises; it holds back nothing that a parameter server does, as TensorFlow's.
+    # As in TensorFlow, a check raises an error but cancels no update on a parameter server.
     forbids_remote_updates = False
 
     def __init__(self, failed: Any, name: str) -> None:
@@ -116,21 +116,21 @@ def raise_failed(graph: Graph) -> None:
 
 
 def _check(
-    holds: Callable[..., Any], operands: Sequence[Any], name: str, shown: Sequence[Any], told: Callable[..., str]
+    holds: Callable[..., Any], operands: Sequence[Any], name: str, shown: Sequence[Any], message: Callable[..., str]
 ) -> Check:
-    """Adds a check.
+    """Adds a check to the default graph.
 
     Args:
-        holds: Says of the operands, arrays of JAX, whether all is well.
+        holds: Returns, for the operands as JAX arrays, whether the check passes.
         operands: Tensors and plain values.
         name: Name of the operation.
-        shown: The values in an error's message, beside texts.
-        told: Returns the error's text for the values of `shown`.
+        shown: The values in an error's message, without its strings.
+        message: Returns the error's message for the values of `shown`.
     """
     failures, made = _failures(get_default_graph()), []
 
     def note(*values: Any) -> None:
-        failures.append(InvalidArgumentError(made[0].node_def, made[0], told(*map(np.asarray, values))))
+        failures.append(InvalidArgumentError(made[0].node_def, made[0], message(*map(np.asarray, values))))
 
     def failed(operands: Any, values: Any) -> Any:
         is_well = jnp.all(jnp.asarray(holds(*operands)))
@@ -146,7 +146,7 @@ def Assert(condition: Any, data: Any, summarize: Any = None, name: Any = None) -
     """Returns an operation that fails the run if the condition does not hold.
 
     References:
-        `tf.Assert`. A run that fails changes no variable, whether or not its update waits for the check.
+        `tf.Assert`. A failed run changes no variable, whether or not its update depends on the check.
     """
     return _asserted(lambda holds: holds, (condition,), data, summarize, name or "Assert")
 
@@ -155,26 +155,26 @@ def _asserted(holds: Callable[..., Any], operands: Any, data: Any, summarize: An
     fixed, values = _apart(data)
     few = _SHOWN if summarize is None else summarize
 
-    def told(*found: Any) -> str:
+    def describe(*found: Any) -> str:
         return f"assertion failed: {' '.join(_joined(fixed, found, lambda value: _few(value, few)))}"
 
-    return _check(holds, operands, name, values, told)
+    return _check(holds, operands, name, values, describe)
 
 
 def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
-    """Returns the tensor; a run in which it is not finite raises `InvalidArgumentError`.
+    """Returns the tensor; a run raises `InvalidArgumentError` if it is not finite.
 
     References:
         `tf.check_numerics`. A `NanTensorHook` costs less.
     """
     tensor = convert_to_tensor(tensor)
 
-    def told(value: Any) -> str:
+    def describe(value: Any) -> str:
         found = [what for what, has in (("Inf", np.isinf(value).any()), ("NaN", np.isnan(value).any())) if has]
         return f"{message} : Tensor had {' and '.join(found)} values"
 
     with name_scope(name, "CheckNumerics"):
-        check = _check(lambda x: jnp.isfinite(x), (tensor,), "check", [tensor], told)
+        check = _check(lambda x: jnp.isfinite(x), (tensor,), "check", [tensor], describe)
         with control_dependencies([check]):
             return node(lambda x: x, "checked", {"x": tensor})
 
@@ -182,7 +182,7 @@ def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
 def verify_tensor_all_finite(
     t: Any = None, msg: str | None = None, name: Any = None, x: Any = None, message: Any = None
 ) -> Any:
-    """`tf.verify_tensor_all_finite`: as `check_numerics`."""
+    """`tf.verify_tensor_all_finite`: see `check_numerics`."""
     return check_numerics(t if x is None else x, (msg if message is None else message) or "", name)
 
 
@@ -196,7 +196,7 @@ def add_check_numerics_ops() -> Operation:
     return group(*made, name="group_deps")
 
 
-# Text is compared on the host.
+# Strings are compared on the host.
 _OF_TEXT = {"assert_equal": math.equal, "assert_none_equal": math.not_equal}
 
 
@@ -244,12 +244,12 @@ def _ranked(called: str, fits: Callable[[int, int], bool], wanted: str) -> Any:
         data = [f"{tensor.name} must have {wanted} {rank}."] if data is None else data
         return _asserted(lambda x: fits(jnp.ndim(x), rank), (tensor,), data, summarize, name or called)
 
-    check.__name__, check.__doc__ = called, f"`tf.{called}`: checked when the graph is built, if the rank is known."
+    check.__name__, check.__doc__ = called, f"`tf.{called}`: checks when the graph is built, if the rank is known."
     return check
 
 
 def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: Any = None) -> Any:
-    """`tf.assert_type`: checked when the graph is built."""
+    """`tf.assert_type`: checks when the graph is built."""
     tensor, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
     if tensor.dtype != wanted:
         start = f"{message}  " if message else ""

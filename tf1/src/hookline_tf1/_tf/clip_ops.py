@@ -1,4 +1,4 @@
-"""Clipping by the global norm of several tensors."""
+"""Clips tensors by their global norm."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["clip_by_global_norm", "global_norm"]
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Any:
-    """Computes the global norm of several tensors; items that are None do not count.
+    """Computes the global norm of several tensors; skips None.
 
-    Of a gradient with respect to rows that were looked up, a row counts each time that it was, as in TensorFlow.
+    In the gradient of an embedding table, a row counts once for each lookup, as in TensorFlow.
 
     References:
         `tf.global_norm`.
@@ -33,9 +33,9 @@ def _norm(tensors: Sequence[Any]) -> Any:
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Any]:
-    """Clips tensors by their global norm, all by the same factor; returns them and the norm.
+    """Scales tensors by one factor so that their global norm is at most `clip_norm`; returns them and the norm.
 
-    A norm that is not finite makes all of them NaN.
+    If the norm is not finite, all become NaN.
 
     References:
         `tf.clip_by_global_norm`.

@@ -1,7 +1,7 @@
-"""`tf.cond` and `tf.case`: both branches are computed, and one of them is taken.
+"""`tf.cond` and `tf.case`: compute both branches and select one result.
 
-XLA has no way to leave out a part of the graph that other parts take values from. Parts that a branch does not return
-have no effect, and its updates of variables count only if it is taken.
+XLA cannot skip a part of the graph that other parts use. Operations that a branch does not return have no effect, and
+its updates of variables count only if the branch is taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hookline_tf1._machinery.tensors import Operation
 
 
 class BranchedUpdate(Operation, Update):
-    """An update made in a branch: it changes nothing if the branch is not taken."""
+    """An update in a branch: it changes nothing if the branch is not taken."""
 
     def __init__(self, name: str, variables: Any, fn: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> None:
         taken = None if how.get("is_initializer") else TAKEN.get()
@@ -39,7 +39,7 @@ class BranchedUpdate(Operation, Update):
 
     @property
     def increment(self) -> int | None:  # type: ignore[override]
-        """The increment of an integer, if the host knows it: not where a branch decides."""
+        """The increment of an integer, if the host knows it; None in a branch."""
         return None if self._is_branched else self._increment
 
     @increment.setter
@@ -78,8 +78,8 @@ def cond(
     """Selects the result of one of two functions.
 
     References:
-        `tf.cond`. Both are computed, so neither may fail where it is not taken; a gradient passes through the one that
-        is taken, but is NaN where the other's is infinite.
+        `tf.cond`. Both branches are computed, so neither may fail when it is not taken. A gradient passes through the
+        taken branch, but is NaN where the gradient of the other one is infinite.
     """
     true_fn, false_fn = (fn1 if true_fn is None else true_fn), (fn2 if false_fn is None else false_fn)
     if not callable(true_fn) or not callable(false_fn):
@@ -103,7 +103,7 @@ def cond(
 
 
 def _unpacked(value: Any) -> Any:
-    """Returns the only item of a list, as TensorFlow does where it is not asked to be strict."""
+    """Returns the only item of a list, like TensorFlow without `strict`."""
     is_list = isinstance(value, list | tuple) and not hasattr(value, "_fields")
     return value[0] if is_list and len(value) == 1 else value
 
@@ -114,7 +114,7 @@ def _is_none(value: Any) -> bool:
 
 def _merged(pred: Any, yes: Any, no: Any) -> Any:
     if not isinstance(yes, Tensor) and (yes is None or hasattr(yes, "node_def")):
-        # Operations: the result waits for both.
+        # Operations have no values to merge: the result depends on both.
         graph = get_default_graph()
         with graph.control_dependencies([item for item in (yes, no) if item is not None]):
             return constant(True, name="Merge")
@@ -132,7 +132,7 @@ def case(
     """Selects the result of the function with the first true predicate.
 
     References:
-        `tf.case`. As `cond`; without a default the last function stands for it.
+        `tf.case`. See `cond`; without a default the last function is the default.
     """
     ignored("tf.case", exclusive=exclusive)
     pairs = list(pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs)

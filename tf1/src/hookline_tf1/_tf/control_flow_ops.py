@@ -1,4 +1,4 @@
-"""Control flow: groups of operations, and dependencies between them."""
+"""Groups of operations, and control dependencies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_op(name: str | None = None) -> Any:
 
 
 def tuple(tensors: Any, name: str | None = None, control_inputs: Any = None) -> list[Any]:
-    """`tf.tuple`: the tensors, none of them before all are computed."""
+    """`tf.tuple`: the tensors, each after all are computed."""
     with (
         name_scope(name, "tuple"),
         control_dependencies([*(t for t in tensors if t is not None), *(control_inputs or ())]),
@@ -37,7 +37,7 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Any = None) -> 
 
 
 def with_dependencies(dependencies: Any, output_tensor: Any, name: str | None = None) -> Any:
-    """Returns a tensor that depends on operations: they run before it."""
+    """Returns a tensor that operations run before."""
     with control_dependencies(dependencies):
         return op(lambda x: x, name=name or "control_dependency")(output_tensor)
 

@@ -1,4 +1,4 @@
-"""`tf.decode_csv`: lines of values between commas."""
+"""`tf.decode_csv`: parses lines of comma-separated values."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def decode_csv(
     na_value: str = "",
     select_cols: Any = None,
 ) -> list[Any]:
-    """`tf.decode_csv`: the columns of lines, each with the dtype of its default.
+    """`tf.decode_csv`: parses lines into columns, each with the dtype of its default.
 
     Args:
-        records: Texts, a line each.
-        record_defaults: For each column the value of an empty field: a list of one value, or an empty list or
-            tensor where a field is required.
+        records: Strings, a line each.
+        record_defaults: The default of each column for an empty field: a list of one value, or an empty list or tensor
+            if the field is required.
         field_delim: The delimiter of fields.
-        use_quote_delim: Whether a field may stand in quotes.
+        use_quote_delim: Whether a field may be quoted.
         name: Name of the operations.
-        na_value: A further text for an empty field.
-        select_cols: The numbers of the columns that are wanted; by default all.
+        na_value: Another string that means an empty field.
+        select_cols: The indices of the columns to return; by default all.
     """
     lines, name = convert_to_tensor(records), name or "DecodeCSV"
     defaults = [_default(value) for value in record_defaults]
@@ -42,29 +42,27 @@ def decode_csv(
 
     def parsed(lines: Any) -> list[Any]:
         columns = [np.empty(np.shape(lines), object) for _ in defaults]
-        for place, line in enumerate(np.ravel(lines)):
-            fields = _fields(line, end, use_quote_delim, place)
+        for row, line in enumerate(np.ravel(lines)):
+            fields = _fields(line, end, use_quote_delim, row)
             fields = (
                 fields if select_cols is None else [fields[column] for column in select_cols if column < len(fields)]
             )
             if len(fields) != len(defaults):
-                raise _refused(f"Expect {len(defaults)} fields but have {len(fields)} in record {place}")
+                raise _refused(f"Expect {len(defaults)} fields but have {len(fields)} in record {row}")
             for column, (field, (dtype, default)) in enumerate(zip(fields, defaults, strict=True)):
-                columns[column].flat[place] = _value(
-                    field, field in empty, dtype, default, f"{column} in record {place}"
-                )
+                columns[column].flat[row] = _value(field, field in empty, dtype, default, f"{column} in record {row}")
         return columns
 
     found = OnHost(lambda lines: [encoded(c) for c in parsed(lines)], name, {"lines": lines}, None, []).output
     shape, columns = known_shape(lines), []
-    for place, (dtype, _) in enumerate(defaults):
+    for i, (dtype, _) in enumerate(defaults):
         kind = STRING if dtype == dtypes.string else dtypes.canonical(dtype)
-        columns.append(OnHost(lambda column: column, name, {"column": found[place]}, kind, shape).output)
+        columns.append(OnHost(lambda column: column, name, {"column": found[i]}, kind, shape).output)
     return columns
 
 
 def _default(value: Any) -> tuple[dtypes.DType, Any]:
-    """Returns the dtype of a column, and the default of an empty field; `None` where the field is required."""
+    """Returns the dtype of a column, and the default of an empty field; `None` if the field is required."""
     if isinstance(value, dtypes.DType):
         return value, None
     tensor = convert_to_tensor(value)
@@ -88,16 +86,16 @@ def _value(field: bytes, is_empty: bool, dtype: dtypes.DType, default: Any, wher
         raise _refused(f"Field {where} is not a valid {dtype.name}: {field.decode('utf-8', 'replace')}") from None
 
 
-def _fields(line: bytes, end: bytes, quotes: bool, place: int) -> list[bytes]:
-    """Returns the fields of a line."""
+def _fields(line: bytes, end: bytes, quotes: bool, row: int) -> list[bytes]:
+    """Splits a line into fields."""
     if not quotes or b'"' not in line:
         return line.split(end)
     found, at = [], 0
     while True:
         if line[at : at + 1] == b'"':
-            field, at = _quoted(line, at + 1, place)
+            field, at = _quoted(line, at + 1, row)
             if line[at : at + 1] not in (b"", end):
-                raise _refused(f"Quoted field has to end with quote followed by delim, CRLF or EOF in record {place}")
+                raise _refused(f"Quoted field has to end with quote followed by delim, CRLF or EOF in record {row}")
         else:
             stop = line.find(end, at)
             stop = len(line) if stop < 0 else stop
@@ -110,13 +108,13 @@ def _fields(line: bytes, end: bytes, quotes: bool, place: int) -> list[bytes]:
         at += 1
 
 
-def _quoted(line: bytes, at: int, place: int) -> tuple[bytes, int]:
-    """Returns a field in quotes, and the place behind it; two quotes in it are one."""
+def _quoted(line: bytes, at: int, row: int) -> tuple[bytes, int]:
+    """Parses a quoted field, in which two quotes mean one; returns it and the position after it."""
     field = b""
     while True:
         stop = line.find(b'"', at)
         if stop < 0:
-            raise _refused(f"Quoted field has to end with quote followed by delim or end in record {place}")
+            raise _refused(f"Quoted field has to end with quote followed by delim or end in record {row}")
         field += line[at:stop]
         if line[stop + 1 : stop + 2] != b'"':
             return field, stop + 1

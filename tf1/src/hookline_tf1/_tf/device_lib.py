@@ -15,7 +15,7 @@ class DeviceAttributes(NamedTuple):
     Attributes:
         name: As TensorFlow calls it: `/device:GPU:0`.
         device_type: `CPU`, `GPU` or `TPU`.
-        memory_limit: The bytes that JAX may use of it; 0 where that is not known.
+        memory_limit: The bytes of its memory that JAX may use; 0 if unknown.
         physical_device_desc: Its model.
     """
 
@@ -26,7 +26,7 @@ class DeviceAttributes(NamedTuple):
 
 
 def list_local_devices(session_config: Any = None) -> list[DeviceAttributes]:
-    """`device_lib.list_local_devices`: the devices that JAX has, the first CPU before others."""
+    """`device_lib.list_local_devices`: JAX's devices, the first CPU before others."""
     ignored("device_lib.list_local_devices", session_config=session_config)
     others = [device for device in jax.local_devices() if device.platform != "cpu"]
     return [_attributes(device) for device in [jax.local_devices(backend="cpu")[0], *others]]

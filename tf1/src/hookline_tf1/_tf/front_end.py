@@ -1,4 +1,4 @@
-"""The front end for scripts of TF 1.x: all differences that they see between their graphs and the core's."""
+"""The front end for TF 1.x scripts: all differences between their graphs and the core's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookline_tf1._tf.session import Session
 from hookline_tf1._tf.variables import CoreVariable
 from hookline_tf1.train._monitored_session import MonitoredSession, SingularMonitoredSession
 
-_STANDS_FOR: dict[type, type] = {
+_SCRIPT_CLASSES: dict[type, type] = {
     core.Operation: Operation,
     CoreConstant: Constant,
     Update: BranchedUpdate,
@@ -34,40 +34,40 @@ _STANDS_FOR: dict[type, type] = {
 
 
 class ScriptFrontEnd(FrontEnd):
-    """How TensorFlow's graphs meet scripts: further methods, NumPy's values, checks that raise, sizes that are fed."""
+    """Adds TensorFlow's behaviour to graphs: further methods, NumPy values, checks that raise, fed sizes."""
 
     hidden_modules = ("hookline_tf1",)
 
     def class_for(self, kind: type) -> type:
-        """Returns the class that stands for `kind`; for another subclass of the core's, one made of both."""
+        """Returns TensorFlow's class for `kind`; combines both for another subclass of the core's class."""
         return _class_for(kind)
 
     def convert_results(self, values: list[Any]) -> list[Any]:
-        """Returns the values as NumPy's."""
+        """Converts the values to NumPy arrays."""
         arrays = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array) and leaf.is_fully_addressable]
-        if len(arrays) > 1:  # They travel at the same time.
+        if len(arrays) > 1:  # Their copies to the host overlap.
             for array in arrays:
                 array.copy_to_host_async()
         return [jax.tree.map(_as_numpy, value) for value in values]
 
     def check_run(self, graph: Any) -> None:
-        """Raises the errors of `tf.Assert` and the other checks, and that of an empty graph."""
+        """Raises the errors of `tf.Assert` and the other checks, and an error for an empty graph."""
         if not graph.version:
             raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
         raise_failed(graph)
 
     def is_static(self, op: Any, computed: Collection[Any]) -> bool:
         """Whether a shape or another size in the program depends on the operation."""
-        return constant_folding.says_a_size(op, computed)
+        return constant_folding.is_static(op, computed)
 
 
 @functools.cache
 def _class_for(kind: type) -> type:
     for base in kind.__mro__:
-        if base in _STANDS_FOR.values():
+        if base in _SCRIPT_CLASSES.values():
             return kind
-        if base in _STANDS_FOR:
-            own = _STANDS_FOR[base]
+        if base in _SCRIPT_CLASSES:
+            own = _SCRIPT_CLASSES[base]
             return own if base is kind else type(kind.__name__, (own, kind), {"__module__": own.__module__})
     return kind
 
@@ -76,7 +76,7 @@ def _as_numpy(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return value[()]
     if not isinstance(value, jax.Array) or jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
-        # Text may belong to a constant, and a caller may write into his array.
+        # A string array may belong to a constant, and the caller may write to the result.
         return value.copy() if isinstance(value, np.ndarray) and _is_kept(value) else value
     found = np.array(value)
     return found[()] if found.ndim == 0 else found

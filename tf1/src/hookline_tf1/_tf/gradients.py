@@ -27,32 +27,31 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = None,
 ) -> list[Any]:
-    """Computes the gradients of the sum of `ys` with respect to each of `xs`; `None` if it does not depend on one.
+    """Computes the gradients of the sum of `ys` with respect to each of `xs`; `None` where it does not depend on one.
 
     References:
-        `tf.gradients`. Of whole numbers there is no gradient: `None`. `stop_gradients` is refused: use
-        `tf.stop_gradient` on the way.
+        `tf.gradients`. The gradient with respect to integers is `None`. `stop_gradients` is refused: use
+        `tf.stop_gradient`.
     """
     ignored("tf.gradients", colocate_gradients_with_ops=colocate_gradients_with_ops, gate_gradients=gate_gradients)
     ignored("tf.gradients", aggregation_method=aggregation_method)
     if stop_gradients:
-        raise NotImplementedError("tf.gradients: stop_gradients is not available; use tf.stop_gradient on the way.")
+        raise NotImplementedError("tf.gradients: stop_gradients is not available; use tf.stop_gradient.")
     get_default_graph()
     ys = [convert_to_tensor(y) for y in (ys if isinstance(ys, list | tuple) else [ys])]
     xs = list(xs) if isinstance(xs, list | tuple) else [xs]
     if grad_ys is not None:
         given = grad_ys if isinstance(grad_ys, list | tuple) else [grad_ys]
         ys = [y if g is None else _weighted(y, g) for y, g in zip(ys, given, strict=True)]
-    moving = [x for x in xs if _is_floating(x)]
-    found = iter(core.gradients([y for y in ys if _is_floating(y)], moving, name=name) if moving else [])
-    slopes = [next(found) if _is_floating(x) else None for x in xs]
+    floating = [x for x in xs if _is_floating(x)]
+    found = iter(core.gradients([y for y in ys if _is_floating(y)], floating, name=name) if floating else [])
+    grads = [next(found) if _is_floating(x) else None for x in xs]
     if unconnected_gradients in (None, "none"):
-        return slopes
+        return grads
     if unconnected_gradients != "zero":
         raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}: 'none' or 'zero'.")
     return [
-        op(jnp.zeros_like, name="zeros_like")(x) if slope is None else slope
-        for x, slope in zip(xs, slopes, strict=True)
+        op(jnp.zeros_like, name="zeros_like")(x) if grad is None else grad for x, grad in zip(xs, grads, strict=True)
     ]
 
 
@@ -70,13 +69,13 @@ def _is_floating(tensor: Any) -> bool:
 
 
 def hessians(ys: Any, xs: Any, name: str = "hessians", **further: Any) -> list[Any]:
-    """`tf.hessians`, of a scalar by vectors."""
+    """`tf.hessians` of a scalar with respect to vectors."""
     unknown("tf.hessians", further, "colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
     xs = list(xs) if isinstance(xs, list | tuple) else [xs]
     found = []
     with name_scope(name):
         for x in xs:
-            (slope,) = gradients(ys, [x])
-            rows = [gradients(slope[i], [x])[0] for i in range(len(x))]
+            (grad,) = gradients(ys, [x])
+            rows = [gradients(grad[i], [x])[0] for i in range(len(x))]
             found.append(convert_to_tensor(rows))
     return found

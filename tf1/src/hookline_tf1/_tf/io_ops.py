@@ -1,4 +1,4 @@
-"""Whole files in the graph: `tf.read_file`, `tf.write_file`, `tf.matching_files`."""
+"""Reads, writes and finds files in the graph: `tf.read_file`, `tf.write_file`, `tf.matching_files`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline_tf1._tf.string_ops import each
 
 
 def read_file(filename: Any, name: str | None = None) -> Any:
-    """`tf.read_file`: the contents of a file, read in each run."""
+    """`tf.read_file`: reads a file in each run."""
 
     def read(path: bytes) -> bytes:
         try:
@@ -29,7 +29,7 @@ def read_file(filename: Any, name: str | None = None) -> Any:
 
 
 def write_file(filename: Any, contents: Any, name: str | None = None) -> Operation:
-    """`tf.write_file`: an operation that writes a text into a file, and makes its folder."""
+    """`tf.write_file`: an operation that writes a string to a file, and creates its folder."""
 
     def write(filename: Any, contents: Any) -> int:
         path = as_word(filename)
@@ -45,7 +45,7 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> Operati
 
 
 def matching_files(pattern: Any, name: str | None = None) -> Any:
-    """`tf.matching_files`: the paths that match a pattern, or one of several, in their order."""
+    """`tf.matching_files`: the sorted paths that match a pattern, or one of several."""
 
     def found(pattern: Any) -> Any:
         return np.array(sorted({path for one in np.ravel(pattern) for path in gfile.Glob(as_word(one))}), object)

@@ -1,4 +1,4 @@
-"""Functions of `tf` that scripts rarely need: of counting, of ordering, and special functions."""
+"""Functions of `tf` that scripts rarely need: counting, sorting, and special functions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _nonzero(x: Any, axis: Any, keepdims: Any, dtype: Any, indices: Any) -> Any:
 
 def _confusion(labels: Any, predictions: Any, classes: Any, dtype: Any, weights: Any) -> Any:
     counted = jnp.ones((), dtype) if weights is None else jnp.asarray(weights).astype(dtype)
-    places = tuple(jnp.ravel(jnp.asarray(given)).astype(int) for given in (labels, predictions))
-    return jnp.zeros((int(classes), int(classes)), dtype).at[places].add(counted)
+    indices = tuple(jnp.ravel(jnp.asarray(given)).astype(int) for given in (labels, predictions))
+    return jnp.zeros((int(classes), int(classes)), dtype).at[indices].add(counted)
 
 
 def _bins(values: Any, limits: Any, bins: Any, dtype: Any) -> Any:
     low, high = limits[0], limits[1]
-    places = jnp.clip(jnp.floor((jnp.ravel(values) - low) / (high - low) * bins), 0, bins - 1).astype(int)
-    return jnp.zeros(int(bins), dtype).at[places].add(1)
+    indices = jnp.clip(jnp.floor((jnp.ravel(values) - low) / (high - low) * bins), 0, bins - 1).astype(int)
+    return jnp.zeros(int(bins), dtype).at[indices].add(1)
 
 
 def _sorted(values: Any, axis: Any, direction: Any) -> Any:
@@ -49,15 +49,15 @@ def _descends(direction: Any) -> bool:
     return direction == "DESCENDING"
 
 
-def _inverse(places: Any) -> Any:
-    count = jnp.arange(places.shape[0], dtype=places.dtype)
-    return jnp.zeros_like(places).at[places].set(count)
+def _inverse(indices: Any) -> Any:
+    count = jnp.arange(indices.shape[0], dtype=indices.dtype)
+    return jnp.zeros_like(indices).at[indices].set(count)
 
 
 def _quotient(x: Any, y: Any) -> Any:
     dtype = jnp.result_type(x, y)
     x, y = jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(y, dtype))
-    # XLA divides constants when it compiles, and the process dies of a whole 0.
+    # XLA folds divisions of constants, and an integer division by 0 would kill the process.
     return jax.lax.div(x, jnp.where(y == 0, 1, y) if jnp.issubdtype(dtype, jnp.integer) else y)
 
 
@@ -152,7 +152,7 @@ def confusion_matrix(
     name: str | None = None,
     weights: Any = None,
 ) -> Any:
-    """`tf.confusion_matrix`. As there, a class that is not among them is an error of the run."""
+    """`tf.confusion_matrix`. A class out of range is an error of the run."""
     if num_classes is None:
         raise ValueError("tf.confusion_matrix requires num_classes: XLA has to know the shape of the result.")
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)

@@ -1,7 +1,7 @@
-"""Module aliases: the modules of TensorFlow below `tensorflow` from which scripts import.
+"""Module aliases: the modules below `tensorflow` that scripts import from.
 
-`from tensorflow.examples.tutorials.mnist import input_data` becomes
-`from hookline_tf1.examples.tutorials.mnist import input_data`: these are the modules that such lines find.
+For example, `from tensorflow.examples.tutorials.mnist import input_data` becomes
+`from hookline_tf1.examples.tutorials.mnist import input_data`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
-import urllib.request  # noqa: F401 - scripts that import urllib alone use it, because TensorFlow has loaded it.
+import urllib.request  # noqa: F401 - TensorFlow loads it, so scripts that import urllib alone use it.
 from typing import Any
 
 from hookline_tf1 import contrib, data, distributions, gfile
@@ -48,7 +48,7 @@ _NETS = (
     *(".resnet_utils", ".resnet_v1", ".resnet_v2", ".vgg"),
 )
 
-_PLACES: dict[str, types.ModuleType] = {
+_MODULES: dict[str, types.ModuleType] = {
     "contrib.layers.python.layers": Gathered("tf.contrib.layers", [contrib.layers]),
     **dict.fromkeys((f"contrib.layers.python.layers.{name}" for name in _OF_LAYERS), contrib.layers),
     "contrib.layers.python.layers.utils": _layer_collections,
@@ -80,7 +80,7 @@ _BESIDE: dict[str, dict[str, Any]] = {
     "python.framework.tensor_util": {"constant_value": constant_value},
     "python.ops.control_flow_ops": {"with_dependencies": control_flow_ops.with_dependencies},
 }
-"""Names of such modules that are in no namespace of `tf`."""
+"""Names in these modules that are in no namespace of `tf`."""
 
 _GATHERED: dict[str, str] = {
     **{f"python.ops.{name}_ops": "tf nn image" for name in _OPERATIONS},
@@ -111,7 +111,7 @@ _GATHERED: dict[str, str] = {
     **dict.fromkeys((f"python.summary.{name}" for name in _OF_SUMMARY), "summary"),
     "python.util.compat": "compat",
 }
-"""Aliases of namespaces of `tf`, of one or of several together."""
+"""Aliases of one or several namespaces of `tf`."""
 
 _NOTHING: dict[str, str] = {
     "contrib.slim.python.slim.evaluation": "tf.contrib.slim.evaluation",
@@ -131,7 +131,7 @@ _NOTHING: dict[str, str] = {
     "python.tools.inspect_checkpoint": "tf.python.tools.inspect_checkpoint",
     "python.util.deprecation": "tf.python.util.deprecation",
 }
-"""Empty modules: they can be imported, and answer each name with a hint. Hints for `tf.contrib` make more of them."""
+"""Empty modules, which raise a migration hint for each name. The hints for `tf.contrib` add more."""
 
 _ONLY_IMPORTED: dict[str, str] = {
     **dict.fromkeys((f"contrib.rnn{name}" for name in _OF_CELLS), "tf.contrib.rnn"),
@@ -139,67 +139,67 @@ _ONLY_IMPORTED: dict[str, str] = {
     **dict.fromkeys((f"keras{name}" for name in _OF_KERAS), "tf.keras"),
     **{name.removeprefix("tf."): name for name in NEAREST if name.startswith("tf.contrib.")},
 }
-"""The same for import lines only: as attributes these modules do not exist, and the hint comes at once."""
+"""The same for import lines only: as attributes these modules do not exist, and access raises the hint."""
 
 
 def register(root: types.ModuleType) -> None:
-    """Makes the places importable below a module, and attributes of the modules above them."""
+    """Makes the aliases importable below a module, and attributes of their parent modules."""
 
-    def put(path: str, at: types.ModuleType, name: str, place: types.ModuleType) -> types.ModuleType:
-        setattr(at, name, place)
-        if isinstance(place, Gathered | Namespace):
-            place.__name__ = f"{root.__name__}{path}"
-        sys.modules[f"{root.__name__}{path}"] = place
-        return place
+    def put(path: str, at: types.ModuleType, name: str, module: types.ModuleType) -> types.ModuleType:
+        setattr(at, name, module)
+        if isinstance(module, Gathered | Namespace):
+            module.__name__ = f"{root.__name__}{path}"
+        sys.modules[f"{root.__name__}{path}"] = module
+        return module
 
     def made(path: str, names: str) -> Any:
-        places = [root if name == "tf" else operator.attrgetter(name)(root) for name in names.split()]
+        modules = [root if name == "tf" else operator.attrgetter(name)(root) for name in names.split()]
         if path in _BESIDE:
-            places.append(Namespace(f"tf.{path}", _BESIDE[path]))
-        return places[0] if len(places) == 1 and places[0] is not root else Gathered(f"tf.{path}", places)
+            modules.append(Namespace(f"tf.{path}", _BESIDE[path]))
+        return modules[0] if len(modules) == 1 and modules[0] is not root else Gathered(f"tf.{path}", modules)
 
     nothing = {path: Namespace(called, {}) for path, called in _NOTHING.items()}
     gathered = {path: made(path, names) for path, names in _GATHERED.items()}
-    for path, place in {**_PLACES, **gathered, **nothing, "compat.v1": root}.items():
+    for path, module in {**_MODULES, **gathered, **nothing, "compat.v1": root}.items():
         *above, name = path.split(".")
         at, reached = root, ""
         for part in above:
             reached += f".{part}"
             at = put(reached, at, part, vars(at).get(part) or Namespace(f"tf{reached}", {}))
-        put(f".{path}", at, name, place)
+        put(f".{path}", at, name, module)
     imported = {path: Namespace(called, {}) for path, called in _ONLY_IMPORTED.items()}
-    for path, place in imported.items():
+    for path, module in imported.items():
         above, _, name = path.rpartition(".")
         if above in imported:
-            setattr(imported[above], name, place)
-        place.__name__ = f"{root.__name__}.{path}"
-        sys.modules.setdefault(place.__name__, place)
-    # As in TensorFlow, where the name of this module means a function, too.
+            setattr(imported[above], name, module)
+        module.__name__ = f"{root.__name__}.{path}"
+        sys.modules.setdefault(module.__name__, module)
+    # As in TensorFlow, where this name means a function, too.
     sys.modules[f"{root.__name__}.contrib.framework.python.ops.arg_scope"] = contrib.framework
     _give_hints(root.__name__)
 
 
 def _give_hints(root: str) -> None:
-    """Makes import lines tell the migration hints of the namespaces below a module."""
+    """Makes import lines raise the migration hints of the namespaces below a module."""
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{root}.") and hasattr(module, "__getattr__"):
-            # Python looks for a missing name as a module, with the finders, if the module that lacks it has a path.
+            # If a module has a path, Python searches a missing name as a module, with the finders.
             vars(module).setdefault("__path__", [])
     sys.meta_path.append(_HintFinder(root))
 
 
 class _HintFinder:
-    """The last finder of modules: it finds none, and says the hint that the same name gets as an attribute.
+    """The last module finder, which finds nothing but raises the migration hint of the attribute.
 
     Args:
-        root: The module below which it answers.
+        root: The module below which it raises hints.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Raises the `AttributeError` of a namespace as an error of the import, for a name below the root."""
+        """Raises a namespace's `AttributeError` as an import error, for a name below the root."""
         parent, _, name = fullname.rpartition(".")
         if f"{parent}.".startswith(f"{self.root}."):
             try:

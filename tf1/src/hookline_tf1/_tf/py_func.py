@@ -16,10 +16,10 @@ from hookline_tf1.data._elements import dtype_of
 def py_func(
     func: Callable[..., Any], inp: Sequence[Any], Tout: Any, stateful: bool = True, name: str | None = None
 ) -> Any:
-    """Returns the results of a function of NumPy arrays, called once in each run that needs them.
+    """Calls a function of NumPy arrays once in each run that needs its results.
 
     Args:
-        func: The function. It is given arrays; numbers alone as NumPy's scalars, and one text as `bytes`.
+        func: The function of arrays; a single number is passed as a NumPy scalar, a single string as `bytes`.
         inp: Its arguments: tensors and plain values.
         Tout: The dtype of its result, or the list of its results' dtypes.
         stateful: Without effect: the function is called in each run.
@@ -30,7 +30,7 @@ def py_func(
 
     References:
         `tf.py_func`. A result computed from values on the device (variables, computed tensors) can be fetched or
-        handed to another function, but no operation of the device can use it in the same run.
+        passed to another function, but no operation on the device can use it in the same run.
     """
     ignored("tf.py_func", stateful=not stateful)
     is_list = isinstance(Tout, list | tuple)
@@ -47,12 +47,12 @@ def py_func(
     get_default_graph()
     made = host_op(call, name or "PyFunc").node(*map(argument, inp))
     if is_list:
-        return [_typed(made[place], dtype) for place, dtype in enumerate(dtypes)]
+        return [_typed(made[i], dtype) for i, dtype in enumerate(dtypes)]
     return _typed(made, dtypes[0])
 
 
 def _argument(value: Any) -> Any:
-    """Returns a value as TensorFlow hands it over: numbers as NumPy's, one text as `bytes`."""
+    """Converts a value as TensorFlow passes it: numbers to NumPy scalars, one string to `bytes`."""
     array = as_array(value) if isinstance(value, int | float) else encoded(value)
     return array[()] if array.ndim == 0 else array
 
@@ -63,7 +63,7 @@ def _as_declared(value: Any, dtype: Any) -> Any:
 
 
 def _typed(tensor: Tensor, dtype: Any) -> Tensor:
-    """Returns the tensor with its dtype, where its shape is not known."""
+    """Sets the dtype of a tensor of unknown shape, and returns the tensor."""
     if dtype == STRING:
         return mark(tensor, None)
     if not tensor.path:

@@ -1,4 +1,4 @@
-"""Readers of TF 1.x: `tf.TextLineReader().read(queue)` gives the next record of the files that a queue names."""
+"""Readers of TF 1.x: `tf.TextLineReader().read(queue)` returns the next record of the files in a queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ReaderBase:
     """Reads records from the files of a queue.
 
     Args:
-        records: Returns, of an open file, what the keys of its records end in, and the records.
+        records: Returns pairs from an open file: the end of a record's key, and the record.
         compression: `"GZIP"`, `"ZLIB"`, or nothing.
 
     References:
@@ -35,10 +35,10 @@ class ReaderBase:
         self._kind = (type(self), compression, *how)
 
     def read(self, queue: Queue, name: str | None = None) -> tuple[Any, Any]:
-        """Returns tensors that have, in each run, the key and the text of the next record."""
+        """Returns tensors of the next record's key and content in each run."""
         if not isinstance(queue, Queue):
             raise TypeError(
-                f"{type(self).__name__}.read requires what tf.train.string_input_producer returns, got {queue!r}."
+                f"{type(self).__name__}.read requires a queue of tf.train.string_input_producer, got {queue!r}."
             )
 
         def make(run: Pass) -> Iterator[Any]:
@@ -56,10 +56,10 @@ class ReaderBase:
 
 
 class TextLineReader(ReaderBase):
-    """Reads lines, without their ends. The key is the path and the number of the line, from 1.
+    """Reads lines, without line ends. The key is the path and the number of the line, from 1.
 
     Args:
-        skip_header_lines: How many lines at the start of each file are left out.
+        skip_header_lines: The number of lines to skip at the start of each file.
         name: Is not used.
 
     References:
@@ -76,10 +76,10 @@ class TextLineReader(ReaderBase):
 
 
 class FixedLengthRecordReader(ReaderBase):
-    """Reads records of the same number of bytes. The key is the path and the number of the record, from 0.
+    """Reads records of a fixed length. The key is the path and the number of the record, from 0.
 
     References:
-        `tf.FixedLengthRecordReader`. Bytes behind the last whole record are left out.
+        `tf.FixedLengthRecordReader`. An incomplete last record is dropped.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FixedLengthRecordReader(ReaderBase):
 
 
 class TFRecordReader(ReaderBase):
-    """Reads the records of TFRecord files. The key is the path and where the record begins.
+    """Reads the records of TFRecord files. The key is the path and the record's offset.
 
     References:
         `tf.TFRecordReader`, without options.
@@ -121,7 +121,7 @@ class TFRecordReader(ReaderBase):
 
 
 class WholeFileReader(ReaderBase):
-    """Reads files as a whole. The key is the path.
+    """Reads entire files. The key is the path.
 
     References:
         `tf.WholeFileReader`.
@@ -132,7 +132,7 @@ class WholeFileReader(ReaderBase):
 
 
 class IdentityReader(ReaderBase):
-    """Gives the elements of the queue as keys and as records.
+    """Returns each element of the queue as key and as record.
 
     References:
         `tf.IdentityReader`.

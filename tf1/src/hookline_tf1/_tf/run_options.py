@@ -9,10 +9,10 @@ from hookline_tf1._machinery.ignored_arguments import ignored
 
 
 class RunOptions(core.RunOptions):
-    """Options of a run; with a trace level above 0 the run's metadata have the times of its stages.
+    """Options of a run; with a trace level above 0, the run's metadata include the times of its stages.
 
     References:
-        `tf.RunOptions`. All trace levels above 0 are one.
+        `tf.RunOptions`. All trace levels above 0 are the same.
     """
 
     NO_TRACE: ClassVar[int] = 0

@@ -1,4 +1,4 @@
-"""Sessions that return NumPy values and may be a thread's default."""
+"""Sessions that return NumPy values and can be a thread's default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import hookline as core
 from hookline import SessionConfig
 from hookline_tf1._machinery import default_session
 from hookline_tf1._machinery.graphs import Graph, get_default_graph
-from hookline_tf1._machinery.ignored_arguments import say_once
+from hookline_tf1._machinery.ignored_arguments import log_once
 
 
 class Session(core.Session):
@@ -43,7 +43,7 @@ class Session(core.Session):
             )
         super().__init__(_local(target), graph, config if isinstance(config, SessionConfig) else None)
         if config is not None and not isinstance(config, SessionConfig):
-            say_once("tf.ConfigProto")
+            log_once("tf.ConfigProto")
         self._draws = itertools.count()
         self._blocks: list[contextlib.ExitStack] = []
 
@@ -53,7 +53,7 @@ class Session(core.Session):
 
     @property
     def graph_def(self) -> str:
-        """The listing of its graph."""
+        """The listing of the session's graph."""
         return self.graph.as_text()
 
     @property
@@ -62,11 +62,11 @@ class Session(core.Session):
         return ""
 
     def as_default(self) -> contextlib.AbstractContextManager[Any]:
-        """Makes it the default session inside the block, and leaves it open afterwards."""
+        """Makes this the default session inside the block; leaves it open afterwards."""
         return default_session.as_default(self)
 
     def list_devices(self) -> list[Any]:
-        """Returns the devices of JAX."""
+        """Returns JAX's devices."""
         return jax.devices()
 
     def partial_run_setup(self, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class Session(core.Session):
 
 
 class InteractiveSession(Session):
-    """A session that is the default one from the start, until it is closed.
+    """A session that is the default session until it is closed.
 
     References:
         `tf.InteractiveSession`.
@@ -102,11 +102,11 @@ class InteractiveSession(Session):
         self._opened.enter_context(self.as_default())
 
     def close(self) -> None:
-        """Ends it; another session may be the default again."""
+        """Closes the session, so another session is the default again."""
         self._opened.close()
         super().close()
 
 
 def _local(target: Any) -> Any:
-    """Returns the target without a name of this process: `local`, or a server's empty address."""
+    """Returns the target; an empty string for `local` or None, which mean this process."""
     return "" if target in ("local", None) else target

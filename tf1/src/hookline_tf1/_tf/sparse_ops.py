@@ -1,4 +1,4 @@
-"""Sparse tensors, which hold rows of different lengths, and functions that make them: `tf.string_split`."""
+"""Sparse tensors, for rows of different lengths, and functions that make them: `tf.string_split`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hookline_tf1._tf.array_kernels import dims
 
 
 class SparseTensorValue(NamedTuple):
-    """Values at places of an array that is otherwise empty.
+    """The values and indices of a sparse array.
 
     Attributes:
-        indices: The places, a row for each.
-        values: The values at these places.
-        dense_shape: The shape of the whole.
+        indices: The indices of the values, a row for each.
+        values: The values.
+        dense_shape: The shape of the dense array.
 
     References:
         `tf.SparseTensorValue`.
@@ -34,7 +34,7 @@ class SparseTensorValue(NamedTuple):
 
 
 class SparseTensor(SparseTensorValue):
-    """The same of tensors. It may be fetched.
+    """The tensors of a sparse array. It may be fetched.
 
     References:
         `tf.SparseTensor`. Only `tf.sparse_tensor_to_dense` takes one.
@@ -43,7 +43,7 @@ class SparseTensor(SparseTensorValue):
     __slots__ = ()
 
     def __new__(cls, indices: Any, values: Any, dense_shape: Any) -> SparseTensor:
-        """Makes tensors of its parts."""
+        """Converts the parts to tensors."""
         return super().__new__(cls, *map(convert_to_tensor, (indices, values, dense_shape)))
 
     @property
@@ -58,14 +58,14 @@ def string_split(
     """`tf.string_split`: each character of `delimiter` ends a word; without one each character is a word.
 
     Args:
-        source: A vector of texts.
+        source: A vector of strings.
         delimiter: As above.
-        skip_empty: Whether empty words are left out.
+        skip_empty: Whether to drop empty words.
         sep: Another name for `delimiter`.
         name: Name of the operation.
 
     Returns:
-        A sparse tensor with a row for each text.
+        A sparse tensor with a row for each string.
     """
     ends = (delimiter if sep is None else sep).encode()
     return _split(source, lambda text: _words(text, ends, skip_empty), name or "StringSplit")
@@ -85,7 +85,7 @@ def strings_split(
 
 def _words(text: bytes, ends: bytes, skip_empty: bool) -> list[bytes]:
     if not ends:
-        found = [text[place : place + 1] for place in range(len(text))]
+        found = [text[i : i + 1] for i in range(len(text))]
     else:
         found = text.translate(bytes.maketrans(ends, ends[:1] * len(ends))).split(ends[:1])
     return [word for word in found if word] if skip_empty else found
@@ -94,7 +94,7 @@ def _words(text: bytes, ends: bytes, skip_empty: bool) -> list[bytes]:
 def _split(source: Any, split: Any, name: str) -> SparseTensor:
     texts = convert_to_tensor(source)
     if known_shape(texts) is not None and len(known_shape(texts) or ()) != 1:
-        raise ValueError(f"{name}: a vector of texts is required, got the shape {known_shape(texts)}.")
+        raise ValueError(f"{name}: a vector of strings is required, got the shape {known_shape(texts)}.")
     rows = OnHost(lambda texts: [split(text) for text in texts], name, {"texts": texts}, None, []).output
     whole = np.dtype(dtypes.canonical(dtypes.int64))
 
@@ -111,10 +111,10 @@ def _split(source: Any, split: Any, name: str) -> SparseTensor:
 
 def _lengths(size: Any, **_: Any) -> Any:
     lengths = np.ravel(size).astype(np.int32)
-    return lengths[0] if len(lengths) == 1 else lengths  # A place in a vector may be one number.
+    return lengths[0] if len(lengths) == 1 else lengths  # The index in a vector may be one number.
 
 
-_INSIDE = (Within("sparse_indices", _lengths, picked=lambda args: args["places"]),)
+_INSIDE = (Within("sparse_indices", _lengths, picked=lambda args: args["indices"]),)
 
 
 def sparse_to_dense(
@@ -125,39 +125,39 @@ def sparse_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Any:
-    """`tf.sparse_to_dense`: `sparse_indices` has a row for each place, or a number, or is one number."""
+    """`tf.sparse_to_dense`: `sparse_indices` has a row or a number for each value, or is one number."""
     values = convert_to_tensor(sparse_values)
-    given = {"places": convert_to_tensor(sparse_indices), "size": output_shape, "values": values}
-    if is_text(values) or isinstance(given["places"].op, OnHost):
+    given = {"indices": convert_to_tensor(sparse_indices), "size": output_shape, "values": values}
+    if is_text(values) or isinstance(given["indices"].op, OnHost):
         size = convert_to_tensor(output_shape)
         rank = (known_shape(size) or (None,))[0]
         dtype = STRING if is_text(values) else dtypes.canonical(values.dtype)
         filler = encoded(default_value)[()] if is_text(values) else default_value
 
-        def filled(places: Any, size: Any, values: Any) -> Any:
-            return _scattered(np.full(np.ravel(size), filler, values.dtype), places, values)
+        def filled(indices: Any, size: Any, values: Any) -> Any:
+            return _scattered(np.full(np.ravel(size), filler, values.dtype), indices, values)
 
         shape = None if rank is None else [None] * rank
         name, given = name or "SparseToDense", given | {"size": size}
         return OnHost(index_bounds.on_host(filled, name, _INSIDE), name, given, dtype, shape).output
 
-    def scattered(places: Any, size: Any, values: Any) -> Any:
+    def scattered(indices: Any, size: Any, values: Any) -> Any:
         empty = jnp.full(dims(size), default_value, values.dtype)
-        places = jnp.asarray(places).reshape(-1, empty.ndim)
-        return empty.at[tuple(places.T)].set(values)
+        indices = jnp.asarray(indices).reshape(-1, empty.ndim)
+        return empty.at[tuple(indices.T)].set(values)
 
     return node(scattered, name or "SparseToDense", given, static=("size",), within=_INSIDE)
 
 
-def _scattered(whole: Any, places: Any, values: Any) -> Any:
-    whole[tuple(np.reshape(places, (-1, whole.ndim)).T)] = values
+def _scattered(whole: Any, indices: Any, values: Any) -> Any:
+    whole[tuple(np.reshape(indices, (-1, whole.ndim)).T)] = values
     return whole
 
 
 def sparse_tensor_to_dense(
     sp_input: SparseTensor, default_value: Any = None, validate_indices: bool = True, name: str | None = None
 ) -> Any:
-    """`tf.sparse_tensor_to_dense`: the whole array; by default zeros, or empty texts, stand where no value is."""
+    """`tf.sparse_tensor_to_dense`: the dense array, by default filled up with zeros or empty strings."""
     empty = "" if is_text(sp_input.values) else 0
     filler = empty if default_value is None else default_value
     return sparse_to_dense(sp_input.indices, sp_input.dense_shape, sp_input.values, filler, validate_indices, name)

@@ -1,4 +1,4 @@
-"""Updates of variables: `tf.assign`, `tf.scatter_add` and the like."""
+"""Functions that update variables: `tf.assign`, `tf.scatter_add` and the like."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline_tf1._tf.variables import Variable
 
 
 def _is_core(ref: Any) -> bool:
-    """Whether it is a variable of a graph of hookline's own, which has no arguments of TensorFlow's."""
+    """Whether a variable belongs to a plain hookline graph, without TensorFlow's arguments."""
     return isinstance(ref, core.Variable) and not isinstance(ref, Variable)
 
 
@@ -20,7 +20,7 @@ def assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = 
     """`tf.assign`.
 
     Raises:
-        ValueError: The value has another shape than the variable, whatever `validate_shape` says.
+        ValueError: The value and the variable differ in shape, also with `validate_shape=False`.
     """
     ignored("tf.assign", validate_shape=validate_shape is False)
     if validate_shape is False:

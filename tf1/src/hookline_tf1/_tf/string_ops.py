@@ -1,7 +1,7 @@
-"""Functions of text: `tf.string_to_number`, `tf.string_join`, `tf.as_string`, and the functions of `tf.strings`.
+"""String functions: `tf.string_to_number`, `tf.string_join`, `tf.as_string`, and the functions of `tf.strings`.
 
-They run on the host, so a number that comes of text may be used on the device where the text is fed, a constant, or
-read from a dataset.
+They run on the host, so the device can use a number parsed from a string only if the string is fed, a constant, or read
+from a dataset.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hookline_tf1._rules.host_strings import STRING, OnHost, broadcast, known_sh
 
 
 def each(fn: Callable[..., Any], name: str, *inputs: Any, dtype: Any = STRING) -> Any:
-    """Applies a function to each text, and to the elements at its place in other inputs."""
+    """Applies a function to each string, and to the elements at its index in other inputs."""
     tensors = [convert_to_tensor(value) for value in inputs]
     kind = object if dtype == STRING else dtype
 
     def computed(arrays: Any) -> Any:
         inputs = np.broadcast_arrays(*arrays)
         found = np.empty(inputs[0].shape, kind)
-        for place in np.ndindex(found.shape):
-            found[place] = fn(*(array[place] for array in inputs))
+        for index in np.ndindex(found.shape):
+            found[index] = fn(*(array[index] for array in inputs))
         return found
 
     shape = broadcast([known_shape(tensor) for tensor in tensors])
@@ -64,7 +64,7 @@ def as_string(
 
 
 def string_join(inputs: Any, separator: str = "", name: str | None = None) -> Any:
-    """`tf.string_join`: the texts at the same place of several tensors, one behind the other."""
+    """`tf.string_join`: concatenates the strings at the same index of several tensors."""
     between = separator.encode()
     return each(lambda *texts: between.join(texts), name or "StringJoin", *inputs)
 
@@ -78,22 +78,22 @@ def reduce_join(
     reduction_indices: Any = None,
     keepdims: bool | None = None,
 ) -> Any:
-    """`tf.reduce_join`: the texts along dimensions in one, along the first given one first; by default, the last."""
+    """`tf.reduce_join`: joins strings along dimensions, in the given order; by default along all, the last first."""
     tensor, axes = convert_to_tensor(inputs), reduction_indices if axis is None else axis
     keep, between = bool(keepdims or keep_dims), separator.encode()
     known = known_shape(tensor)
 
     def order(rank: int) -> list[int]:
         listed = reversed(range(rank)) if axes is None else np.atleast_1d(np.asarray(axes, int)).tolist()
-        return [place % rank for place in listed]
+        return [dim % rank for dim in listed]
 
     def joined(texts: Any) -> Any:
         listed = order(texts.ndim)
         last = np.moveaxis(texts, listed[::-1], range(texts.ndim - len(listed), texts.ndim)) if listed else texts
         left = last.shape[: texts.ndim - len(listed)]
         found = np.empty(left, object)
-        for place in np.ndindex(left):
-            found[place] = between.join(np.ravel(last[place]))
+        for index in np.ndindex(left):
+            found[index] = between.join(np.ravel(last[index]))
         return np.expand_dims(found, tuple(listed)) if keep else found
 
     shape = None
@@ -135,12 +135,12 @@ def _check_unit(who: str, unit: str) -> None:
 
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Any:
-    """`tf.strings.lower`: the letters of ASCII, or of all with `encoding="utf-8"`."""
+    """`tf.strings.lower`: ASCII letters only, or all letters with `encoding="utf-8"`."""
     return each(lambda text: text.decode().lower().encode() if encoding else text.lower(), name or "Lower", input)
 
 
 def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Any:
-    """`tf.strings.upper`: the letters of ASCII, or of all with `encoding="utf-8"`."""
+    """`tf.strings.upper`: ASCII letters only, or all letters with `encoding="utf-8"`."""
     return each(lambda text: text.decode().upper().encode() if encoding else text.upper(), name or "Upper", input)
 
 
@@ -166,7 +166,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Any:
-    """`tf.encode_base64`: with the letters that may stand in URLs."""
+    """`tf.encode_base64`: with the URL-safe alphabet."""
 
     def encode(text: bytes) -> bytes:
         found = base64.urlsafe_b64encode(text)
@@ -187,7 +187,7 @@ def decode_raw(
     name: str | None = None,
     bytes: Any = None,
 ) -> Any:
-    """`tf.decode_raw`: the numbers whose bytes stand in texts, which all have the same length."""
+    """`tf.decode_raw`: converts the bytes of strings of equal length to numbers."""
     tensor = convert_to_tensor(bytes if input_bytes is None else input_bytes)
     kind = dtypes.as_dtype(out_type).dtype
     stored, held = kind.newbyteorder("<" if little_endian else ">"), dtypes.canonical(out_type)
@@ -196,7 +196,7 @@ def decode_raw(
         lengths = {text.__len__() for text in np.ravel(texts)}
         if len(lengths) > 1 or any(length % kind.itemsize for length in lengths):
             what = (
-                f"DecodeRaw requires texts of one length, a multiple of {kind.itemsize} bytes, got {sorted(lengths)}."
+                f"DecodeRaw requires strings of one length, a multiple of {kind.itemsize} bytes, got {sorted(lengths)}."
             )
             raise InvalidArgumentError.from_message(what)
         numbers = np.frombuffer(b"".join(np.ravel(texts)), stored)

@@ -1,4 +1,4 @@
-"""Makes the variables of `get_variable`, or finds the shared one."""
+"""Creates the variables of `get_variable`, or finds the shared one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hookline_tf1._rules.tensor_shape import TensorShape, as_ints
 from hookline_tf1._tf.variable_store import store_of_graph
 from hookline_tf1._tf.variables import Variable
 
-# Arguments without effect, and the value that means that the argument was not given.
+# Arguments without effect, with the values that mean "not given".
 _TAKEN = dict.fromkeys(
     ("partitioner", "caching_device", "use_resource", "synchronization", "aggregation", "custom_getter")
 ) | {"validate_shape": True}
 
 
 def dtype_of(initializer: Any, wanted: Any = None) -> Any:
-    """Returns the dtype of an initializer that is a value; of others None.
+    """Returns the dtype of an initializer that is a value; None for others.
 
     Args:
-        initializer: As above.
-        wanted: The dtype that the variable is to have, where the caller said one.
+        initializer: A value, a function or an initializer object.
+        wanted: The requested dtype of the variable, if any.
 
     Raises:
-        ValueError: The value has another one.
+        ValueError: The value has another dtype.
     """
     if isinstance(initializer, str) or not _is_value(initializer):
         return None
@@ -41,7 +41,7 @@ def dtype_of(initializer: Any, wanted: Any = None) -> Any:
     if wanted is not None and found is not None and dtypes.canonical(found) != dtypes.canonical(wanted):
         raise ValueError(
             f"tf.get_variable: the initializer {initializer!r} is a value of dtype {dtypes.as_dtype(found).name}, but "
-            f"dtype={dtypes.as_dtype(wanted).name} is asked for. Cast the value, or leave the dtype out."
+            f"dtype={dtypes.as_dtype(wanted).name} was requested. Cast the value, or leave the dtype out."
         )
     return found
 
@@ -62,7 +62,7 @@ def make_variable(
     constraint: Any = None,
     **further: Any,
 ) -> Any:
-    """Returns the variable with that full name: the getter that a custom getter is given."""
+    """Returns the variable with that full name: the getter that a custom getter gets."""
     unknown("tf.get_variable", {key: value for key, value in further.items() if value != _TAKEN.get(key)}, *_TAKEN)
     store, dtype = store_of_graph(), dtypes.as_dtype(dtype)
     found = store.variables.get(name)

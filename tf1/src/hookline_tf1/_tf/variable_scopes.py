@@ -1,4 +1,4 @@
-"""`variable_scope` and `get_variable`: variables by name, made once and shared where a scope says so."""
+"""`variable_scope` and `get_variable`: variables by name, created once and shared in scopes with reuse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def variable_scope(
     constraint: Any = None,
     auxiliary_name_scope: bool = True,
 ) -> Iterator[VariableScope]:
-    """Names and shares the variables that `get_variable` makes inside.
+    """Prefixes and shares the variables that `get_variable` creates inside the block.
 
     References:
         `tf.variable_scope`. `caching_device`, `partitioner` and `use_resource` have no effect.
@@ -71,7 +71,7 @@ def variable_scope(
 
 
 def variable_op_scope(values: Any, name_or_scope: Any, default_name: str | None = None, **how: Any) -> Any:
-    """`variable_scope`, with the arguments that it had before TF 1.0."""
+    """`variable_scope` with its arguments from before TF 1.0."""
     return variable_scope(name_or_scope, default_name, values, **how)
 
 
@@ -98,7 +98,7 @@ def get_variable(
     synchronization: Any = None,
     aggregation: Any = None,
 ) -> Any:
-    """Returns the variable of that name in the current scope: a new one, or one that is shared.
+    """Returns the variable of that name in the current scope, new or shared.
 
     References:
         `tf.get_variable`. `caching_device`, `partitioner`, `use_resource` and the arguments after them have no effect.
@@ -146,7 +146,7 @@ def make_template(
     custom_getter_: Any = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Returns a function whose variables are made in its first call, and shared by the others.
+    """Wraps a function to create its variables in the first call and share them in later calls.
 
     References:
         `tf.make_template`.

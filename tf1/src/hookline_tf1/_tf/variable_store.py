@@ -49,23 +49,23 @@ class VariableScope:
         self.original_name_scope = original_name_scope
 
     def reuse_variables(self) -> None:
-        """Makes `get_variable` give variables that exist, from here to the end of the scope."""
+        """Makes `get_variable` return existing variables, from here to the end of the scope."""
         self.reuse = True
 
     def set_initializer(self, initializer: Any) -> None:
-        """Sets the initializer of variables that bring none."""
+        """Sets the default initializer of variables."""
         self.initializer = initializer
 
     def set_regularizer(self, regularizer: Any) -> None:
-        """Sets the regularizer of variables that bring none."""
+        """Sets the default regularizer of variables."""
         self.regularizer = regularizer
 
     def set_dtype(self, dtype: Any) -> None:
-        """Sets the dtype of variables that bring none."""
+        """Sets the default dtype of variables."""
         self.dtype = dtype
 
     def set_custom_getter(self, custom_getter: Any) -> None:
-        """Sets the function that makes variables."""
+        """Sets the custom getter, which creates variables."""
         self.custom_getter = custom_getter
 
     def get_collection(self, name: Any) -> list[Any]:
@@ -73,25 +73,25 @@ class VariableScope:
         return get_collection(name, f"{self.name}/" if self.name else None)
 
     def global_variables(self) -> list[Any]:
-        """Returns its variables."""
+        """Returns the scope's global variables."""
         return self.get_collection(GraphKeys.GLOBAL_VARIABLES)
 
     def trainable_variables(self) -> list[Any]:
-        """Returns its variables that are trained."""
+        """Returns the scope's trainable variables."""
         return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
     def local_variables(self) -> list[Any]:
-        """Returns its local variables."""
+        """Returns the scope's local variables."""
         return self.get_collection(GraphKeys.LOCAL_VARIABLES)
 
     def with_(self, **changes: Any) -> VariableScope:
-        """Returns a copy of it in which some things are otherwise."""
+        """Returns a copy of the scope with some attributes replaced."""
         names = [name for name in inspect.signature(VariableScope).parameters]
         return VariableScope(**{name: getattr(self, name) for name in names} | changes)
 
 
 class Store:
-    """The variables of a graph by name, and how often each scope was opened."""
+    """The variables of a graph by name, and the count of openings of each scope."""
 
     def __init__(self) -> None:
         self.variables: dict[str, Any] = {}
@@ -100,13 +100,13 @@ class Store:
 
     @property
     def scope(self) -> VariableScope:
-        """The scope of the calling thread."""
+        """The current scope of the calling thread."""
         if not hasattr(self.local, "scope"):
             self.local.scope = VariableScope(False)
         return self.local.scope
 
     def unique(self, prefix: str) -> str:
-        """Returns a name that no scope inside the current one has."""
+        """Returns a name that no scope inside the current one has yet."""
         outer = f"{self.scope.name}/" if self.scope.name else ""
         name, number = prefix, 0
         while self.counts.get(outer + name):
@@ -116,7 +116,7 @@ class Store:
 
     @contextlib.contextmanager
     def inside(self, scope: VariableScope) -> Iterator[VariableScope]:
-        """Makes `scope` the current one; scopes inside it are counted anew the next time."""
+        """Makes `scope` the current one; the count of scopes inside it restarts the next time."""
         outer = self.scope
         self.counts[scope.name] = self.counts.get(scope.name, 0) + 1
         self.local.scope = scope

@@ -1,4 +1,4 @@
-"""Variables with the arguments and methods that scripts use."""
+"""Variables with TensorFlow's arguments and methods."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hookline_tf1._machinery.tensors import Tensor
 from hookline_tf1._rules import host_strings, index_bounds
 from hookline_tf1._rules.index_bounds import Within
 
-# Otherwise -1 would be the last row.
+# Otherwise -1 would mean the last row.
 _AS_GIVEN = {"wrap_negative_indices": False}
 
 
 class Variable(Tensor, core.Variable):
-    """A value that stays in the session from run to run.
+    """A value that a session keeps between runs.
 
     Args:
         initial_value: A tensor, a value, or a function that returns one.
@@ -72,25 +72,25 @@ class Variable(Tensor, core.Variable):
             initial = _initial(initial_value, dtype)
             if host_strings.is_text(initial):
                 raise TypeError(
-                    f"tf.Variable {name or 'Variable'!r}: {initial_value!r} is text, and variables are on the device, "
-                    f"which holds none: use tf.constant, or feed a tf.placeholder."
+                    f"tf.Variable {name or 'Variable'!r}: {initial_value!r} is a string, and variables cannot hold "
+                    f"strings. Use tf.constant, or feed a tf.placeholder."
                 )
         trained = True if trainable is None else bool(trainable)
         core.Variable.__init__(self, initial, name or "Variable", trained, collections)
         self.constraint = constraint
 
     def value(self) -> Any:
-        """Returns the variable: a tensor as any other."""
+        """Returns the variable, which is a tensor."""
         return self
 
     def eval(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, session: Any = None, feed_dict: Any = None
     ) -> Any:
-        """Returns its value in a session, by default the default one: unlike a tensor's, its first argument."""
+        """Returns the value in a session, by default the default one; unlike a tensor's, its first argument."""
         return super().eval(feed_dict, session)
 
     def initialized_value(self) -> Any:
-        """Returns its value where it has one before the run, and else its initial value: for another variable's."""
+        """Returns the value before the run, or else the initial value; for the initial values of other variables."""
         spec: Any = self.spec
         if not specs.is_array(spec) or None in (specs.open_shape(spec) or ()):
             return self.initial_value
@@ -108,10 +108,10 @@ class Variable(Tensor, core.Variable):
             return node(lambda has, value, initial: jnp.where(has, value, initial), "initialized_value", args)
 
     def load(self, value: Any, session: Any = None) -> None:
-        """Sets it in a session, by default the default one."""
+        """Sets the value in a session, by default the default one."""
         default_session.session_for(repr(self.name), session).run(self.initializer, {self.initial_value: value})
 
-    # TensorFlow's arguments in its order: `name` is a keyword of the core's alone.
+    # TensorFlow's order of arguments; the core's `name` is keyword-only.
 
     def assign(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
@@ -145,19 +145,19 @@ class Variable(Tensor, core.Variable):
         return convert_to_tensor(value, self.dtype) if contains_tensor(value) else self._beside(value)
 
     def scatter_add(self, indices: Any, updates: Any, name: str = "ScatterAdd") -> Any:
-        """Returns an update that adds rows at these places."""
+        """Returns an update that adds rows at these indices."""
         return self._scattered(lambda rows, updates: rows.add(updates, **_AS_GIVEN), indices, updates, name)
 
     def scatter_sub(self, indices: Any, updates: Any, name: str = "ScatterSub") -> Any:
-        """Returns an update that subtracts rows at these places."""
+        """Returns an update that subtracts rows at these indices."""
         return self._scattered(lambda rows, updates: rows.add(-updates, **_AS_GIVEN), indices, updates, name)
 
     def scatter_update(self, indices: Any, updates: Any, name: str = "ScatterUpdate") -> Any:
-        """Returns an update that sets rows at these places."""
+        """Returns an update that sets rows at these indices."""
         return self._scattered(lambda rows, updates: rows.set(updates, **_AS_GIVEN), indices, updates, name)
 
     def _scattered(self, fn: Any, indices: Any, updates: Any, name: str) -> Any:
-        """Returns an update of rows; indices out of range are left out."""
+        """Returns an update of rows, which skips indices out of range."""
         given = {"indices": argument(indices), "updates": argument(updates)}
         made = core.update(self, lambda old, i, u: fn(old.at[i], u), *given.values(), name=name)
         dims = specs.open_shape(self.spec)
@@ -166,7 +166,7 @@ class Variable(Tensor, core.Variable):
         return made
 
     def count_up_to(self, limit: int) -> Any:
-        """Is refused: use a hook, or `tf.train.limit_epochs`' successor `Dataset.repeat`."""
+        """Is refused: use a hook, or `Dataset.repeat`, the successor of `tf.train.limit_epochs`."""
         raise NotImplementedError("Variable.count_up_to is not available: count in Python, or use a StopAtStepHook.")
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ class Variable(Tensor, core.Variable):
 
 
 class CoreVariable(Variable):
-    """A variable that the core makes: the global step, an average. It takes the arguments of `hookline.Variable`."""
+    """A variable that the core creates, such as the global step, with the arguments of `hookline.Variable`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         core.Variable.__init__(self, *args, **kwargs)
@@ -183,7 +183,7 @@ class CoreVariable(Variable):
 
 
 def _initial(value: Any, dtype: Any) -> Any:
-    """Returns an initial value for a variable of that dtype."""
+    """Converts an initial value for a variable of that dtype."""
     if callable(value) and not isinstance(value, CoreTensor):
         value = value()
     if not isinstance(value, CoreTensor):
@@ -247,14 +247,14 @@ def tables_initializer(name: str = "init_all_tables") -> Any:
 
 
 def report_uninitialized_variables(var_list: Any = None, name: str = "report_uninitialized_variables") -> Any:
-    """`tf.report_uninitialized_variables`: their names, as `bytes`."""
+    """`tf.report_uninitialized_variables`: the names, as `bytes`."""
     get_default_graph()
     names = core.report_uninitialized_variables(var_list)
     return host_strings.OnHost(host_strings.as_row, name, {"names": names}, host_strings.STRING, [None]).output
 
 
 def assert_variables_initialized(var_list: Any = None) -> Any:
-    """`tf.assert_variables_initialized`: reading a variable without a value is an error anyway."""
+    """`tf.assert_variables_initialized`: runs the variables; one without a value is an error of the run."""
     variables = [*global_variables(), *local_variables()] if var_list is None else list(var_list)
     return core.group(*variables)
 

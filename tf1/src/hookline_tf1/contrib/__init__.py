@@ -1,4 +1,4 @@
-"""`tf.contrib`: the parts of it that most training scripts use. TF 1.15 was the last to have it."""
+"""The parts of `tf.contrib` that most training scripts use. TF 1.15 was the last version with it."""
 
 from __future__ import annotations
 

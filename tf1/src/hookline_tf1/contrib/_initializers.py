@@ -18,13 +18,13 @@ Initializer = Callable[..., Any]
 def variance_scaling_initializer(
     factor: float = 2.0, mode: str = "FAN_IN", uniform: bool = False, seed: int | None = None, dtype: Any = None
 ) -> Initializer:
-    """Returns an initializer of random numbers with variance `factor` over the number of inputs, outputs or both."""
+    """Returns an initializer of random numbers with variance `factor / n`: n inputs, outputs or their mean."""
     kind = dtypes.float32 if dtype is None else dtype
     return scaled(factor, mode.lower(), "uniform" if uniform else "truncated_normal", seed, kind)
 
 
 def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: Any = None) -> Initializer:
-    """Returns an initializer of random numbers with variance 1 over the mean number of inputs and outputs."""
+    """Returns an initializer of random numbers with variance `1 / n`: n is the mean of inputs and outputs."""
     return variance_scaling_initializer(1.0, "FAN_AVG", uniform, seed, dtype)
 
 
@@ -32,7 +32,7 @@ xavier_initializer_conv2d = xavier_initializer
 
 
 def l2_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], Any]:
-    """Returns a regularizer: `scale` times half of the sum of squares."""
+    """Returns a regularizer: `scale` times half the sum of squares."""
     return lambda weights: None if scale == 0 else op(_half_of_squares, name=scope or "l2_regularizer")(scale, weights)
 
 
@@ -42,7 +42,7 @@ def l1_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], An
 
 
 def l1_l2_regularizer(scale_l1: float = 1.0, scale_l2: float = 1.0, scope: str | None = None) -> Callable[[Any], Any]:
-    """Returns the sum of both regularizers."""
+    """Returns the sum of an L1 and an L2 regularizer."""
 
     def both(weights: Any) -> Any:
         with name_scope(scope, "l1_l2_regularizer"):

@@ -1,4 +1,4 @@
-"""`slim.utils`: the collections of layers' outputs and variables, and conditions that fold."""
+"""`slim.utils`: collections of layers' outputs and variables, and `smart_cond`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _listed(keys: Any) -> list[Any]:
 
 
 def collect_named_outputs(collections: Any, alias: str, outputs: Any) -> Any:
-    """Returns the outputs of a layer, after it has added them to collections under a name."""
+    """Adds a layer's outputs to collections under a name, and returns them."""
     if collections:
         outputs.aliases = [*getattr(outputs, "aliases", ()), alias.removesuffix("/")]
     for key in _listed(collections):
@@ -38,7 +38,7 @@ def collect_named_outputs(collections: Any, alias: str, outputs: Any) -> Any:
 
 
 def collect_variables(variables: Iterable[Any], variables_collections: Any) -> None:
-    """Adds the variables of a layer to collections: the same for all, or those that a dict has by their names."""
+    """Adds a layer's variables to collections: one list for all, or a dict of lists by variable name."""
     for variable in variables:
         last = variable.op.name.rpartition("/")[2]
         keys = variables_collections.get(last) if isinstance(variables_collections, dict) else variables_collections
@@ -49,17 +49,17 @@ def collect_variables(variables: Iterable[Any], variables_collections: Any) -> N
 
 
 def get_tensor_aliases(tensor: Any) -> list[str]:
-    """Returns the names of an output; the name of its operation, if it has no other."""
+    """Returns the aliases of an output, or else the name of its operation."""
     return list(getattr(tensor, "aliases", ())) or [tensor.op.name]
 
 
 def get_tensor_alias(tensor: Any) -> str:
-    """Returns the names of an output, joined by commas."""
+    """Returns the aliases of an output, joined by commas."""
     return ",".join(get_tensor_aliases(tensor))
 
 
 def convert_collection_to_dict(collection: str, clear_collection: bool = False) -> dict[str, Any]:
-    """Returns the outputs in a collection by their names."""
+    """Returns the outputs in a collection by their aliases."""
     pairs = [(alias, tensor) for tensor in get_collection(collection) for alias in get_tensor_aliases(tensor)]
     found = dict(pairs)
     if clear_collection:
@@ -70,7 +70,7 @@ def convert_collection_to_dict(collection: str, clear_collection: bool = False) 
 def smart_cond(
     pred: Any, fn1: Callable[[], Any] | None = None, fn2: Callable[[], Any] | None = None, name: str | None = None
 ) -> Any:
-    """Calls one of two functions: chosen at once if the condition is a constant, else by `tf.cond`."""
+    """Calls one of two functions if the condition is a constant, else `tf.cond`."""
     known = constant_value(pred) if isinstance(pred, Tensor) else pred
     if known is None:
         return cond.cond(pred, fn1, fn2, name=name or "cond")
@@ -84,8 +84,8 @@ def last_dimension(shape: Any, min_rank: int = 1) -> int:
     """Returns the last dimension of a shape.
 
     Raises:
-        ValueError: It is not known, or the rank is less than `min_rank`.
+        ValueError: The dimension is unknown, or the rank is less than `min_rank`.
     """
     if shape.ndims is None or shape.ndims < min_rank or shape.as_list()[-1] is None:
-        raise ValueError(f"last_dimension: a known one, of a rank of at least {min_rank}, is required, got {shape}.")
+        raise ValueError(f"last_dimension requires a known dimension and a rank of at least {min_rank}, got {shape}.")
     return shape.as_list()[-1]

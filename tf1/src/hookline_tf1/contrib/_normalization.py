@@ -1,4 +1,4 @@
-"""Layers of `tf.contrib.layers` that add and multiply by channel: `bias_add`, `layer_norm`, `instance_norm`."""
+"""Layers of `tf.contrib.layers` with a bias or scale for each channel: `bias_add`, `layer_norm`, `instance_norm`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline_tf1.layers._base import ZEROS
 
 
 def finished(outputs: Any, activation_fn: Any, variables: Sequence[Any], collections: Any, outputs_to: Any) -> Any:
-    """Returns the activation of a layer's outputs, after it and the variables were added to collections."""
+    """Adds a layer's variables and activations to collections, and returns the activations."""
     collect_variables(variables, collections)
     outputs = outputs if activation_fn is None else activation_fn(outputs)
     return collect_named_outputs(outputs_to, get_variable_scope().name, outputs)
@@ -118,7 +118,7 @@ def _rank(who: str, inputs: Any) -> int:
 def _shift_and_scale(
     shape: list[Any], dtype: Any, center: bool, scale: bool, initializers: dict[str, Any], trainable: bool
 ) -> dict[str, Any]:
-    """Returns the variables `beta` and `gamma`, as far as they are wanted."""
+    """Creates the requested variables `beta` and `gamma`, and returns them by name."""
     starts = {"beta": zeros_initializer(), "gamma": ones_initializer()} | initializers
     wanted = [name for name, is_wanted in (("beta", center), ("gamma", scale)) if is_wanted]
     return {name: model_variable(name, shape, dtype, starts[name], trainable=trainable) for name in wanted}

@@ -1,4 +1,4 @@
-"""The layers of `tf.contrib.layers` that have no variables."""
+"""The layers of `tf.contrib.layers` without variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hookline_tf1.contrib.framework import add_arg_scope
 
 
 def layout(data_format: str | None) -> str:
-    """Returns a data format by its name in `tf.layers`."""
+    """Converts a data format to its name in `tf.layers`."""
     return "channels_first" if (data_format or "N").startswith("NC") else "channels_last"
 
 
 def _made(scope: Any, label: str, make: Callable[[], Any], outputs_collections: Any) -> Any:
-    """Returns the outputs of a layer, made in its scope and added to collections."""
+    """Computes a layer's outputs in its scope, and adds them to collections."""
     with name_scope(scope, label):
         outputs = make()
         return collect_named_outputs(outputs_collections, get_default_graph().get_name_scope(), outputs)
@@ -35,7 +35,7 @@ def dropout(
     scope: Any = None,
     seed: int | None = None,
 ) -> Any:
-    """Adds dropout; `keep_prob` is the share that stays."""
+    """Adds dropout; `keep_prob` is the fraction to keep."""
     return _made(
         scope,
         "Dropout",

@@ -1,4 +1,4 @@
-"""`tf.contrib.tensorboard.plugins.projector`: configurations of TensorBoard's projector."""
+"""`tf.contrib.tensorboard.plugins.projector`: configures TensorBoard's projector."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _missing = missing("tf.contrib.tensorboard.plugins.projector", lambda: PUBLIC)
 
 
 def visualize_embeddings(summary_writer: Any, config: Any) -> None:
-    """Writes a configuration where TensorBoard looks for it, in the folder of a writer or at a path.
+    """Writes a configuration for TensorBoard to the folder of a writer or to a path.
 
-    TensorBoard reads the embeddings from TensorFlow's checkpoints, and hookline writes others: it shows those whose
-    `tensor_path` names a file of numbers, a row a line, with tabs between them.
+    TensorBoard cannot read embeddings from hookline's checkpoints. It shows those whose `tensor_path` names a text file
+    with one row a line, its numbers separated by tabs.
     """
     unseen = [embedding.tensor_name for embedding in config.embeddings if not embedding.tensor_path]
     if unseen:
@@ -35,7 +35,7 @@ def visualize_embeddings(summary_writer: Any, config: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the messages, which TensorBoard has."""
+    """Returns the protobuf messages from TensorBoard."""
     if name not in _MESSAGES:
         return _missing(name)
     from tensorboard.plugins.projector import projector_config_pb2

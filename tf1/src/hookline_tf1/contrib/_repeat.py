@@ -1,4 +1,4 @@
-"""Layers one after the other: `slim.repeat` and `slim.stack`."""
+"""Chains layers: `slim.repeat` and `slim.stack`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookline_tf1._tf.variable_scopes import variable_scope
 
 
 def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a layer several times, each time with the outputs of the time before, in scopes that are numbered.
+    """Calls a layer several times, each time with the previous outputs, in numbered scopes.
 
     References:
         `tf.contrib.layers.repeat`.
@@ -18,7 +18,7 @@ def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any,
 
 
 def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **kwargs: Any) -> Any:
-    """Calls a layer once for each of some arguments, each time with the outputs of the time before.
+    """Calls a layer once for each item of arguments, each time with the previous outputs.
 
     References:
         `tf.contrib.layers.stack`.
@@ -32,6 +32,6 @@ def _chained(label: str, name: str, inputs: Any, layer: Any, each: Sequence[Any]
     with variable_scope(scope, label, [inputs]):
         named = getattr(layer, "func", layer)  # The function of a `functools.partial`.
         scope = getattr(named, "__name__", name) if scope is None else scope
-        for place, args in enumerate(each, 1):
-            inputs = layer(inputs, *args, **kwargs, scope=f"{scope}_{place}")
+        for i, args in enumerate(each, 1):
+            inputs = layer(inputs, *args, **kwargs, scope=f"{scope}_{i}")
         return inputs

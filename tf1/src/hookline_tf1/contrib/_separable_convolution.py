@@ -28,7 +28,7 @@ def separable_conv2d(
     activation_fn: Any = nn.relu,
     normalizer_fn: Any = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = xavier_initializer(),  # noqa: B008 - a function without a state
+    weights_initializer: Any = xavier_initializer(),  # noqa: B008 - a stateless function
     pointwise_initializer: Any = None,
     weights_regularizer: Any = None,
     biases_initializer: Any = ZEROS,

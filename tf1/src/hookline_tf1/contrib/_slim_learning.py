@@ -1,4 +1,4 @@
-"""`slim.learning`: a training operation that runs all updates, and a loop around it."""
+"""`slim.learning`: a training operation that runs all updates, and a training loop."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __getattr__, __dir__ = offered("tf.contrib.slim.learning", lambda: __all__)
 
 _logger = log.get_logger("hookline.tf1")
 _OF_GRAPH = 0
-"""Stands for the global step of the graph, as in TensorFlow."""
+"""A marker for the graph's global step, as in TensorFlow."""
 
 Pairs = list[tuple[Any, Any]]
 
 
 def clip_gradient_norms(gradients_to_variables: Pairs, max_norm: float) -> Pairs:
-    """Clips each gradient to a norm."""
+    """Clips the norm of each gradient."""
     clip = math.clip_by_norm
     return [(grad if grad is None else clip(grad, max_norm), var) for grad, var in gradients_to_variables]
 
@@ -60,7 +60,7 @@ def create_train_op(
     gradient_multipliers: Mapping[Any, Any] | None = None,
     check_numerics: bool = True,
 ) -> Any:
-    """Returns the loss as a tensor; each run of it trains.
+    """Returns a tensor of the loss; each run of it makes a training step.
 
     References:
         `tf.contrib.slim.learning.create_train_op`. The default updates are the collection `UPDATE_OPS`.
@@ -68,7 +68,7 @@ def create_train_op(
     ignored("slim.learning.create_train_op", summarize_gradients=summarize_gradients)
     ignored("slim.learning.create_train_op", aggregation_method=aggregation_method, gate_gradients=gate_gradients != 1)
     ignored("slim.learning.create_train_op", colocate_gradients_with_ops=colocate_gradients_with_ops)
-    # Not `==`, which a variable answers with a tensor.
+    # Not `==`, which returns a tensor for a variable.
     step = get_or_create_global_step() if global_step is _OF_GRAPH else global_step
     updates = get_collection(GraphKeys.UPDATE_OPS) if update_ops is None else update_ops
     loss = with_dependencies(list(updates), convert_to_tensor(total_loss), "update_barrier") if updates else total_loss
@@ -109,10 +109,10 @@ def train(
     save_interval_secs: float = 600,
     **further: Any,
 ) -> Any:
-    """Runs `train_op` until the global step is `number_of_steps`, in a `MonitoredTrainingSession`; returns its value.
+    """Runs `train_op` in a `MonitoredTrainingSession` until the step is `number_of_steps`; returns its last value.
 
     References:
-        `tf.contrib.slim.learning.train`. A function of one's own for a step is refused: write the loop.
+        `tf.contrib.slim.learning.train`. A custom `train_step_fn` is refused: write the loop.
     """
     unknown("slim.learning.train", further, "sync_optimizer", "session_config", "session_wrapper",
             "trace_every_n_steps", "ignore_live_threads")  # fmt: skip

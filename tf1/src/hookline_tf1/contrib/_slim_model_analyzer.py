@@ -19,7 +19,7 @@ def tensor_description(var: Any) -> str:
 
 
 def analyze_vars(variables: Sequence[Any], print_info: bool = False) -> tuple[int, int]:
-    """Counts the numbers and the bytes of variables, and prints them on request."""
+    """Counts the elements and bytes of variables; prints them if requested."""
     sizes = [(var.get_shape().num_elements() or 0, var.dtype.size) for var in variables]
     numbers, bytes_ = sum(size for size, _ in sizes), sum(size * each for size, each in sizes)
     if print_info:

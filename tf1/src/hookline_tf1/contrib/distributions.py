@@ -24,7 +24,7 @@ __getattr__, __dir__ = offered("tf.contrib.distributions", lambda: __all__)
 
 
 class MultivariateNormalDiag(Normal):
-    """A vector of normal variables that do not depend on each other: the last dimension.
+    """The distribution of vectors of independent normal variables; the last dimension is the vector.
 
     Args:
         loc: The means; 0 by default.
@@ -37,7 +37,7 @@ class MultivariateNormalDiag(Normal):
         `tf.contrib.distributions.MultivariateNormalDiag`, without `scale_identity_multiplier`.
     """
 
-    place = "tf.contrib.distributions"
+    namespace = "tf.contrib.distributions"
 
     def __init__(
         self,

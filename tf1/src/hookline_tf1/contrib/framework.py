@@ -80,15 +80,15 @@ def arg_scope(list_ops_or_scope: Any, **kwargs: Any) -> Iterator[dict[str, dict[
     """Sets default arguments of functions inside the block.
 
     Args:
-        list_ops_or_scope: Functions, or the value of an earlier `arg_scope`, which then holds again.
+        list_ops_or_scope: Functions, or the value of an earlier `arg_scope` to apply again.
         **kwargs: The arguments.
 
     Raises:
-        ValueError: A function was not made with `add_arg_scope`; or arguments stand beside an earlier scope.
+        ValueError: A function was not made with `add_arg_scope`; or arguments were given with an earlier scope.
     """
     if isinstance(list_ops_or_scope, dict):
         if kwargs:
-            raise ValueError("arg_scope takes no further arguments beside a scope that it gave earlier.")
+            raise ValueError("arg_scope takes no further arguments with an earlier scope.")
         inner = list_ops_or_scope
     else:
         inner = dict(_defaults[-1])
@@ -112,12 +112,12 @@ def get_variables(scope: Any = None, suffix: str | None = None, collection: str 
 
 
 def get_trainable_variables(scope: Any = None, suffix: str | None = None) -> Any:
-    """Returns the variables that are trained, of a scope."""
+    """Returns the trainable variables of a scope."""
     return get_variables(scope, suffix, GraphKeys.TRAINABLE_VARIABLES)
 
 
 def get_model_variables(scope: Any = None, suffix: str | None = None) -> Any:
-    """Returns the variables of the model, of a scope."""
+    """Returns the model variables of a scope."""
     return get_variables(scope, suffix, GraphKeys.MODEL_VARIABLES)
 
 
@@ -129,13 +129,13 @@ def get_variables_to_restore(include: Sequence[str] | None = None, exclude: Sequ
 
 
 def get_variables_by_name(given_name: str, scope: Any = None) -> Any:
-    """Returns the variables whose last name this is, of a scope."""
+    """Returns the variables of a scope whose last name part is `given_name`."""
     suffix = f"/{given_name}"
     return [v for v in get_variables(scope) if v.op.name == given_name or v.op.name.endswith(suffix)]
 
 
 def get_variables_by_suffix(suffix: str, scope: Any = None) -> Any:
-    """Returns the variables whose names end so, of a scope."""
+    """Returns the variables of a scope whose names end in `suffix`."""
     return get_variables(scope, suffix)
 
 
@@ -167,9 +167,9 @@ def model_variable(
     collections: Sequence[str] | None = None,
     **further: Any,
 ) -> Any:
-    """Returns the variable of a name, which is one of the model."""
+    """Returns the variable with a name, and adds it to the model variables."""
     made = variable(
-        # By name, so that defaults of a scope for `variable` do not hold here.
+        # By keyword, to override an `arg_scope`'s defaults for `variable`.
         name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
         collections=[*(collections or []), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES], **further,
     )  # fmt: skip
@@ -178,7 +178,7 @@ def model_variable(
 
 
 def add_model_variable(var: Any) -> None:
-    """Makes a variable one of the model."""
+    """Adds a variable to the model variables."""
     kept = get_default_graph().get_collection_ref(GraphKeys.MODEL_VARIABLES)
     if var not in kept:
         kept.append(var)

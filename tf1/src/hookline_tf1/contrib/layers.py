@@ -1,6 +1,6 @@
-"""`tf.contrib.layers`: layers with names and defaults of their own.
+"""`tf.contrib.layers`: layers with other names and defaults than in `tf.layers`.
 
-A layer's variables are `<scope>/weights` and `<scope>/biases`, and it ends in a ReLU unless told otherwise.
+A layer's variables are `<scope>/weights` and `<scope>/biases`, and its default activation is ReLU.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __getattr__, __dir__ = offered("tf.contrib.layers", lambda: __all__)
 
 
 def _renamed(getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
-    """Makes the variables of a layer of `tf.layers` under the names that they have here."""
+    """Custom getter: creates the variables of a layer of `tf.layers` under the names in `tf.contrib.layers`."""
     scope, _, last = name.rpartition("/")
     last = {"kernel": "weights", "bias": "biases"}.get(last, last)
     variable = getter(f"{scope}/{last}" if scope else last, *args, **kwargs)
@@ -190,7 +190,7 @@ def conv2d_transpose(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Computes a transposed convolution of images.
+    """Adds a transposed convolution of images.
 
     References:
         `tf.contrib.layers.conv2d_transpose`.
@@ -205,10 +205,10 @@ def conv2d_transpose(
 
 
 class _Normalization(layers.BatchNormalization):
-    """Batch normalisation with the fused kernel for vectors, too: it uses the unbiased variance."""
+    """Batch normalisation that uses the fused kernel, and so the unbiased variance, for vectors, too."""
 
     def build(self, input_shape: Any) -> None:
-        """Makes its variables."""
+        """Creates the variables."""
         super().build(input_shape)
         self._unbiased = self._unbiased or (input_shape.ndims == 2 and self.fused is not False)
 
@@ -238,7 +238,7 @@ def batch_norm(
     renorm_clipping: Any = None,
     renorm_decay: float = 0.99,
 ) -> Any:
-    """Adds batch normalisation; with `updates_collections=None` the updates of the averages run with the result.
+    """Adds batch normalisation; with `updates_collections=None` each run of the result also updates the averages.
 
     References:
         `tf.contrib.layers.batch_norm`, without `batch_weights` and `zero_debias_moving_mean`.
@@ -275,7 +275,7 @@ def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
 
 
 relu = fully_connected
-# The names that TensorFlow's functions have, by which `repeat` and `stack` number scopes.
+# The names of TensorFlow's functions, which `repeat` and `stack` use for scopes.
 for _layer in (conv2d, conv2d_transpose, separable_conv2d):
     _layer.__name__ = _layer.__name__.replace("conv2d", "convolution2d")
 convolution2d, convolution2d_transpose, separable_convolution2d = conv2d, conv2d_transpose, separable_conv2d

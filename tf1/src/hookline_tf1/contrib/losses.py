@@ -52,7 +52,7 @@ def log_loss(predictions: Any, labels: Any = None, weights: Any = 1.0, epsilon: 
 
 
 def hinge_loss(logits: Any, labels: Any = None, scope: Any = None) -> Any:
-    """The hinge losses of all elements: neither weighed nor collected."""
+    """Computes the hinge loss of each element, without weights and collections."""
     return losses.hinge_loss(labels, logits, 1.0, scope, None, losses.Reduction.NONE)
 
 

@@ -1,4 +1,4 @@
-"""`tf.contrib.metrics`: several metrics at once."""
+"""`tf.contrib.metrics`: combines several metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __getattr__, __dir__ = offered("tf.contrib.metrics", lambda: __all__)
 
 
 def aggregate_metrics(*value_update_tuples: tuple[Any, Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the values of several metrics, and their updates."""
+    """Returns the values and the updates of several metrics."""
     if not value_update_tuples:
         raise ValueError("aggregate_metrics requires at least one pair of a value and an update, got none.")
     values, updates = zip(*value_update_tuples, strict=True)
@@ -24,6 +24,6 @@ def aggregate_metrics(*value_update_tuples: tuple[Any, Any]) -> tuple[list[Any],
 
 
 def aggregate_metric_map(names_to_tuples: Mapping[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the values of several metrics, and their updates, by name."""
+    """Returns the values and the updates of several metrics, by name."""
     values = {name: value for name, (value, _) in names_to_tuples.items()}
     return values, {name: update for name, (_, update) in names_to_tuples.items()}

@@ -1,6 +1,6 @@
-"""`tf.contrib.opt`: optimizers that `tf.train` does not have, with TensorFlow's formulas.
+"""`tf.contrib.opt`: further optimizers, with TensorFlow's formulas.
 
-Optax has most of them with other formulas: where epsilon stands, what the decay of weights is multiplied by.
+Optax has most of them with other formulas: it adds epsilon elsewhere, and scales weight decay otherwise.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NadamOptimizer(base.AdamOptimizer):
 
 
 class LazyAdamOptimizer(base.AdamOptimizer):
-    """Adam that changes, of a table, the rows that were looked up, and their moments, and leaves the others."""
+    """Adam that updates only the looked-up rows of an embedding table and their moments."""
 
     _rule = staticmethod(_update_rules.lazy_adam)
 
@@ -70,9 +70,9 @@ class AdaMaxOptimizer(base.AdamOptimizer):
 
 
 class DecoupledWeightDecayExtension:
-    """Weight decay apart from the gradients (Loshchilov and Hutter); a base class before that of an optimizer.
+    """Decoupled weight decay (Loshchilov and Hutter): a mixin, before an optimizer's class in the bases.
 
-    Each step first takes `weight_decay` times the variable from the variable; the learning rate does not scale it.
+    Each step first subtracts `weight_decay` times the variable; the learning rate does not scale it.
 
     Args:
         weight_decay: As above: a number, a tensor, or a function that returns one.
@@ -85,7 +85,7 @@ class DecoupledWeightDecayExtension:
         super().__init__(**kwargs)
 
     def minimize(self, *args: Any, decay_var_list: Sequence[Variable] | None = None, **kwargs: Any) -> Operation:
-        """See `tf.train.Optimizer`; `decay_var_list` are the variables whose weights decay, all by default."""
+        """See `tf.train.Optimizer`; `decay_var_list` are the variables to decay, all by default."""
         self._decay_var_list = None if decay_var_list is None else list(decay_var_list)
         optimizer: Any = super()
         return optimizer.minimize(*args, **kwargs)
@@ -119,7 +119,7 @@ def _decayed(values: tuple[Any], decay: Any) -> tuple[Any]:
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[Optimizer]:
-    """Returns a class of optimizers with weight decay: its first argument, and then those of `base_optimizer`."""
+    """Returns a subclass of an optimizer with decoupled weight decay, and `weight_decay` as its first argument."""
 
     class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
         def __init__(self, weight_decay: Any, *args: Any, **kwargs: Any) -> None:
@@ -164,7 +164,7 @@ class AdamWOptimizer(DecoupledWeightDecayExtension, base.AdamOptimizer):
 
 
 class _SignOptimizer(base.Formula):
-    """An optimizer whose steps depend on whether a gradient has the sign of its moving mean."""
+    """An optimizer whose steps depend on whether the signs of a gradient and its moving mean agree."""
 
     def __init__(self, formula: Any, sign_decay_fn: Any, use_locking: bool, name: str, **hyperparameters: Any) -> None:
         super().__init__(formula, [("m", name, 0.0)], use_locking, name, sign_decay=1.0, **hyperparameters)
@@ -202,7 +202,7 @@ class AddSignOptimizer(_SignOptimizer):
 
 
 class PowerSignOptimizer(_SignOptimizer):
-    """PowerSign (Bello et al., as AddSign)."""
+    """PowerSign (Bello et al., see AddSign)."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class PowerSignOptimizer(_SignOptimizer):
 
 
 class LARSOptimizer(base.MomentumOptimizer):
-    """SGD with momentum and a learning rate for each layer (You, Gitman and Ginsburg)."""
+    """SGD with momentum and layer-wise learning rates (You, Gitman and Ginsburg)."""
 
     def __init__(
         self,
@@ -257,13 +257,13 @@ def _of_layer(
 
 
 class MovingAverageOptimizer(Optimizer):
-    """An optimizer that also keeps moving averages of the variables that it changes.
+    """An optimizer that also keeps moving averages of its variables.
 
     Args:
         opt: The optimizer to wrap.
         average_decay: See `tf.train.ExponentialMovingAverage`.
-        num_updates: As `average_decay`.
-        sequential_update: Whether the averages are those of the variables after the step.
+        num_updates: See `average_decay`.
+        sequential_update: Whether to average the variables after the step.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class MovingAverageOptimizer(Optimizer):
         self._averaged: list[Variable] = []
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Tensor | None, Variable]]:
-        """Calls that of the wrapped optimizer."""
+        """Computes the gradients with the wrapped optimizer."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
@@ -284,7 +284,7 @@ class MovingAverageOptimizer(Optimizer):
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """Returns an operation that makes the step of the wrapped optimizer and moves the averages."""
+        """Returns an operation that makes the wrapped optimizer's step and updates the averages."""
         pairs = list(grads_and_vars)
         step = self._optimizer.apply_gradients(pairs, global_step, name)
         self._averaged = [variable for grad, variable in pairs if grad is not None]
@@ -307,7 +307,7 @@ class MovingAverageOptimizer(Optimizer):
         return self._optimizer.variables()
 
     def swapping_saver(self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any) -> Saver:
-        """Returns a saver that saves each average under the name of its variable, and the reverse."""
+        """Returns a saver that swaps names: it saves each average as its variable, and each variable as its average."""
         if not self._averaged:
             raise RuntimeError("Must call apply_gradients or minimize before creating the swapping_saver")
         given = global_variables() if var_list is None else var_list

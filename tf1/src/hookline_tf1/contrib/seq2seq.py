@@ -1,4 +1,4 @@
-"""`tf.contrib.seq2seq`: the loss of sequences."""
+"""`tf.contrib.seq2seq`: the cross entropy of sequences."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def sequence_loss(
     """Computes the weighted cross entropy of sequences of classes.
 
     Args:
-        logits: Of each example and step a number for each class.
+        logits: A number for each example, step and class.
         targets: The class of each example and step.
         weights: The weight of each example and step.
-        average_across_timesteps: Whether the result is the weighted mean over the steps.
-        average_across_batch: Whether it is that over the examples.
-        sum_over_timesteps: Whether it is the sum over the steps, divided by the number of those that weigh something.
-        sum_over_batch: The same over the examples.
-        softmax_loss_function: `fn(labels=..., logits=...)` in place of the cross entropy, on flat arguments.
+        average_across_timesteps: Whether to return the weighted mean over the steps.
+        average_across_batch: Whether to return the weighted mean over the examples.
+        sum_over_timesteps: Whether to sum over the steps, divided by the number of steps with a weight.
+        sum_over_batch: Likewise over the examples.
+        softmax_loss_function: `fn(labels=..., logits=...)` instead of the cross entropy, called with flat arguments.
         name: Name scope of the operations.
 
     Raises:
-        ValueError: Both a mean and a sum over the same are asked for, or the ranks are others.
+        ValueError: Both a mean and a sum over the same dimension are requested, or a rank is wrong.
     """
     logits, targets, weights = map(convert_to_tensor, (logits, targets, weights))
     for what, tensor, rank in (("logits", logits, 3), ("targets", targets, 2), ("weights", weights, 2)):
@@ -49,13 +49,13 @@ def sequence_loss(
             raise ValueError(f"sequence_loss: {what} must have {rank} dimensions, got the shape {tensor.shape}.")
     if (average_across_timesteps and sum_over_timesteps) or (average_across_batch and sum_over_batch):
         raise ValueError("sequence_loss: either the mean or the sum over the steps, and over the batch, not both.")
-    loss_of = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
+    loss_fn = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
     reshape, add = array_ops.reshape, math.reduce_sum
     mean_over = [axis for axis, is_mean in enumerate((average_across_batch, average_across_timesteps)) if is_mean]
     sum_over = [axis for axis, is_sum in enumerate((sum_over_batch, sum_over_timesteps)) if is_sum]
     with name_scope(name, "sequence_loss"):
         flat = reshape(logits, [-1, array_ops.shape(logits)[2]])
-        found = loss_of(labels=reshape(targets, [-1]), logits=flat) * reshape(weights, [-1])
+        found = loss_fn(labels=reshape(targets, [-1]), logits=flat) * reshape(weights, [-1])
         found = reshape(found, array_ops.shape(logits)[:2])
         if mean_over:
             return _ratio(add(found, mean_over), add(weights, mean_over))

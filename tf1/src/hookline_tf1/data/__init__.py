@@ -1,4 +1,4 @@
-"""`tf.data`: datasets, and iterators over them."""
+"""`tf.data`: datasets and iterators."""
 
 from hookline_tf1._machinery.namespaces import offered
 from hookline_tf1.data import experimental

@@ -1,4 +1,4 @@
-"""The methods of a dataset that join elements in batches."""
+"""The methods of a dataset that batch elements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Batched:
     _then: Callable[..., Any]
 
     def batch(self, batch_size: Any, drop_remainder: bool = False) -> Any:
-        """Returns elements joined in batches; the last one may be shorter, or is dropped."""
+        """Returns batches of elements; the last one may be shorter, or is dropped."""
         return self._batched(batch_size, drop_remainder, lambda run: _elements.stacked)
 
     def padded_batch(
         self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> Any:
-        """Returns elements in batches, filled up to one shape: the given one, or the largest size in each dimension."""
+        """Returns batches of elements, padded to the given shape, or to the largest size in each dimension."""
         spec = padded_spec(self.element_spec, padded_shapes)
         pad = padder(spec, padding_values)
         return self._batched(batch_size, drop_remainder, lambda run: pad, spec)
@@ -52,7 +52,7 @@ class Batched:
 
         def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
             for batch in given:
-                for place in range(len(jax.tree.leaves(batch)[0])):
-                    yield jax.tree.map(lambda leaf, place=place: leaf[place], batch)
+                for i in range(len(jax.tree.leaves(batch)[0])):
+                    yield jax.tree.map(lambda leaf, i=i: leaf[i], batch)
 
         return self._then(make, spec)

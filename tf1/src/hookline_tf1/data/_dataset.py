@@ -1,4 +1,4 @@
-"""`tf.data.Dataset`: a description of elements, which an iterator reads."""
+"""`tf.data.Dataset`: describes elements that an iterator reads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hookline_tf1.data._mapping import Make, Mapped, Pass
 
 
 class Dataset(Batched, metaclass=Offers):
-    """Elements that are read one by one: arrays, or tuples and dicts of them.
+    """A sequence of elements: arrays, or tuples and dicts of arrays.
 
     Args:
-        make: Returns the elements, from the first one on.
-        spec: The dtypes and partial shapes of every element.
-        inputs: The tensors that it is made of; their values are taken when an iterator is initialised.
+        make: Returns an iterator of the elements, from the first one on.
+        spec: The dtypes and partial shapes of the elements.
+        inputs: The tensors that it depends on; their values are read when an iterator is initialised.
 
     Example:
         >>> import hookline
@@ -36,7 +36,7 @@ class Dataset(Batched, metaclass=Offers):
         [ 0 10] [20 30]
 
     References:
-        `tf.data.Dataset`. Elements are arrays of NumPy until an iterator places them on the device. Without
+        `tf.data.Dataset`. Elements are NumPy arrays until an iterator puts them on the device. Without
         a seed, elements are shuffled by the graph's seed, so their order is the same in each process.
     """
 
@@ -59,7 +59,7 @@ class Dataset(Batched, metaclass=Offers):
         """The shapes of an element's arrays."""
         return _elements.shapes_of(self.element_spec)
 
-    # Where elements come from -----------------------------------------------------------------------------------
+    # Sources of elements ----------------------------------------------------------------------------------------
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
@@ -101,14 +101,14 @@ class Dataset(Batched, metaclass=Offers):
 
     @staticmethod
     def range(*args: Any) -> Dataset:
-        """Returns a dataset of whole numbers, as `range` gives them."""
+        """Returns a dataset of integers, like `range`."""
         spec = Component(_elements.dtype_of(np.int64), ())
         tensors = _elements.tensors_in(args)
         return Dataset(lambda run: map(np.int64, range(*(run.whole(arg) for arg in args))), spec, tensors)
 
     @staticmethod
     def zip(datasets: Any) -> Dataset:
-        """Returns a dataset of an element of each of several datasets, as long as there is one of all."""
+        """Zips datasets: an element has one of each dataset, nested like `datasets`. Ends with the shortest."""
         parts = jax.tree.leaves(datasets)
         structure = jax.tree.structure(datasets)
         spec = structure.unflatten([part.element_spec for part in parts])
@@ -128,7 +128,7 @@ class Dataset(Batched, metaclass=Offers):
         found = Dataset.from_tensor_slices(np.array(gfile.Glob(file_pattern), dtype=object))
         return found if shuffle is False else found.shuffle(1 << 30, seed)
 
-    # One element after the other --------------------------------------------------------------------------------
+    # Element by element ------------------------------------------------------------------------------------------
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
         """Maps each element with a function of tensors."""
@@ -145,13 +145,13 @@ class Dataset(Batched, metaclass=Offers):
         return self._then(lambda run, given: (element for element in given if function.run(returned, element)))
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
-        """Returns the elements of the datasets that a function makes of each element, one dataset after the other."""
+        """Returns the elements of the datasets that a function makes of the elements, one dataset after the other."""
         return self.interleave(map_func, 1)
 
     def interleave(
         self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1, **further: Any
     ) -> Dataset:
-        """Returns the elements of the datasets that a function makes, in turn of `cycle_length` of them."""
+        """Returns the elements of the datasets that a function makes, in turn from `cycle_length` of them."""
         unknown("tf.data.Dataset.interleave", further, "num_parallel_calls")
         function = Mapped(map_func, self.element_spec)
         inner = function.result
@@ -175,10 +175,10 @@ class Dataset(Batched, metaclass=Offers):
 
         return self._then(make, inner.element_spec)
 
-    # How many, and in which order -------------------------------------------------------------------------------
+    # Number and order of elements -------------------------------------------------------------------------------
 
     def shuffle(self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None) -> Dataset:
-        """Returns the elements in random order: each is drawn from a buffer of the next ones."""
+        """Returns the elements in random order, drawn from a buffer of the next ones."""
         graph_seed, stage = self._graph_seed, object()
 
         def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
@@ -186,15 +186,15 @@ class Dataset(Batched, metaclass=Offers):
             rng = np.random.default_rng([graph_seed, 0 if seed is None else run.whole(seed), epoch])
             buffer = list(islice(given, run.whole(buffer_size)))
             for element in given:
-                place = rng.integers(len(buffer))
-                yield buffer[place]
-                buffer[place] = element
-            yield from (buffer[place] for place in rng.permutation(len(buffer)))
+                index = rng.integers(len(buffer))
+                yield buffer[index]
+                buffer[index] = element
+            yield from (buffer[index] for index in rng.permutation(len(buffer)))
 
         return self._then(make, inputs=_elements.tensors_in(buffer_size, seed))
 
     def repeat(self, count: Any = None) -> Dataset:
-        """Returns the elements again and again, `count` times; for ever if it is None or -1."""
+        """Returns the elements `count` times; forever if it is None or -1."""
 
         def make(run: Pass) -> Iterator[Any]:
             times = -1 if count is None else run.whole(count)
@@ -235,18 +235,18 @@ class Dataset(Batched, metaclass=Offers):
         )
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """Returns the elements, then the elements of another dataset."""
+        """Returns the elements, then those of another dataset."""
         spec = _elements.mapped(_elements.common, self.element_spec, dataset.element_spec)
         inputs = (*self.inputs, *dataset.inputs)
         return Dataset(lambda run: chain(self.make(run), dataset.make(run)), spec, inputs)
 
     def enumerate(self, start: int = 0) -> Dataset:
-        """Returns pairs of a number and an element."""
+        """Returns pairs of index and element."""
         spec = (Component(_elements.dtype_of(np.int64), ()), self.element_spec)
         return self._then(lambda run, given: zip(map(np.int64, count(start)), given, strict=False), spec)
 
     def cache(self, filename: Any = "") -> Dataset:
-        """Returns the elements, which are computed once and then kept in memory, never in a file."""
+        """Returns the elements, computed once and kept in memory; never in a file."""
         ignored("tf.data.Dataset.cache", filename=filename)
         kept: dict[str, list[Any]] = {}
 
@@ -263,7 +263,7 @@ class Dataset(Batched, metaclass=Offers):
         return Dataset(make, self.element_spec, self.inputs)
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """Returns the same elements: iterators read ahead anyway, by a number of their own."""
+        """Returns the same elements: iterators always prefetch, a fixed number of elements."""
         ignored("tf.data.Dataset.prefetch", buffer_size=buffer_size)
         return self
 
@@ -283,7 +283,7 @@ class Dataset(Batched, metaclass=Offers):
         return _iterators.make_one_shot_iterator(self)
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> _iterators.Iterator:
-        """Returns an iterator that begins when its `initializer` is run, and again each time."""
+        """Returns an iterator that begins each time its `initializer` is run."""
         return _iterators.make_initializable_iterator(self, shared_name)
 
     def _then(

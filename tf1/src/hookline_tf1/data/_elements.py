@@ -1,4 +1,4 @@
-"""The elements of a dataset: arrays in tuples and dicts, with known dtypes and partial shapes."""
+"""The elements of a dataset: structures of arrays with known dtypes and partial shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Component(NamedTuple):
     """The dtype and partial shape of one array in every element.
 
     Attributes:
-        dtype: Its dtype; `"string"` for text; `None` if it is unknown.
+        dtype: Its dtype; `"string"` for strings; `None` if it is unknown.
         shape: Its shape, with `None` for open dimensions; `None` if it is unknown.
     """
 
@@ -28,12 +28,12 @@ class Component(NamedTuple):
     shape: tuple[int | None, ...] | None
 
     def is_array(self) -> bool:
-        """Whether it is numbers of a known rank."""
+        """Whether the component has numbers and a known rank."""
         return self.dtype not in (None, STRING) and self.shape is not None
 
 
 def dtype_of(dtype: Any) -> Any:
-    """Returns a dtype as NumPy or JAX has it, or `"string"`."""
+    """Converts a dtype to NumPy's or JAX's, or to `"string"`."""
     if dtype is None:
         return None
     name = getattr(dtype, "name", dtype)
@@ -44,7 +44,7 @@ def dtype_of(dtype: Any) -> Any:
 
 
 def shape_of(shape: Any) -> tuple[int | None, ...] | None:
-    """Returns a shape as a tuple, from a tuple, a list or a `TensorShape`; `None` for an unknown one."""
+    """Converts a tuple, a list or a `TensorShape` to a tuple; an unknown shape to `None`."""
     if shape is None:
         return None
     dims = shape.as_list() if hasattr(shape, "as_list") else shape
@@ -52,7 +52,7 @@ def shape_of(shape: Any) -> tuple[int | None, ...] | None:
 
 
 def arranged(value: Any) -> Any:
-    """Returns a structure of arrays and tensors: tuples and dicts stay, everything else becomes one array."""
+    """Converts a value to a structure of arrays and tensors; everything but tuples and dicts becomes one array."""
     if isinstance(value, dict):
         return type(value)((key, arranged(part)) for key, part in value.items())
     if isinstance(value, tuple):
@@ -75,17 +75,17 @@ def component_of(value: Any) -> Component:
 def without_first(component: Component, who: str) -> Component:
     """Returns the component of an array's slices along its first dimension."""
     if component.shape == ():
-        raise ValueError(f"{who} requires arrays of at least one dimension, got a single number or text.")
+        raise ValueError(f"{who} requires arrays of at least one dimension, got a single number or string.")
     return Component(component.dtype, component.shape and component.shape[1:])
 
 
 def with_first(component: Component, size: int | None) -> Component:
-    """Returns the component of several of them in one array."""
+    """Returns the component of a stack of such arrays."""
     return Component(component.dtype, None if component.shape is None else (size, *component.shape))
 
 
 def is_component(value: Any) -> bool:
-    """Whether it is a component, which is a tuple but no structure."""
+    """Whether a value is a component, which is a tuple but not a structure."""
     return isinstance(value, Component)
 
 
@@ -100,22 +100,22 @@ def shapes_of(spec: Any) -> Any:
 
 
 def mapped(fn: Callable[..., Any], spec: Any, *others: Any) -> Any:
-    """Applies a function to each component of a structure, and to the parts at its place in others."""
+    """Maps a function over the components of a structure, with the corresponding parts of other structures."""
     return jax.tree.map(fn, spec, *others, is_leaf=is_component)
 
 
 def spread(spec: Any, value: Any) -> Any:
-    """Returns a value, such as padded shapes, with one part for each component of a structure."""
+    """Splits a value, such as padded shapes, into one part for each component of a structure."""
     return jax.tree.structure(spec, is_leaf=is_component).flatten_up_to(value)
 
 
 def stacked(elements: Sequence[Any]) -> Any:
-    """Returns elements as one, with a first dimension for their number."""
+    """Stacks elements along a new first dimension."""
     return jax.tree.map(lambda *leaves: as_stack(leaves), *elements)
 
 
 def as_stack(leaves: Iterable[Any]) -> Any:
-    """Returns arrays as one."""
+    """Stacks arrays."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     if len({array.shape for array in arrays}) > 1:
         shapes = sorted({array.shape for array in arrays})
@@ -124,12 +124,12 @@ def as_stack(leaves: Iterable[Any]) -> Any:
 
 
 def tensors_in(*values: Any) -> tuple[Tensor, ...]:
-    """Returns the tensors that stand in values."""
+    """Returns the tensors in values."""
     return tuple(leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, Tensor))
 
 
 def declared(output_types: Any, output_shapes: Any) -> Any:
-    """Returns the components with these dtypes and shapes, in one structure; shapes of None are unknown."""
+    """Returns a structure of components with these dtypes and shapes; None means unknown shapes."""
     dtypes = jax.tree.map(dtype_of, output_types, is_leaf=lambda leaf: not isinstance(leaf, tuple | dict))
     structure = jax.tree.structure(dtypes)
     if output_shapes is None:
@@ -141,10 +141,10 @@ def declared(output_types: Any, output_shapes: Any) -> Any:
 
 
 def as_declared(component: Component, value: Any) -> Any:
-    """Returns an array of the declared dtype.
+    """Casts an array to the declared dtype.
 
     Raises:
-        ValueError: It has another shape.
+        ValueError: The array's shape differs from the declared one.
     """
     array = as_array(value)
     if component.shape is not None and not specs.is_compatible_shape(array.shape, component.shape):
@@ -153,7 +153,7 @@ def as_declared(component: Component, value: Any) -> Any:
 
 
 def common(one: Component, other: Component) -> Component:
-    """Merges two components: dimensions that differ are open."""
+    """Merges two components; dimensions that differ are open."""
     if one.dtype != other.dtype:
         raise TypeError(f"concatenate requires elements of one dtype, got {one.dtype} and {other.dtype}.")
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):

@@ -1,4 +1,4 @@
-"""`tf.data.Iterator`: a dataset's elements as tensors."""
+"""`tf.data.Iterator`: returns a dataset's elements as tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFETCH = 2
 
 
 class Dataset(Protocol):
-    """The part of a dataset that an iterator uses."""
+    """The protocol of datasets that iterators use."""
 
     @property
     def element_spec(self) -> Any:
@@ -37,7 +37,7 @@ class Dataset(Protocol):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that it is made of."""
+        """The tensors that the dataset depends on."""
         ...
 
     def make(self, run: Pass, /) -> Elements[Any]:
@@ -46,21 +46,21 @@ class Dataset(Protocol):
 
 
 class Iterator:
-    """Gives the next element of a dataset in each run that needs it.
+    """Returns the next element of a dataset in each run that needs it.
 
     Args:
         spec: The dtypes and partial shapes of the elements.
-        begin: Returns the elements for a session that has not initialised the iterator.
+        begin: Returns the elements for sessions that have not initialised the iterator.
 
     References:
-        `tf.data.Iterator`. A thread reads ahead. The tensors that several calls of `get_next` return share the
-        elements, in the order of the calls. Checkpoints do not hold the position, as there.
+        `tf.data.Iterator`. A thread prefetches elements. The tensors of several calls of `get_next` share the elements,
+        in the order of the calls. As there, checkpoints do not hold the position.
     """
 
     def __init__(self, spec: Any, begin: Callable[[], Elements[Any]]) -> None:
         self.element_spec, self._begin = spec, begin
         self._sources: list[Source] = []
-        # The stream that sessions read until they initialise the iterator, and the sources that one of them has opened.
+        # The stream for sessions that have not initialised the iterator, and the sources that one of them has opened.
         self._latest: tuple[Stream, set[Source]] | None = None
         self._begun: weakref.WeakKeyDictionary[Session, Stream] = weakref.WeakKeyDictionary()
         self.initializer: Operation | None = None
@@ -76,17 +76,17 @@ class Iterator:
         return _elements.shapes_of(self.element_spec)
 
     def get_next(self, name: str | None = None) -> Any:
-        """Returns tensors that have the next element in each run that needs one of them."""
+        """Returns tensors of the next element, one element in each run that needs any of them."""
         node, is_mixed = self._source(name or "IteratorGetNext")
         return views(node.output, self.element_spec, is_mixed=is_mixed)
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """Returns a text: fed to a placeholder of `from_string_handle`, it says that this iterator is to be read."""
+        """Returns the iterator's handle, a string to feed to the placeholder of `from_string_handle`."""
         node, _ = self._source(name or "IteratorToStringHandle")
         return constant(node.name, name="handle")
 
     def _source(self, name: str) -> tuple[Source, bool]:
-        """Returns a new operation that reads the next element, and whether text stands beside other parts in it."""
+        """Returns a new operation that reads the next element, and whether an element mixes strings and other parts."""
         get_default_graph()
         parts = jax.tree.leaves(self.element_spec, is_leaf=_elements.is_component)
         on_host = [part.dtype in (None, _elements.STRING) for part in parts]
@@ -103,7 +103,7 @@ class Iterator:
         return node, any(on_host) and len(parts) > 1
 
     def make_initializer(self, dataset: Dataset, name: str | None = None) -> Operation:
-        """Returns an operation that lets the iterator begin at the start of a dataset."""
+        """Returns an operation that restarts the iterator at the beginning of a dataset."""
         if jax.tree.structure(self.output_types) != jax.tree.structure(dataset.output_types):
             raise TypeError(
                 f"make_initializer requires a dataset of elements like {self.output_types}, got {dataset.output_types}."
@@ -120,19 +120,19 @@ class Iterator:
         return SessionCall(name or "MakeIterator", initialise, inputs)
 
     def _open(self, node: Source, shared: bool) -> Any:
-        """Opens the reader of a session for one of the iterator's operations."""
+        """Opens a session's reader for one of the iterator's operations."""
         if self._latest is None or node in self._latest[1]:
             self._latest = Stream(self._begin()), set()
         stream, read_by = self._latest
         read_by.add(node)
-        # Several operations take turns, which reading ahead would confuse.
+        # Several operations take turns; prefetching would break their order.
         return stream.reader(node, _PREFETCH if len(self._sources) == 1 else 0)
 
     @staticmethod
     def from_structure(
         output_types: Any, output_shapes: Any = None, shared_name: str | None = None, output_classes: Any = None
     ) -> Iterator:
-        """Returns an iterator of no dataset yet: `make_initializer` gives it one."""
+        """Returns an iterator without a dataset, which `make_initializer` sets."""
         ignored("tf.data.Iterator.from_structure", shared_name=shared_name, output_classes=output_classes)
         return Iterator(_elements.declared(output_types, output_shapes), _uninitialised)
 
@@ -140,16 +140,16 @@ class Iterator:
     def from_string_handle(
         string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> HandledIterator:
-        """Returns an iterator that reads, in each run, the iterator whose `string_handle` it is given."""
+        """Returns an iterator that reads the iterator whose `string_handle` a run feeds."""
         ignored("tf.data.Iterator.from_string_handle", output_classes=output_classes)
         return HandledIterator(string_handle, _elements.declared(output_types, output_shapes))
 
 
 class HandledIterator:
-    """An iterator that is another one, as its handle says in each run.
+    """An iterator that reads another one, chosen in each run by its handle.
 
     Args:
-        handle: A tensor of text.
+        handle: A string tensor.
         spec: The dtypes and partial shapes of the elements.
     """
 
@@ -159,7 +159,7 @@ class HandledIterator:
     output_types, output_shapes = Iterator.output_types, Iterator.output_shapes
 
     def get_next(self, name: str | None = None) -> Any:
-        """Returns tensors that have the next element of the chosen iterator in each run."""
+        """Returns tensors of the chosen iterator's next element in each run."""
 
         def read(session: Session, handle: Any) -> Any:
             source: Any = session.graph.get_operation_by_name(as_word(handle))
@@ -175,7 +175,7 @@ class HandledIterator:
 
 
 def _turn(session: Session, source: Source, stream: Stream) -> None:
-    """Lets an operation of an iterator read from a stream in a session."""
+    """Lets an iterator's operation read a stream in a session."""
     reader: Any = session.backend.source(source)
     reader.switch_to(stream)
 
@@ -184,14 +184,14 @@ def make_one_shot_iterator(dataset: Dataset) -> Iterator:
     """Returns an iterator that begins with the first run.
 
     Raises:
-        ValueError: The dataset is made of placeholders.
+        ValueError: The dataset depends on placeholders.
     """
     inputs, graph = dataset.inputs, get_default_graph()
     fed = [tensor for tensor in inputs if tensor.op.type == "Placeholder"]
     if fed:
         raise ValueError(
-            f"make_one_shot_iterator cannot be fed, but the dataset is made of the placeholder {fed[0].name!r}: use "
-            f"make_initializable_iterator, and feed it to the run of its initializer."
+            f"make_one_shot_iterator cannot be fed, but the dataset depends on the placeholder {fed[0].name!r}: use "
+            f"make_initializable_iterator, and feed it in the run of the initializer."
         )
 
     def begin() -> Elements[Any]:
@@ -206,7 +206,7 @@ def make_one_shot_iterator(dataset: Dataset) -> Iterator:
 
 
 def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
-    """Returns an iterator that begins when its `initializer` is run, and again each time."""
+    """Returns an iterator that begins each time its `initializer` is run."""
     ignored("make_initializable_iterator", shared_name=shared_name)
     iterator = Iterator(dataset.element_spec, _uninitialised)
     iterator.initializer = iterator.make_initializer(dataset)
@@ -226,7 +226,7 @@ def views(tensor: Tensor, spec: Any, *, is_mixed: bool) -> Any:
     Args:
         tensor: The tensor of an element.
         spec: The dtypes and partial shapes of its parts.
-        is_mixed: Whether it has text beside other parts, so that the device cannot take it as a whole.
+        is_mixed: Whether it mixes strings and other parts, so that it cannot be put on the device in one piece.
     """
     if _elements.is_component(spec):
         if is_mixed:
@@ -238,4 +238,4 @@ def views(tensor: Tensor, spec: Any, *, is_mixed: bool) -> Any:
     if hasattr(spec, "_fields"):
         named = spec._asdict().items()
         return type(spec)(*(views(getattr(tensor, name), part, is_mixed=is_mixed) for name, part in named))
-    return tuple(views(tensor[place], part, is_mixed=is_mixed) for place, part in enumerate(spec))
+    return tuple(views(tensor[i], part, is_mixed=is_mixed) for i, part in enumerate(spec))

@@ -1,4 +1,4 @@
-"""Functions of `map`, `filter` and the like: a graph of their own, which a session runs for each element."""
+"""Runs the functions of `map`, `filter` and the like: each is a separate graph, run for each element."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Values = Mapping[Tensor, Any]
 
 
 class Mapped:
-    """A function of an element, with tensors, as a function of the element's arrays.
+    """Turns a function of tensors into a function of an element's arrays.
 
     Args:
-        fn: Takes the components of an element: the parts of a tuple one by one.
+        fn: The function, called with an element; the parts of a tuple are separate arguments.
         spec: The dtypes and partial shapes of the elements.
 
     Attributes:
-        result: The result of the function: tensors of the inner graph, or a dataset of them.
+        result: The function's result: tensors of the inner graph, or a dataset that depends on them.
     """
 
     def __init__(self, fn: Callable[..., Any], spec: Any) -> None:
@@ -51,17 +51,17 @@ class Mapped:
     def returned(self) -> Any:
         """Returns the result as a structure of tensors."""
         with self._graph.as_default():
-            # A list at the top is components, as in TF: functions such as `tf.decode_csv` return one.
+            # As in TF, a list at the top is a tuple of components: functions such as `tf.decode_csv` return a list.
             result = _joined(tuple(self.result) if isinstance(self.result, list) else self.result)
             return jax.tree.map(nodes.convert_to_tensor, result)
 
     def fed(self, element: Any) -> dict[Tensor, Any]:
-        """Returns the feeds for an element."""
+        """Returns the feeds of the inner graph for an element."""
         tensors, values = jax.tree.leaves(self.arguments), jax.tree.leaves(element)
         return dict(zip(tensors, values, strict=True))
 
     def run(self, fetches: Any, element: Any) -> Any:
-        """Returns the values of tensors of the inner graph for an element, as NumPy arrays."""
+        """Computes tensors of the inner graph for an element, as NumPy arrays."""
         with self._local, jax.default_device(jax.devices("cpu")[0]):
             session = self._session
             if session is None:
@@ -81,7 +81,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _joined(result: Any) -> Any:
-    """Returns a structure in which a list of tensors within is one tensor, as in TF."""
+    """Stacks each list of tensors inside a structure to one tensor, as in TF."""
     if isinstance(result, list):
         parts = [_joined(part) for part in result]
         return nodes.convert_to_tensor(parts)
@@ -94,10 +94,10 @@ def _joined(result: Any) -> Any:
 
 
 class Pass:
-    """One way through a dataset, from its beginning.
+    """One pass over a dataset, from its beginning.
 
     Args:
-        values: The values of the tensors that the dataset was made of.
+        values: The values of the tensors that the dataset depends on.
     """
 
     def __init__(self, values: Values) -> None:
@@ -105,25 +105,25 @@ class Pass:
         self._begun: Counter[object] = Counter()
 
     def value(self, given: Any) -> Any:
-        """Returns an argument, or its value if it is a tensor."""
+        """Replaces the tensors in an argument by their values."""
         return jax.tree.map(lambda leaf: self._values[leaf] if isinstance(leaf, Tensor) else leaf, given)
 
     def arrays(self, given: Any) -> Any:
-        """Returns a structure with its tensors as NumPy arrays."""
+        """Converts a structure, with its tensors' values, to NumPy arrays."""
         return jax.tree.map(_elements.as_array, self.value(given))
 
     def whole(self, given: Any) -> int:
-        """Returns an argument as a whole number."""
+        """Returns an argument as an integer."""
         return int(np.asarray(self.value(given)))
 
     def with_values(self, values: Values) -> Pass:
-        """Returns a way through a dataset that was made inside a function."""
+        """Returns a pass over a dataset that a mapped function made, with further values."""
         inner = Pass({**self._values, **values})
         inner._begun = self._begun
         return inner
 
     def times_begun(self, stage: object) -> int:
-        """Returns how often a stage had been begun on this way, and counts."""
+        """Counts the beginnings of a stage in this pass; returns the number of earlier ones."""
         self._begun[stage] += 1
         return self._begun[stage] - 1
 

@@ -1,4 +1,4 @@
-"""`Dataset.padded_batch`: arrays of different shapes in one."""
+"""`Dataset.padded_batch`: pads arrays of different shapes into one batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def padded_spec(spec: Any, padded_shapes: Any) -> Any:
 
 
 def padder(spec: Any, padding_values: Any) -> Callable[[Sequence[Any]], Any]:
-    """Returns a function that joins elements, filled up with values: by default zeros and empty texts."""
+    """Returns a function that pads and stacks elements, by default with zeros and empty strings."""
     structure = jax.tree.structure(spec, is_leaf=_elements.is_component)
     given = [padding_values] * structure.num_leaves
     if isinstance(padding_values, tuple | dict):
@@ -40,7 +40,7 @@ def _padded(component: Component, value: Any, *leaves: Any) -> Any:
         raise ValueError(f"padded_batch: an element of shape {longest} is larger than the padded shape {shape}.")
     filler = b"" if component.dtype == _elements.STRING else value.astype(arrays[0].dtype)
     joined = np.full((len(arrays), *shape), filler, arrays[0].dtype)
-    for place, array in enumerate(arrays):
-        # An array of one text would be put in as an object.
-        joined[(place, *(slice(size) for size in array.shape))] = array if array.ndim else array.item()
+    for i, array in enumerate(arrays):
+        # NumPy would store an array of one string as an object.
+        joined[(i, *(slice(size) for size in array.shape))] = array if array.ndim else array.item()
     return joined

@@ -22,7 +22,7 @@ Records = Callable[[IO[bytes]], Iterator[bytes]]
 
 
 class _FileDataset(Dataset):
-    """The records of files, as texts.
+    """The records of files, as strings.
 
     Args:
         filenames: A path, paths, a tensor of them, or a dataset.
@@ -44,7 +44,7 @@ class _FileDataset(Dataset):
 
 
 class TextLineDataset(_FileDataset):
-    """The lines of text files, without their ends.
+    """The lines of text files, without line ends.
 
     References:
         `tf.data.TextLineDataset`.
@@ -70,7 +70,7 @@ class TFRecordDataset(_FileDataset):
 
 
 class FixedLengthRecordDataset(_FileDataset):
-    """The records of files in which each has the same number of bytes.
+    """The fixed-length records of files.
 
     References:
         `tf.data.FixedLengthRecordDataset`.
@@ -90,12 +90,12 @@ class FixedLengthRecordDataset(_FileDataset):
 
 
 def lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the lines of an open file, without their ends."""
+    """Yields the lines of an open file, without line ends."""
     return (line.rstrip(b"\r\n") for line in file)
 
 
 def fixed_length(record_bytes: int, header_bytes: int | None, footer_bytes: int | None) -> Records:
-    """Returns a reader of an open file's records, all of one length, between its header and its footer."""
+    """Returns a reader of an open file's fixed-length records, between header and footer."""
 
     def records(file: IO[bytes]) -> Iterator[bytes]:
         content = file.read()
@@ -107,7 +107,7 @@ def fixed_length(record_bytes: int, header_bytes: int | None, footer_bytes: int 
 
 
 def opened(path: str, compression: Any) -> Any:
-    """Returns a file to read from, as it is or unpacked."""
+    """Opens a file for reading, and decompresses it if requested."""
     try:
         if compression in ("GZIP", b"GZIP"):
             return gzip.open(path, "rb")

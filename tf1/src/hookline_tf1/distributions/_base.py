@@ -25,19 +25,19 @@ class Distribution:
         `tf.distributions.Distribution`.
     """
 
-    place = "tf.distributions"
+    namespace = "tf.distributions"
     """The namespace in which scripts find it."""
 
     def __init__(self, validate_args: bool, allow_nan_stats: bool, name: str) -> None:
-        ignored(f"{self.place}.{type(self).__name__}", validate_args=validate_args, allow_nan=not allow_nan_stats)
+        ignored(f"{self.namespace}.{type(self).__name__}", validate_args=validate_args, allow_nan=not allow_nan_stats)
         self.name = name
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self)
-        return missing(f"{kind.place}.{kind.__name__}", lambda: dir(kind))(name)
+        return missing(f"{kind.namespace}.{kind.__name__}", lambda: dir(kind))(name)
 
     def sample(self, sample_shape: Any = (), seed: int | None = None, name: str = "sample") -> Any:
-        """Returns random values: of `sample_shape`, and then of the shape of the parameters."""
+        """Draws samples of `sample_shape` followed by the shape of the parameters."""
         with name_scope(f"{self.name}/{name}"):
             wanted = convert_to_tensor(sample_shape if sample_shape != () else [], dtypes.int32)
             return self._drawn(array_ops.reshape(wanted, [-1]), seed)
@@ -72,7 +72,7 @@ def kl_divergence(
     """Computes the Kullback-Leibler divergence between two distributions of one kind.
 
     Raises:
-        NotImplementedError: They are of two kinds.
+        NotImplementedError: They are of different kinds.
     """
     ignored("tf.distributions.kl_divergence", allow_nan_stats=not allow_nan_stats)
     if type(distribution_a) is not type(distribution_b):
@@ -83,5 +83,5 @@ def kl_divergence(
 
 
 def joined(wanted: Any, like: Any) -> Any:
-    """Returns the shape of samples of a tensor's shape."""
+    """Returns the shape of samples: `sample_shape`, then a tensor's shape."""
     return array_ops.concat([wanted, array_ops.shape(like)], 0)

@@ -16,7 +16,7 @@ class Normal(Distribution):
 
     Args:
         loc: Its mean.
-        scale: Its standard deviation, of a shape that fits beside the mean's.
+        scale: Its standard deviation, of a shape that broadcasts with the mean's.
         validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
         name: As above.
@@ -29,7 +29,7 @@ class Normal(Distribution):
         [-1.737 -1.612]
 
     References:
-        `tf.distributions.Normal`. Gradients go through `sample`.
+        `tf.distributions.Normal`. Gradients pass through `sample`.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class Normal(Distribution):
         self.loc, self.scale = convert_to_tensor(loc), convert_to_tensor(scale)
 
     def mean(self) -> Any:
-        """Returns the mean, of the shape of both parameters."""
+        """Returns the mean, broadcast to the shape of both parameters."""
         return self.loc + array_ops.zeros_like(self.scale)
 
     mode = mean
 
     def stddev(self) -> Any:
-        """Returns the standard deviation, of the shape of both parameters."""
+        """Returns the standard deviation, broadcast to the shape of both parameters."""
         return self.scale + array_ops.zeros_like(self.loc)
 
     def variance(self) -> Any:
-        """Returns the variance, of the shape of both parameters."""
+        """Returns the variance, broadcast to the shape of both parameters."""
         return math.square(self.stddev())
 
     def cdf(self, value: Any) -> Any:

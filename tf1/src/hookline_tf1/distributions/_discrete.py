@@ -18,11 +18,11 @@ from hookline_tf1.distributions._base import Distribution, joined
 
 
 class Bernoulli(Distribution):
-    """The Bernoulli distribution: one or zero.
+    """The Bernoulli distribution of zero and one.
 
     Args:
         logits: The logarithm of the odds of one.
-        probs: Or its probability: one of both is required.
+        probs: The probability of one. Exactly one of `logits` and `probs` is required.
         dtype: Of the samples.
         validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
@@ -69,7 +69,7 @@ class Bernoulli(Distribution):
 
     def _log_prob(self, value: Any) -> Any:
         value = math.cast(value, self.logits.dtype)
-        # Both may be of a shape of their own, as a sample is.
+        # They broadcast: either may have the larger shape.
         return value * self.logits - nn.softplus(self.logits + array_ops.zeros_like(value))
 
     def _distance(self, other: Any) -> Any:
@@ -79,11 +79,11 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """The categorical distribution: one of several classes.
+    """The categorical distribution over classes.
 
     Args:
-        logits: For each class the logarithm of its probability, but for a number that is common to all: last dimension.
-        probs: Or the probabilities: one of both is required.
+        logits: The unnormalised log-probability of each class, in the last dimension.
+        probs: The probabilities. Exactly one of `logits` and `probs` is required.
         dtype: Of the samples.
         validate_args: As in `Distribution`, like the arguments after it.
         allow_nan_stats: As above.
@@ -134,13 +134,13 @@ _CLASSES = (Within("value", lambda value, logits: index_bounds.shape(logits)[-1]
 
 
 def _log_share(value: Any, logits: Any) -> Any:
-    """Returns the logarithms of the probabilities of classes: NaN for one that does not exist, beside the error."""
+    """Returns the log-probabilities of classes; NaN for a class out of range, besides the error."""
     shares = jax.nn.log_softmax(logits)
     shape, classes = jnp.broadcast_shapes(jnp.shape(value), shares.shape[:-1]), shares.shape[-1]
     value = jnp.broadcast_to(jnp.asarray(value).astype(np.int32), shape)
     exists = (value >= 0) & (value < classes)
-    places = jnp.where(exists, value, 0)[..., None]
-    found = jnp.take_along_axis(jnp.broadcast_to(shares, (*shape, classes)), places, -1)[..., 0]
+    indices = jnp.where(exists, value, 0)[..., None]
+    found = jnp.take_along_axis(jnp.broadcast_to(shares, (*shape, classes)), indices, -1)[..., 0]
     return jnp.where(exists, found, np.nan)
 
 

@@ -1,4 +1,4 @@
-"""`tf.layers`: layers that make their variables themselves, as classes and as functions."""
+"""`tf.layers`: layers that create their variables, as classes and as functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of `tf.layers`: a layer makes its variables when it is first called, in a variable scope of its own."""
+"""The base of `tf.layers`: a layer creates its variables in the first call, in its own variable scope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ZEROS, ONES = zeros_initializer(), ones_initializer()
 
 
 class Layer:
-    """A function of tensors with variables. A subclass defines `call(inputs)`, and `build(input_shape)` if it has some.
+    """A layer. A subclass defines `call(inputs)`, and `build(input_shape)` if it has variables.
 
     Args:
         trainable: Whether optimizers change its variables.
@@ -55,34 +55,34 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Its name: the last part of its scope, once it was called."""
+        """The name: the last part of the scope, after the first call."""
         return self._base_name if self._scope is None else self._scope.name.rpartition("/")[2]
 
     @property
     def scope_name(self) -> str:
-        """The name of its variable scope."""
+        """The name of the variable scope."""
         if self._scope is None:
             raise ValueError(f"The layer {self.name!r} has no scope before it is called.")
         return self._scope.name
 
     @property
     def graph(self) -> Any:
-        """The graph that it is used in."""
+        """The graph of the layer."""
         return get_default_graph()
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Its variables that are trained."""
+        """The trainable variables."""
         return list(self._trained) if self.trainable else []
 
     @property
     def non_trainable_variables(self) -> list[Any]:
-        """Its other variables."""
+        """The other variables."""
         return list(self._fixed) if self.trainable else [*self._trained, *self._fixed]
 
     @property
     def variables(self) -> list[Any]:
-        """All its variables."""
+        """All variables."""
         return [*self._trained, *self._fixed]
 
     weights = variables
@@ -90,7 +90,7 @@ class Layer:
 
     @property
     def losses(self) -> list[Any]:
-        """The losses of its activity regularizer."""
+        """The losses of the activity regularizer."""
         return list(self._losses)
 
     @property
@@ -99,11 +99,11 @@ class Layer:
         return list(self._updates)
 
     def count_params(self) -> int:
-        """Counts the numbers in its variables."""
+        """Counts the parameters."""
         return sum(variable.shape.num_elements() for variable in self.variables)
 
     def build(self, input_shape: Any) -> None:
-        """Makes its variables."""
+        """Creates the variables."""
         self.built = True
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ class Layer:
         constraint: Any = None,
         **how: Any,
     ) -> Any:
-        """Returns a variable of the layer, `<scope>/<name>`: a new one, or one that is shared."""
+        """Returns a variable of the layer, `<scope>/<name>`, new or shared."""
         variable = get_variable(
             name,
             shape,
@@ -137,7 +137,7 @@ class Layer:
     add_variable = add_weight
 
     def add_loss(self, losses: Any, inputs: Any = None) -> None:
-        """Adds losses of its own to the collection of regularization losses."""
+        """Adds the layer's losses to the collection of regularization losses."""
         for loss in losses if isinstance(losses, list | tuple) else [losses]:
             self._losses.append(loss)
             get_default_graph().add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
@@ -149,7 +149,7 @@ class Layer:
             get_default_graph().add_to_collection(GraphKeys.UPDATE_OPS, update)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Computes the outputs; the first call makes the variables."""
+        """Computes the outputs; the first call creates the variables."""
         inputs = _tensors(inputs)
         with self._open(kwargs.pop("scope", None)) as scope:
             self._scope = self._scope or scope
@@ -162,7 +162,7 @@ class Layer:
                 self.built = True
             outputs = self.call(inputs, *args, **kwargs)
         if self.activity_regularizer is not None:
-            # TensorFlow's is the mean over the batch.
+            # As in TensorFlow, the mean over the batch.
             loss = op(lambda loss, outputs: loss / outputs.shape[0], name="ActivityRegularizer")
             self.add_loss(loss(self.activity_regularizer(outputs), outputs))
         return outputs
@@ -178,23 +178,23 @@ class Layer:
         return variable_scope(name, default_name=self._base_name, reuse=self._reuse)
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """Is not known before the layer is called."""
-        raise NotImplementedError(f"{type(self).__name__}.compute_output_shape: call the layer, and look at the shape.")
+        """Is refused: the shape is not known before a call."""
+        raise NotImplementedError(f"{type(self).__name__}.compute_output_shape: call the layer, and read the shape.")
 
 
 def dimension(who: Layer, input_shape: TensorShape, axis: int) -> int:
-    """Returns a dimension of the inputs, which must be known because a variable's shape depends on it."""
+    """Returns a dimension of the inputs, which must be known for a variable's shape."""
     size = None if input_shape.ndims is None else input_shape.as_list()[axis]
     if size is None:
         raise ValueError(
             f"{type(who).__name__} requires inputs whose dimension {axis} is known, got the shape {input_shape}: "
-            f"say it with set_shape, or tf.reshape."
+            f"set it with set_shape or tf.reshape."
         )
     return size
 
 
 def functional(kind: type[Layer]) -> Callable[..., Any]:
-    """Returns the function of `tf.layers` that makes a layer of this class and calls it.
+    """Returns the function of `tf.layers` that creates a layer of this class and calls it.
 
     Its arguments are the inputs, the arguments of the class, and `reuse`.
     """
@@ -211,13 +211,13 @@ def functional(kind: type[Layer]) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = _snake_case(kind.__name__)
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = (
-        f"Makes a `{kind.__name__}` and calls it.\n\n    References:\n        `tf.layers.{call.__name__}`.\n    "
+        f"Creates a `{kind.__name__}` and calls it.\n\n    References:\n        `tf.layers.{call.__name__}`.\n    "
     )
     return call
 
 
 def activated(activation: Any, outputs: Any) -> Any:
-    """Returns the activation of outputs; a string is the name of a function in `tf.nn`."""
+    """Applies an activation function to outputs; a string names a function in `tf.nn`."""
     if activation is None:
         return outputs
     if isinstance(activation, str):

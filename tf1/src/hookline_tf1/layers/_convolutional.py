@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions over one, two and three dimensions."""
+"""Convolutions in one to three dimensions, and transposed convolutions in two and three."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
 
 def several(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Returns one number for each dimension."""
+    """Returns one number for each dimension, from a list or a single number."""
     return (int(value),) * rank if isinstance(value, int) else tuple(int(item) for item in value)
 
 
 def layout(rank: int, data_format: str) -> str:
-    """Returns the order of dimensions that `channels_last` or `channels_first` means."""
+    """Returns the layout of dimensions for `channels_last` or `channels_first`."""
     if data_format not in ("channels_last", "channels_first"):
         raise ValueError(f"data_format is 'channels_last' or 'channels_first', got {data_format!r}.")
     return f"N{_SPATIAL[rank]}C" if data_format == "channels_last" else f"NC{_SPATIAL[rank]}"
 
 
 class _Convolution(Layer):
-    """The base of convolutions. A subclass says over how many dimensions it goes."""
+    """The base of convolutions. A subclass sets the number of dimensions."""
 
     rank = 0
     transposed = False
@@ -69,7 +69,7 @@ class _Convolution(Layer):
         self.bias: Any = None
 
     def build(self, input_shape: Any) -> None:
-        """Makes the kernel and the bias."""
+        """Creates the kernel and the bias."""
         channels = dimension(self, input_shape, layout(self.rank, self.data_format).index("C"))
         ends = [self.filters, channels] if self.transposed else [channels, self.filters]
         self.kernel = self.add_weight("kernel", [*self.kernel_size, *ends], **self._kernel)
@@ -77,7 +77,7 @@ class _Convolution(Layer):
             self.bias = self.add_weight("bias", [self.filters], **self._bias)
 
     def call(self, inputs: Any) -> Any:
-        """Returns the activation of the convolution."""
+        """Computes the convolution and its activation."""
         order, padding = layout(self.rank, self.data_format), self.padding.upper()
         if self.transposed:
             convolve = functools.partial(_transposed, self.strides, padding, order)
@@ -96,7 +96,7 @@ class _Convolution(Layer):
 
 
 def _transposed(strides: Sequence[int], padding: str, order: str, x: Any, kernel: Any) -> Any:
-    """Returns the gradient of a convolution with respect to its inputs, which are as small as they can have been."""
+    """Computes a transposed convolution, with TensorFlow's shape of the outputs."""
     steps, windows = iter(strides), iter(kernel.shape)
     shape = list(x.shape)
     for i, letter in enumerate(order):
@@ -189,7 +189,7 @@ class Conv3DTranspose(_Transposed):
 
 
 class SeparableConv2D(_Convolution):
-    """A depthwise convolution, and then a pointwise one.
+    """A depthwise convolution followed by a pointwise one.
 
     References:
         `tf.layers.SeparableConv2D`.
@@ -240,7 +240,7 @@ class SeparableConv2D(_Convolution):
         }
 
     def build(self, input_shape: Any) -> None:
-        """Makes both kernels and the bias."""
+        """Creates both kernels and the bias."""
         channels = dimension(self, input_shape, layout(2, self.data_format).index("C"))
         depth = channels * self.depth_multiplier
         shape = [*self.kernel_size, channels, self.depth_multiplier]
@@ -250,7 +250,7 @@ class SeparableConv2D(_Convolution):
             self.bias = self.add_weight("bias", [self.filters], **self._bias)
 
     def call(self, inputs: Any) -> Any:
-        """Returns the activation of both convolutions."""
+        """Computes both convolutions and the activation."""
         order, padding = layout(2, self.data_format), self.padding.upper()
         how = {"strides": self.strides, "padding": padding, "rate": self.dilation_rate, "data_format": order}
         separable = functools.partial(_convolution.separable, **how)

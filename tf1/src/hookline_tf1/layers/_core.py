@@ -1,4 +1,4 @@
-"""`Dense`, `Dropout` and `Flatten`."""
+"""The layers `Dense`, `Dropout` and `Flatten`."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Dense(Layer):
         self.bias: Any = None
 
     def build(self, input_shape: Any) -> None:
-        """Makes the matrix and the bias."""
+        """Creates the matrix and the bias."""
         self.kernel = self.add_weight("kernel", [dimension(self, input_shape, -1), self.units], **self._kernel)
         if self.use_bias:
             self.bias = self.add_weight("bias", [self.units], **self._bias)
 
     def call(self, inputs: Any) -> Any:
-        """Returns the activation of the products."""
+        """Computes the products and their activation."""
         outputs = op(_product, name="MatMul" if inputs.shape.ndims == 2 else "Tensordot")(inputs, self.kernel)
         if self.use_bias:
             outputs = op(jnp.add, name="BiasAdd")(outputs, self.bias)
@@ -79,7 +79,7 @@ class Flatten(Layer):
         self.data_format = data_format
 
     def call(self, inputs: Any) -> Any:
-        """Returns the inputs as a matrix."""
+        """Flattens the inputs to a matrix."""
         first = self.data_format == "channels_first"
         return op(lambda x: _flat(jnp.moveaxis(x, 1, -1) if first and x.ndim > 2 else x), name="Reshape")(inputs)
 
@@ -89,7 +89,7 @@ def _flat(x: Any) -> Any:
 
 
 class Dropout(Layer):
-    """Sets a share of the inputs to zero in training, and enlarges the others.
+    """Sets a fraction of the inputs to zero in training, and scales up the others.
 
     References:
         `tf.layers.Dropout`.
@@ -107,7 +107,7 @@ class Dropout(Layer):
         self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
 
     def call(self, inputs: Any, training: Any = False) -> Any:
-        """Returns the inputs, in training with fewer of them."""
+        """Applies dropout in training; otherwise returns the inputs."""
         if not isinstance(training, Tensor):
             return self._dropped(inputs) if training else lifted(lambda x: x, name="Identity")(inputs)
         outputs = chosen(training, self._dropped(inputs), inputs)
@@ -119,9 +119,9 @@ class Dropout(Layer):
 
 
 def chosen(condition: Any, one: Any, other: Any) -> Any:
-    """Returns one of two tensors of one shape, for a condition that only a run knows."""
+    """Selects one of two tensors of one shape, by a condition that only a run knows."""
     made = op(lambda condition, one, other: jnp.where(condition, one, other), name="cond")(condition, one, other)
-    # The condition may be a placeholder of unknown shape, and all that depends on it would have an unknown shape.
+    # A condition of unknown shape would make the result's shape unknown.
     made.spec = other.spec
     return made
 
@@ -134,7 +134,7 @@ def dropout(
     training: Any = False,
     name: str | None = None,
 ) -> Any:
-    """Makes a `Dropout` and calls it.
+    """Creates a `Dropout` and calls it.
 
     References:
         `tf.layers.dropout`.
@@ -146,7 +146,7 @@ dense = functional(Dense)
 
 
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Any:
-    """Makes a `Flatten` and calls it.
+    """Creates a `Flatten` and calls it.
 
     References:
         `tf.layers.flatten`.

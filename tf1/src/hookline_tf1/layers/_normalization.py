@@ -1,4 +1,4 @@
-"""`BatchNormalization`, whose updates of the moving averages are in `GraphKeys.UPDATE_OPS`."""
+"""`BatchNormalization`; the updates of its moving averages are in `GraphKeys.UPDATE_OPS`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hookline_tf1.layers._base import ONES, ZEROS, Layer, dimension
 
 
 class BatchNormalization(Layer):
-    """Batch normalisation: with the mean and variance of the batch in training, else with their moving averages.
+    """Batch normalisation by the batch's mean and variance in training, else by their moving averages.
 
-    A training step must run the updates of the averages: those in the collection `UPDATE_OPS`.
+    A training step must run the updates of the averages, in the collection `UPDATE_OPS`.
 
     References:
-        `tf.layers.BatchNormalization`. As there, the average is taken of the unbiased variance where
+        `tf.layers.BatchNormalization`. As there, the unbiased variance is averaged if
         the inputs have four dimensions, unless `fused` is False.
     """
 
@@ -67,7 +67,7 @@ class BatchNormalization(Layer):
         self.beta: Any = None
 
     def build(self, input_shape: Any) -> None:
-        """Makes the scale, the offset and both averages."""
+        """Creates the scale, the offset and both averages."""
         shape = [dimension(self, input_shape, self.axis)]
         if self.scale:
             self.gamma = self.add_weight("gamma", shape, **self._gamma)
@@ -76,11 +76,11 @@ class BatchNormalization(Layer):
         mean, variance = self._starts
         self.moving_mean = self.add_weight("moving_mean", shape, initializer=mean, trainable=False)
         self.moving_variance = self.add_weight("moving_variance", shape, initializer=variance, trainable=False)
-        # TensorFlow's fused kernel is for images.
+        # As in TensorFlow, the fused kernel is for images.
         self._unbiased = input_shape.ndims == 4 and self.axis in (-1, 1, 3) and self.fused is not False
 
     def call(self, inputs: Any, training: Any = False) -> Any:
-        """Returns the normalised inputs."""
+        """Normalises the inputs."""
         moving = (self.moving_mean, self.moving_variance)
         normalise = functools.partial(_normalised, self.axis, self.epsilon)
         if not isinstance(training, Tensor) and not training:
@@ -88,7 +88,7 @@ class BatchNormalization(Layer):
         batch = op(functools.partial(_moments, self.axis), name="moments")(inputs)
         used = op(_chosen, name="cond")(training, tuple(batch), moving)
         outputs = op(normalise, name="batchnorm")(inputs, used[0], used[1], self.gamma, self.beta)
-        # `training` may be a placeholder of unknown shape, and all that depends on it would have an unknown shape.
+        # A `training` of unknown shape would make the result's shape unknown.
         outputs.spec = inputs.spec
         for i, variable in enumerate(moving):
             fn = functools.partial(_moved, self.axis, self._unbiased and i == 1)
@@ -157,7 +157,7 @@ def batch_normalization(
     virtual_batch_size: int | None = None,
     adjustment: Any = None,
 ) -> Any:
-    """Makes a `BatchNormalization` and calls it.
+    """Creates a `BatchNormalization` and calls it.
 
     References:
         `tf.layers.batch_normalization`.

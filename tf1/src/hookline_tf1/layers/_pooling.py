@@ -13,7 +13,7 @@ from hookline_tf1.nn import _convolution
 
 
 class _Pooling(Layer):
-    """The base of pooling layers. A subclass says over how many dimensions it goes."""
+    """The base of pooling layers. A subclass sets the number of dimensions."""
 
     rank = 0
     largest = True

@@ -104,7 +104,7 @@ def log_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Computes the cross entropy of probabilities."""
+    """Computes the binary cross entropy of probabilities."""
     rule = elementwise(
         lambda labels, predictions: (
             -labels * jnp.log(predictions + epsilon) - (1 - labels) * jnp.log(1 - predictions + epsilon)
@@ -221,7 +221,7 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Computes the softmax cross entropy with labels given by number."""
+    """Computes the softmax cross entropy with integer labels."""
 
     def rule(labels: Any, logits: Any, weights: Any) -> tuple[Any, Any]:
         logits, labels = jnp.asarray(logits), jnp.asarray(labels)
@@ -253,7 +253,7 @@ def compute_weighted_loss(
 
 
 def get_losses(scope: str | None = None, loss_collection: str = _LOSSES) -> list[Tensor]:
-    """Returns the losses made so far; with `scope`, those whose names begin with it."""
+    """Returns the losses made so far; with `scope`, only names that begin with it."""
     return get_collection(loss_collection, scope)
 
 
@@ -274,11 +274,11 @@ def get_total_loss(
     """Returns the sum of all losses made so far.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There are no losses.
     """
     losses = [*get_losses(scope), *(get_regularization_losses(scope) if add_regularization_losses else [])]
     if not losses:
-        raise ValueError("get_total_loss: there is no loss in the collection; make one with tf.losses, or add_loss.")
+        raise ValueError("get_total_loss: there is no loss in the collection; create one with tf.losses or add_loss.")
     return _sum(losses, name)
 
 

@@ -1,4 +1,4 @@
-"""Weights, reductions and collections of losses, for all of `tf.losses`."""
+"""Weights, reduces and collects losses, for all of `tf.losses`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_loss(loss: Tensor, loss_collection: str | None = GraphKeys.LOSSES) -> No
 
 
 Rule = Callable[..., tuple[Any, Any]]
-"""Takes the inputs and the weights, and returns the losses and the weights beside them."""
+"""Takes the inputs and the weights; returns the losses and their weights."""
 
 
 def weighted_loss(
@@ -54,17 +54,17 @@ def weighted_loss(
     reduction: str,
     within: tuple[Within, ...] = (),
 ) -> Tensor:
-    """Returns the loss of a rule, weighted, reduced and collected.
+    """Computes a loss by a rule, weights, reduces and collects it.
 
     Args:
         scope: The name scope; `label` if None.
         label: The name of the loss.
-        rule: As above.
+        rule: `rule(*inputs, weights)` returns the unreduced losses and their weights.
         inputs: The arguments of the rule.
         weights: One number, or one for each loss.
         loss_collection: The collection to add the loss to.
         reduction: One of `Reduction`.
-        within: Which of the inputs are places that must be there; the arguments are `inputs` and `weights`.
+        within: The bounds of inputs that are indices; their arguments are `inputs` and `weights`.
     """
     Reduction.validate(reduction)
     if any(given is None for given in (*inputs, weights)):
@@ -81,7 +81,7 @@ def weighted_loss(
 
 
 def collected(scope: str | None, label: str, make: Callable[[], Tensor], loss_collection: str | None) -> Tensor:
-    """Makes a loss in its name scope, adds it to a collection and returns it."""
+    """Creates a loss in its name scope, adds it to a collection and returns it."""
     with get_default_graph().name_scope(scope or label):
         loss = make()
     add_loss(loss, loss_collection)
@@ -89,7 +89,7 @@ def collected(scope: str | None, label: str, make: Callable[[], Tensor], loss_co
 
 
 def elementwise(losses_of: Callable[[Any, Any], Any]) -> Rule:
-    """Returns the rule for losses computed from labels and predictions of one shape and dtype."""
+    """Returns a rule that computes losses from labels and predictions of one shape and dtype."""
 
     def rule(labels: Any, predictions: Any, weights: Any) -> tuple[Any, Any]:
         labels, predictions = alike(labels, predictions)
@@ -100,7 +100,7 @@ def elementwise(losses_of: Callable[[Any, Any], Any]) -> Rule:
 
 
 def alike(labels: Any, predictions: Any) -> tuple[Any, Any]:
-    """Returns labels and predictions in the dtype of the predictions; their shapes must be the same."""
+    """Casts labels to the dtype of predictions; their shapes must be the same."""
     predictions = jnp.asarray(predictions)
     if not jnp.issubdtype(predictions.dtype, jnp.floating):
         predictions = predictions.astype(jnp.float32)
@@ -113,7 +113,7 @@ def alike(labels: Any, predictions: Any) -> tuple[Any, Any]:
 
 
 def beside(weights: Any, losses: Any) -> Any:
-    """Returns weights that can be multiplied with the losses: of the same rank, or one number."""
+    """Returns weights that broadcast with the losses: of the same rank, or one number."""
     if weights.ndim == losses.ndim + 1 and weights.shape[-1] == 1:
         weights = weights[..., 0]
     elif weights.ndim and weights.ndim == losses.ndim - 1 and losses.shape[-1] == 1:
@@ -139,5 +139,5 @@ def _reduced(losses: Any, weights: Any, reduction: str) -> Any:
 
 
 def ratio(total: Any, count: Any) -> Any:
-    """Returns `total / count`, and 0 where there is nothing; its gradient there is 0 too."""
+    """Computes `total / count`; where the count is 0, the result and its gradient are 0."""
     return jnp.where(count == 0, 0, total / jnp.where(count == 0, 1, count))

@@ -136,7 +136,7 @@ def _add_n(inputs: Any) -> Any:
 
 def clipped_by_norm(x: Any, clip_norm: Any, axes: Any) -> Any:
     total = jnp.sum(jnp.square(x), axis=_axis(axes), keepdims=True)
-    # The root of 0 has no gradient.
+    # The root has no gradient at 0.
     norm = jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), total)
     return x * clip_norm / subgradients.maximum(norm, clip_norm)
 
@@ -164,7 +164,7 @@ def _range(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
 
 
 def as_plain(array: Any, dtype: Any = None) -> Any:
-    """Returns an array of Python's numbers in the dtype that they have in a tensor."""
+    """Converts Python numbers to an array of the dtype that they have in a tensor."""
     return dtypes.narrowed(array, dtype or {"f": np.float32, "i": np.int32}[array.dtype.kind])
 
 
@@ -172,7 +172,7 @@ def _segments(fn: Any) -> Any:
     return lambda data, ids, num_segments: fn(data, ids, num_segments)
 
 
-# A segment below 0 stands for none.
+# A negative segment id means no segment.
 _SEGMENTS = (Within("segment_ids", lambda data, segment_ids, num_segments: num_segments, drops_negative=True),)
 
 

@@ -1,4 +1,4 @@
-"""Functions of `tf.math` that compute each element by itself, and comparisons."""
+"""Elementwise functions and comparisons of `tf.math`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline_tf1._rules.index_bounds import Divides
 
 
 def _divided(x: Any, y: Any) -> Any:
-    """Division as Python 2 had it: whole numbers stay whole."""
+    """Divides like Python 2: integer division for integers."""
     whole = jnp.issubdtype(jnp.result_type(x, y), jnp.integer)
     return jnp.floor_divide(x, y) if whole else jnp.true_divide(x, y)
 

@@ -72,7 +72,7 @@ def accuracy(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Computes the accuracy: the share of right predictions."""
+    """Computes the accuracy: the fraction of correct predictions."""
     return _compared("accuracy", _equal, labels, predictions, weights, metrics_collections, updates_collections, name)
 
 
@@ -168,7 +168,7 @@ def percentage_below(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Computes the share of values below a threshold."""
+    """Computes the fraction of values below a threshold."""
     inputs = (values, threshold)
     return _mean(
         "percentage_below_threshold", jnp.less, inputs, weights, metrics_collections, updates_collections, name
@@ -185,7 +185,7 @@ def mean_tensor(
     """Computes the mean of each element over all batches.
 
     Raises:
-        ValueError: The shape of the values is not known.
+        ValueError: The shape of the values is unknown.
     """
     shape = specs.open_shape(values.spec) if isinstance(values, Tensor) else jnp.shape(values)
     if shape is None or None in shape:
@@ -211,7 +211,7 @@ def mean_per_class_accuracy(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Computes the mean over all classes of the accuracy in each; the update operation returns the accuracies."""
+    """Computes the mean accuracy per class; the update operation returns the accuracy of each class."""
 
     def measure(labels: Any, predictions: Any, weights: Any) -> tuple[Any, Any]:
         labels, predictions = paired(jnp.ravel(labels), jnp.ravel(predictions))
@@ -238,7 +238,7 @@ def mean_iou(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """Computes the mean intersection over union of the classes seen."""
+    """Computes the mean intersection over union, over the classes that occurred."""
 
     def measure(labels: Any, predictions: Any, weights: Any) -> tuple[Any]:
         weights = 1.0 if weights is None else jnp.ravel(jnp.asarray(weights, jnp.float32))

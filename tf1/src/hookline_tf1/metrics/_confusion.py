@@ -145,12 +145,12 @@ def auc(
         metrics_collections: Collections to add the value to.
         updates_collections: Collections to add the operation to.
         curve: `ROC`, or `PR` for precision over recall.
-        name: Its name scope.
+        name: The name scope.
         summation_method: `trapezoidal`, `careful_interpolation`, `minoring` or `majoring`.
-        thresholds: Others, between 0 and 1.
+        thresholds: Other thresholds, between 0 and 1.
 
     Raises:
-        ValueError: Another curve or method.
+        ValueError: The curve or method is unknown.
     """
     if curve not in ("ROC", "PR"):
         raise ValueError(f"tf.metrics.auc: the curve is 'ROC' or 'PR', got {curve!r}.")
@@ -220,13 +220,18 @@ def _counted(
 def _outcomes(
     which: tuple[str, ...], thresholds: tuple[float, ...] | None, labels: Any, predictions: Any, weights: Any
 ) -> tuple[Any, ...]:
-    """Counts the outcomes of the confusion matrix, at each threshold if some are given."""
+    """Counts true and false positives and negatives, at each threshold if thresholds are given."""
     labels, predictions = paired(labels, predictions)
     weights = jnp.broadcast_to(1.0 if weights is None else fitted(weights, predictions), predictions.shape)
-    right, weights = jnp.ravel(labels.astype(bool)), jnp.ravel(weights)
+    actual, weights = jnp.ravel(labels.astype(bool)), jnp.ravel(weights)
     if thresholds is None:
-        said = jnp.ravel(predictions.astype(bool))
+        predicted = jnp.ravel(predictions.astype(bool))
     else:
-        said = jnp.ravel(predictions.astype(jnp.float32)) > jnp.asarray(thresholds, jnp.float32)[:, None]
-    outcomes = {"tp": said & right, "fp": said & ~right, "fn": ~said & right, "tn": ~said & ~right}
+        predicted = jnp.ravel(predictions.astype(jnp.float32)) > jnp.asarray(thresholds, jnp.float32)[:, None]
+    outcomes = {
+        "tp": predicted & actual,
+        "fp": predicted & ~actual,
+        "fn": ~predicted & actual,
+        "tn": ~predicted & ~actual,
+    }
     return tuple(jnp.sum(outcomes[kind] * weights, axis=-1) for kind in which)

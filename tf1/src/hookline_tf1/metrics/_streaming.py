@@ -1,4 +1,4 @@
-"""Streaming metrics: sums in local variables, an update that adds a batch, and a value computed from the sums."""
+"""Streaming metrics: sums in local variables, an update that adds a batch, and a value from the sums."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def streaming(
     after: Callable[..., Any] | None = None,
     classes: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the value of a metric, and an operation that takes one more batch into account and returns the new value.
+    """Returns the value of a metric, and an operation that adds a batch and returns the new value.
 
     Args:
         label: The name of the metric.
-        name: Its name scope; by default `label`.
-        sums: The names and shapes of its variables.
-        measure: `measure(*inputs)` returns the amount that a batch adds to each of them.
+        name: The name scope; by default `label`.
+        sums: The names and shapes of the variables.
+        measure: `measure(*inputs)` returns the amounts that a batch adds to the variables.
         inputs: Labels, predictions, weights and the like.
         value: `value(*sums)` returns the metric.
         metrics_collections: Collections to add the value to.
         updates_collections: Collections to add the operation to.
-        after: The result of the update operation, if it is not the value.
-        classes: The number of classes, by the name of each of the first inputs that hold classes.
+        after: The result of the update operation; by default the value.
+        classes: The number of classes, by the names of the first inputs, which hold class indices.
 
     References:
-        The functions of `tf.metrics`. In a run that fetches both, the value is the one from before the run.
+        The functions of `tf.metrics`. A run that fetches both returns the value from before the run.
     """
     with get_default_graph().name_scope(name or label):
         variables = tuple(local_sum(shape, name) for name, shape in sums.items())
@@ -62,7 +62,7 @@ def streaming(
 
 
 def local_sum(shape: tuple[int, ...], name: str, dtype: Any = jnp.float32) -> Variable:
-    """Returns a local variable of a metric, which starts at zero."""
+    """Creates a local variable of a metric, which starts at zero."""
     keys = [GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES]
     return Variable(lambda: jnp.zeros(shape, dtype), name=name, trainable=False, collections=keys)
 
@@ -77,7 +77,7 @@ def mean_of(values: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def paired(labels: Any, predictions: Any) -> tuple[Any, Any]:
-    """Returns labels and predictions without a last dimension of 1 that only one of them has.
+    """Squeezes a last dimension of 1 that only labels or predictions have; returns both.
 
     Raises:
         ValueError: Their shapes differ.
@@ -93,7 +93,7 @@ def paired(labels: Any, predictions: Any) -> tuple[Any, Any]:
 
 
 def fitted(weights: Any, values: Any) -> Any:
-    """Returns weights as float32 of the rank of the values, or as one number."""
+    """Converts weights to float32 of the values' rank, or to one number."""
     weights = jnp.asarray(weights, jnp.float32)
     if weights.ndim == values.ndim + 1 and weights.shape[-1] == 1:
         return weights[..., 0]
@@ -101,7 +101,7 @@ def fitted(weights: Any, values: Any) -> Any:
 
 
 def ratio(part: Any, whole: Any) -> Any:
-    """Returns `part / whole`, and 0 where the whole is not more than 0."""
+    """Computes `part / whole`, or 0 where `whole` is not positive."""
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0)
 
 

@@ -102,7 +102,7 @@ def _fused(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: A
     mean, variance = jnp.mean(x, axes), jnp.var(x, axes)
     count = x.size // mean.size
     found = _normalized(x, spread(mean), spread(variance), spread(offset), spread(scale), epsilon)
-    # No gradient goes through these two.
+    # These two have no gradient.
     return found, *map(jax.lax.stop_gradient, (mean, variance * (count / max(count - 1, 1))))
 
 
@@ -133,7 +133,7 @@ def _count_of_rows(params: Any, ids: Any, partition_strategy: Any, max_norm: Any
 
 
 def _parts(params: Any, strategy: Any) -> tuple[list[int], bool]:
-    """Returns how many rows each part has, and whether the rows go round the parts."""
+    """Returns the number of rows of each part, and whether rows are assigned round-robin ("mod")."""
     parts = params if isinstance(params, list) else [params]
     return [index_bounds.shape(part)[0] for part in parts], strategy != "div" and len(parts) > 1
 
@@ -149,15 +149,15 @@ class _Rows(Within):
             are_out |= ids // len(sizes) >= xp.asarray(sizes)[ids % len(sizes)]
         return ids, bound, are_out
 
-    def wrong(self, place: int, size: int) -> str:
+    def wrong(self, index: int, size: int) -> str:
         """See `Within`."""
-        return "names a row that its part does not have" if 0 <= place < size else super().wrong(place, size)
+        return "names a row that its part does not have" if 0 <= index < size else super().wrong(index, size)
 
 
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
     targets = jnp.asarray(targets)
     wanted = jnp.take_along_axis(predictions, targets[:, None], axis=1)
-    # A class that is not among them is among none.
+    # A class out of range is in no top k.
     return (targets >= 0) & jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
 
 
@@ -291,7 +291,7 @@ def zero_fraction(value: Any, name: str | None = None) -> Any: ...
 def dropout(
     x: Any, keep_prob: Any = None, noise_shape: Any = None, seed: Any = None, name: Any = None, rate: Any = None
 ) -> Any:
-    """`tf.nn.dropout`: `keep_prob` is the share that stays, `rate` the share that goes."""
+    """`tf.nn.dropout`: `keep_prob` is the fraction to keep, `rate` the fraction to drop."""
     if (rate is None) == (keep_prob is None):
         both = (
             "Cannot specify both 'rate' and 'keep_prob'" if rate is not None else "You must provide a rate to dropout"

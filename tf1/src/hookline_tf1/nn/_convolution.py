@@ -18,13 +18,13 @@ _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
 def _layout(data_format: str | None, dims: int) -> tuple[str, int]:
-    """Returns JAX's name of a data format, and where its channels are."""
+    """Returns JAX's name of a data format, and the axis of the channels."""
     data_format = data_format or ("N" + _LETTERS[dims] + "C")
     return data_format.replace("NWC", "NWC"), data_format.index("C")
 
 
 def _spatial(values: Any, data_format: str, dims: int) -> list[int]:
-    """Returns one number for each spatial dimension, of one for all, or of one for every dimension."""
+    """Returns one number for each spatial dimension, from one for all, or one for every dimension."""
     values = [values] * dims if isinstance(values, int) else list(values)
     if len(values) == 1:
         values = values * dims
@@ -41,7 +41,7 @@ def _padding(padding: Any, data_format: str) -> Any:
 
 
 def _check_window(image: Sequence[Any], window: Sequence[int], padding: Any) -> None:
-    """Raises `ValueError` where a window is larger than an image that is not padded."""
+    """Raises `ValueError` if a window is larger than an unpadded image."""
     for whole, width in zip(image, window, strict=True):
         if padding == "VALID" and isinstance(whole, int) and width > whole:
             raise ValueError(f"Negative dimension size caused by subtracting {width} from {whole}")
@@ -70,7 +70,7 @@ def convolved(x: Any, kernel: Any, strides: Any, padding: Any, data_format: Any,
 def transposed(
     x: Any, kernel: Any, shape: Any, strides: Any, padding: Any, data_format: Any, dilations: Any = 1
 ) -> Any:
-    """Returns a transposed convolution of shape `shape`: the gradient of `convolved` with respect to its input."""
+    """Computes a transposed convolution of shape `shape`: the gradient of `convolved` with respect to its input."""
     x = jnp.asarray(x)
     like = jax.ShapeDtypeStruct(tuple(shape), x.dtype)
     back = jax.linear_transpose(lambda y: convolved(y, kernel, strides, padding, data_format, dilations), like)
@@ -78,7 +78,7 @@ def transposed(
 
 
 def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: Any) -> Any:
-    """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
+    """Returns the spec of a result whose shape is an argument; items computed in a run are open dimensions."""
     given, kernel = (specs.open_shape(getattr(part, "spec", specs.UNKNOWN)) for part in (value, filter))
     channels = (given[data_format.index("C")], kernel[-1]) if given and kernel else (None, None)
     if None not in channels and channels[0] != channels[1]:
@@ -103,7 +103,7 @@ def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_f
 
 
 def separable(x: Any, depth: Any, point: Any, strides: Any, padding: Any, rate: Any, data_format: Any) -> Any:
-    """Computes a depthwise and then a pointwise convolution."""
+    """Computes a depthwise convolution, then a pointwise one."""
     return convolved(depthwise(x, depth, strides, padding, rate, data_format, None), point, 1, "VALID", data_format)
 
 
@@ -131,7 +131,7 @@ def max_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) 
 
 
 def _tiles(shape: Any, window: Sequence[int], padding: Any) -> bool:
-    """Whether the windows are small and lie side by side, and nothing is padded."""
+    """Whether the windows are small and adjacent, without padding."""
     spatial = [(dim, width) for dim, width in zip(shape, window, strict=True) if width > 1]
     if math.prod(window) > 9 or not all(isinstance(dim, int) and dim >= width for dim, width in spatial):
         return False
@@ -140,18 +140,18 @@ def _tiles(shape: Any, window: Sequence[int], padding: Any) -> bool:
 
 def _largest_of_tiles(x: Any, window: Sequence[int]) -> Any:
     # On a CPU the gradient of `reduce_window` takes several times as long.
-    def place(at: Sequence[int]) -> Any:
+    def tile(at: Sequence[int]) -> Any:
         ends = [dim - dim % width if width > 1 else None for dim, width in zip(x.shape, window, strict=True)]
         return x[tuple(slice(start, end, width) for start, end, width in zip(at, ends, window, strict=True))]
 
-    largest, *others = (place(at) for at in itertools.product(*map(range, window)))
+    largest, *others = (tile(at) for at in itertools.product(*map(range, window)))
     for other in others:
         largest = jnp.where((other > largest) | jnp.isnan(other), other, largest)
     return largest
 
 
 def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
-    """Averages each window; pixels outside of the image do not count."""
+    """Computes average pooling; padding does not count."""
     x = jnp.asarray(x)
     windows = _windows(x, size, strides, padding, data_format)
     total = jax.lax.reduce_window(x, np.asarray(0, x.dtype), jax.lax.add, *windows)

@@ -13,8 +13,8 @@ from hookline_tf1._machinery import subgradients
 def cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
     """Computes the softmax cross entropy, with TensorFlow's gradient.
 
-    As there, both are rows of classes, whatever stands above them: labels of `[1, n, classes]` fit logits of
-    `[n, classes]`, and the result has the shape of the logits.
+    As there, only the last dimension and the number of rows must agree: labels of `[1, n, classes]` fit logits of
+    `[n, classes]`, and the result has the shape of the logits without the classes.
     """
     logits = jnp.asarray(logits)
     labels, logits = jnp.moveaxis(jnp.asarray(labels, logits.dtype), axis, -1), jnp.moveaxis(logits, axis, -1)
@@ -36,18 +36,18 @@ def _and_softmax(labels: Any, logits: Any) -> Any:
     return _cross_entropy_of(labels, logits), (labels, logits)
 
 
-def _as_if_labels_summed_to_one(given: Any, slope: Any) -> Any:
-    # TensorFlow's gradient, which is another than JAX's for a row of zeros, say.
+def _as_if_labels_summed_to_one(given: Any, grad: Any) -> Any:
+    # TensorFlow's gradient; JAX's differs if labels do not sum to 1, as in a row of zeros.
     labels, logits = given
-    slope = slope[..., None]
-    return -slope * jax.nn.log_softmax(logits), slope * (jax.nn.softmax(logits) - labels)
+    grad = grad[..., None]
+    return -grad * jax.nn.log_softmax(logits), grad * (jax.nn.softmax(logits) - labels)
 
 
 _cross_entropy_of.defvjp(_and_softmax, _as_if_labels_summed_to_one)
 
 
 def sparse_cross_entropy(labels: Any, logits: Any) -> Any:
-    """Computes the softmax cross entropy with labels given by number."""
+    """Computes the softmax cross entropy with integer labels."""
     found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(labels)[..., None], axis=-1)
     return -found[..., 0]
 
@@ -59,7 +59,7 @@ def sigmoid_cross_entropy(labels: Any, logits: Any) -> Any:
 
 
 def weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
-    """Computes the cross entropy of independent classes, with a weight for positive ones."""
+    """Computes the sigmoid cross entropy, with a weight for positive labels."""
     weight = 1 + (pos_weight - 1) * labels
     soft = jnp.log1p(jnp.exp(-subgradients.absolute(logits))) + jax.nn.relu(-logits)
     return (1 - labels) * logits + weight * soft

@@ -40,7 +40,7 @@ def log_poisson_loss(
 
 
 def _labels_and_logits(who: str, first: Any, labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Returns both; without names they are logits and labels, as before TF 1.0."""
+    """Returns labels and logits; positional arguments are logits and labels, as before TF 1.0."""
     if first is not None:
         labels, logits = (labels if logits is None else logits), first
     if labels is None or logits is None:
@@ -51,7 +51,7 @@ def _labels_and_logits(who: str, first: Any, labels: Any, logits: Any) -> tuple[
 def softmax_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, dim: int = -1, name: Any = None, axis: Any = None
 ) -> Any:
-    """`tf.nn.softmax_cross_entropy_with_logits`: no gradient goes into the labels."""
+    """`tf.nn.softmax_cross_entropy_with_logits`: labels get no gradient."""
     labels, logits = _labels_and_logits("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     labels = node(jax.lax.stop_gradient, "labels_stop_gradient", {"x": convert_to_tensor(labels)})
     return softmax_cross_entropy_with_logits_v2(labels, logits, axis, name, dim)
@@ -76,7 +76,7 @@ def sparse_softmax_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: Any = None, targets: Any = None
 ) -> Any:
-    """`tf.nn.sigmoid_cross_entropy_with_logits`; `targets` is the name that the labels had before TF 1.0."""
+    """`tf.nn.sigmoid_cross_entropy_with_logits`; `targets` is the name of the labels from before TF 1.0."""
     labels = targets if labels is None else labels
     labels, logits = _labels_and_logits("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
     _check_shapes(logits, labels)

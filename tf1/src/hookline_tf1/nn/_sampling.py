@@ -1,4 +1,4 @@
-"""Losses over a sample of many classes: candidate samplers, `nce_loss`, `sampled_softmax_loss`."""
+"""Candidate samplers, and losses on sampled classes: `nce_loss`, `sampled_softmax_loss`."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _candidates(probability: Any, true: Any, count: int, unique: bool, classes: 
         if not unique:
             chosen = jax.random.categorical(first, jnp.log(of_all), shape=(count,)).astype(jnp.int32)
             return chosen, count * of_true, count * of_all[chosen]
-        # The largest of the logarithms plus Gumbel noise are a sample without repetition.
+        # The Gumbel top-k trick: the largest log-probabilities plus noise are a sample without replacement.
         _, chosen = jax.lax.top_k(jnp.log(of_all) + jax.random.gumbel(first, (classes,)), count)
-        # So many draws it takes where repetitions are drawn again.
+        # A random number of draws, as if repeated classes were drawn again.
         taken = jnp.cumsum(of_all[chosen])[:-1]
         luck = jax.random.uniform(second, taken.shape, minval=1e-20)
         tries = 1 + jnp.sum(1 + jnp.floor(jnp.log(luck) / jnp.log(jnp.minimum(taken, 1 - 1e-7))))

@@ -1,4 +1,4 @@
-"""`tf.train`: optimizers, decaying rates, sessions with hooks, checkpoints."""
+"""`tf.train`: optimizers, learning rate decay, sessions with hooks, checkpoints."""
 
 from __future__ import annotations
 

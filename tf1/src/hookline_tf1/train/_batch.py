@@ -1,4 +1,4 @@
-"""`tf.train.batch` and `shuffle_batch`: the part of the graph before them runs once for each example."""
+"""`tf.train.batch` and `shuffle_batch`: run the graph before them once for each example."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches examples: each run gives `batch_size` of them.
+    """Batches examples: each run returns `batch_size` examples.
 
-    The graph before `tensors` runs in a session of its own, once for each example, in a thread that reads ahead; so it
-    may not read variables.
+    A prefetching thread runs the graph before `tensors` in a separate session, once for each example, so it may not
+    read variables.
 
     Args:
         tensors: A list or a dict.
-        batch_size: How many examples.
-        num_threads: Is not used, as `capacity` and `shared_name`: one thread reads ahead.
-        capacity: See there.
-        enqueue_many: Whether a run of `tensors` gives several examples, in its first dimension.
-        shapes: The shapes of the examples, where they are not known.
-        dynamic_pad: Whether the examples of a batch are filled up with zeros to one shape.
-        allow_smaller_final_batch: Whether the last batch may be smaller, rather than left out.
-        shared_name: See there.
+        batch_size: The number of examples in a batch.
+        num_threads: Without effect, like `capacity` and `shared_name`: one thread prefetches.
+        capacity: See `num_threads`.
+        enqueue_many: Whether the first dimension of `tensors` is a number of examples.
+        shapes: The shapes of the examples, if they are unknown.
+        dynamic_pad: Whether to pad the examples of a batch with zeros to one shape.
+        allow_smaller_final_batch: Whether to return a smaller last batch, or to drop it.
+        shared_name: See `num_threads`.
         name: Name of the operation.
 
     References:
-        `tf.train.batch`, as for the others of this file.
+        `tf.train.batch`, and likewise for the other functions of this file.
     """
     examples = _examples([tensors], enqueue_many, shapes)
     return _batches(examples, tensors, batch_size, dynamic_pad, allow_smaller_final_batch, name or "batch")
@@ -67,8 +67,8 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches examples in random order: each is drawn from `min_after_dequeue` and more. See `batch`."""
-    examples = _examples([tensors], enqueue_many, shapes).shuffle(_room(min_after_dequeue, batch_size), seed)
+    """Batches examples in random order, drawn from a buffer of at least `min_after_dequeue`. See `batch`."""
+    examples = _examples([tensors], enqueue_many, shapes).shuffle(_buffer_size(min_after_dequeue, batch_size), seed)
     return _batches(examples, tensors, batch_size, False, allow_smaller_final_batch, name or "shuffle_batch")
 
 
@@ -101,11 +101,11 @@ def shuffle_batch_join(
     name: str | None = None,
 ) -> Any:
     """Batches the examples of several lists of tensors, in random order. See `shuffle_batch`."""
-    examples = _examples(tensors_list, enqueue_many, shapes).shuffle(_room(min_after_dequeue, batch_size), seed)
+    examples = _examples(tensors_list, enqueue_many, shapes).shuffle(_buffer_size(min_after_dequeue, batch_size), seed)
     return _batches(examples, tensors_list[0], batch_size, False, allow_smaller_final_batch, name or "shuffle_batch")
 
 
-def _room(min_after_dequeue: int, batch_size: Any) -> int:
+def _buffer_size(min_after_dequeue: int, batch_size: Any) -> int:
     return max(min_after_dequeue, 0) + (batch_size if isinstance(batch_size, int) else 1)
 
 
@@ -141,7 +141,7 @@ def _examples(tensors_list: Any, enqueue_many: bool, shapes: Any) -> Dataset:
 
 
 def _batches(examples: Dataset, like: Any, size: Any, pads: bool, allows_smaller: bool, name: str) -> Any:
-    """Returns the next batch of examples in each run, arranged as one example is."""
+    """Returns tensors of the next batch of examples in each run, nested like one example."""
     join = examples.padded_batch if pads else examples.batch
     found = make_one_shot_iterator(join(size, drop_remainder=not allows_smaller)).get_next(name)
     if isinstance(like, dict):

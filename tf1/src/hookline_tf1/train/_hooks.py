@@ -1,8 +1,8 @@
 """The built-in hooks, with the protected names that published subclasses override, read and set.
 
-They are the hooks of `hookline.hooks`, which call their public methods; here those call TensorFlow's, so that a
-subclass may define either. Where the code of others takes part in a hook, it works on every run as TensorFlow's does,
-with the results that TensorFlow gives there; see `OwnCallbacks`.
+They subclass the hooks of `hookline.hooks`, whose public methods here call TensorFlow's protected ones, so a subclass
+may define either. If foreign code takes part in a hook, the hook works on every run, with TensorFlow's results; see
+`OwnCallbacks`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _MAX_STILL_WARNINGS = 5
 FeedFnHook, FinalOpsHook, GlobalStepWaiterHook = core.FeedFnHook, core.FinalOpsHook, core.GlobalStepWaiterHook
 
 
-class _AsksForStep(OwnCallbacks):
-    """A hook whose `run_values.results` is the global step before the run."""
+class _RequestsStep(OwnCallbacks):
+    """A hook that requests the global step: `run_values.results` is the step before the run."""
 
     _step_tensor: Any = None
     _steps_per_run = 1
@@ -53,26 +53,26 @@ class _AsksForStep(OwnCallbacks):
         self._step_tensor = tensor
 
     def begin(self) -> None:
-        """Looks the global step up."""
+        """Finds the tensor of the global step."""
         super().begin()
         self._step_tensor = get_global_step()
 
     def _set_steps_per_run(self, steps_per_run: int) -> None:
         self._steps_per_run = steps_per_run
 
-    def _ask(self) -> SessionRunArgs:
+    def _request_args(self) -> SessionRunArgs:
         return SessionRunArgs(self._global_step_tensor)
 
 
 class _Writes:
-    """A hook with a `_summary_writer`, which a subclass may set without calling `__init__`."""
+    """A hook with a `_summary_writer` that a subclass may set without calling `__init__`."""
 
     output_dir: str | None = None
     summary_writer: Any = None
     _output_dir, _summary_writer = also_called("output_dir"), also_called("summary_writer")
 
 
-class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
+class StepCounterHook(_Writes, _RequestsStep, core.StepCounterHook):
     """`hookline.train.StepCounterHook`; a subclass may override `_log_and_record`.
 
     References:
@@ -84,11 +84,11 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
     _still_warnings = 0
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See `hookline.train.StepCounterHook`; a hook that asks its timer itself sees for itself."""
+        """See `hookline.train.StepCounterHook`; does nothing if the hook checks its timer itself."""
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         step = run_context.session.global_step
         self._notice_stillness(step)
         if self._timer.should_trigger_for_step(step):
@@ -110,14 +110,14 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
         super().record(elapsed_steps, elapsed_time, global_step)
 
 
-class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
+class StopAtStepHook(_RequestsStep, core.StopAtStepHook):
     """`hookline.train.StopAtStepHook`, with `_last_step` and `_num_steps`.
 
     References:
         `tf.train.StopAtStepHook`.
     """
 
-    # Of a subclass that does not call `__init__`.
+    # Defaults for a subclass that does not call `__init__`.
     num_steps: int | None = None
     last_step: int | None = None
     _num_steps = also_called("num_steps")
@@ -129,22 +129,22 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
     @_last_step.setter
     def _last_step(self, step: int | None) -> None:
         self.last_step = step
-        if (session := self._take()) is not None:
-            session.set_last_step(None, owner=self)  # The step of the former target.
+        if (session := self._take_control()) is not None:
+            session.set_last_step(None, owner=self)  # Drops the former target.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Sets the target; where the session asks for it, see `hookline.train.StopAtStepHook`."""
+        """Sets the target step; see `hookline.train.StopAtStepHook` unless the hook works on every run."""
         if not self.is_driven:
             super().after_create_session(session, coord)
         elif self.last_step is None:
             self.last_step = session.global_step + (self.num_steps or 0)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if self.last_step is not None and run_context.session.global_step >= self.last_step:
             run_context.request_stop()
 
 
-class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: ignore[misc]
+class CheckpointSaverHook(_RequestsStep, core.CheckpointSaverHook):  # type: ignore[misc]
     """`hookline.train.CheckpointSaverHook`; a subclass may override `_save` and `_get_saver`.
 
     References:
@@ -162,7 +162,7 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
         if self.is_driven:
             self._timer.update_last_triggered_step(session.global_step)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         step = run_context.session.global_step
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
@@ -196,15 +196,15 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
 class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
     """`hookline.train.SummarySaverHook`; a subclass may override `_get_summary_op`.
 
-    In a subclass with run callbacks of its own, `run_values.results` is a dict of the `global_step` and, on the runs
-    that are written, of the `summary`, a list.
+    In a subclass with its own run callbacks, `run_values.results` is a dict: `global_step` and, on runs that are
+    written, the list `summary`.
 
     References:
         `tf.train.SummarySaverHook`.
     """
 
     _published = ("_get_summary_op",)
-    # Of a subclass that does not call `__init__`.
+    # Defaults for a subclass that does not call `__init__`.
     summary_op: Any = None
     scaffold: Any = None
     _summary_op, _scaffold = also_called("summary_op"), also_called("scaffold")
@@ -223,7 +223,7 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         **how: Any,
     ) -> None:
         if self._is_overridden and scaffold is not None and not hasattr(scaffold, "summary_op"):
-            scaffold = Scaffold()  # A subclass that looks its summaries up itself may give anything.
+            scaffold = Scaffold()  # A subclass that finds its summaries itself may pass any object.
         super().__init__(save_steps, save_secs, output_dir, summary_writer, scaffold, summary_op, **how)
 
     def get_summary_op(self) -> list[Any] | None:
@@ -240,20 +240,20 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         self._global_step_tensor = get_global_step()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See `hookline.train.SummarySaverHook`; a hook that asks its timer itself does all that when it is called."""
+        """See `hookline.train.SummarySaverHook`; does nothing if the hook checks its timer itself."""
         if is_claimed(self) and not self.is_driven:
             super().after_create_session(session, coord)
 
-    def _take_over(self, run_context: Any) -> None:
+    def _continue_from(self, run_context: Any) -> None:
         self._next_step = run_context.session.global_step + 1
 
-    def _ask(self) -> SessionRunArgs:
+    def _request_args(self) -> SessionRunArgs:
         self._request_summary = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
         asked: dict[str, Any] = {"global_step": self._global_step_tensor}
         summaries = self.get_summary_op() if self._request_summary and self.summary_writer is not None else None
         return SessionRunArgs(asked if summaries is None else asked | {"summary": list(summaries)})
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if self.summary_writer is None:
             return
         step = run_context.session.global_step
@@ -272,7 +272,7 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
         `tf.train.NanTensorHook`.
     """
 
-    # Of a subclass that does not call `__init__`.
+    # Defaults for a subclass that does not call `__init__`.
     include_inf = False
     on_nan = "raise"
     _loss_tensor = also_called("loss_tensor")
@@ -289,14 +289,14 @@ class NanTensorHook(OwnCallbacks, core.NanTensorHook):
         self.on_nan = "raise" if fails else "stop"
 
     def begin(self) -> None:
-        """See `hookline.train.NanTensorHook`; a hook that looks at each run adds nothing to the graph."""
+        """See `hookline.train.NanTensorHook`; a hook that checks each run itself adds nothing to the graph."""
         if is_claimed(self) and not self.is_driven:
             super().begin()
 
-    def _ask(self) -> SessionRunArgs:
+    def _request_args(self) -> SessionRunArgs:
         return SessionRunArgs(self.loss_tensor)
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if np.isnan(np.asarray(run_values.results)).any():
             self.react(run_context, run_context.session.global_step)
 

@@ -1,4 +1,4 @@
-"""Names of `hookline.train` that use the default graph, which becomes one of TensorFlow's before."""
+"""Names of `hookline.train` that use the default graph, and first make it a `tf.Graph`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def in_default_graph(fn: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Returns the function for a script whose first call it may be: a graph of the core could not take the rest."""
+    """Wraps a function to create a `tf.Graph` first: in a script's first call, hookline would create a plain graph."""
 
     @functools.wraps(fn)
     def call(*args: Args.args, **kwargs: Args.kwargs) -> Result:
@@ -30,7 +30,7 @@ MonitoredTrainingSession = in_default_graph(core.MonitoredTrainingSession)
 
 
 class SessionManager(core.SessionManager):
-    """Initialises a model, restores it from a checkpoint, or waits until another process has done so.
+    """Initialises a model, restores it from a checkpoint, or waits for another process to do so.
 
     References:
         `tf.train.SessionManager`.

@@ -1,4 +1,4 @@
-"""Input producers of `tf.train`: TF 1.x fills queues in threads; here each of them is a dataset."""
+"""Input producers of `tf.train`: datasets, where TF 1.x fills queues in threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline_tf1._machinery.ignored_arguments import say_once
+from hookline_tf1._machinery.ignored_arguments import log_once
 from hookline_tf1._machinery.nodes import convert_to_tensor
 from hookline_tf1._tf.io_ops import matching_files
 from hookline_tf1.data import Dataset
@@ -15,12 +15,12 @@ from hookline_tf1.data._iterators import Iterator, make_one_shot_iterator
 
 
 class Queue:
-    """The queue of an input producer: readers, or `dequeue`, take its elements one by one.
+    """The queue of an input producer: readers, or `dequeue`, read its elements one by one.
 
-    Each session has its own, from the first one on, and a thread reads ahead.
+    Each session reads all elements, from the first one on; a thread prefetches.
 
     Args:
-        elements: The dataset of them.
+        elements: The dataset of the elements.
         name: Its name.
     """
 
@@ -29,18 +29,18 @@ class Queue:
         self._iterators: dict[Hashable, Iterator] = {}
 
     def dequeue(self, name: str | None = None) -> Any:
-        """Returns tensors that have the next element in each run."""
+        """Returns tensors of the next element in each run."""
         return self.next_of("dequeue", self.elements, name)
 
     def next_of(self, key: Hashable, dataset: Dataset, name: str | None) -> Any:
-        """Returns the next element of a dataset that is made of the queue: all that ask with one key share them."""
+        """Returns the next element of a dataset made from the queue; calls with the same key share the elements."""
         if key not in self._iterators:
             self._iterators[key] = make_one_shot_iterator(dataset)
         return self._iterators[key].get_next(name)
 
 
 def _produced(given: Any, num_epochs: int | None, shuffle: bool, seed: int | None) -> Dataset:
-    """Returns the slices of tensors, again and again, each time in another order if `shuffle` is true."""
+    """Returns a dataset that repeats the slices of tensors, reshuffled each epoch if `shuffle` is true."""
     slices = Dataset.from_tensor_slices(given)
     return (slices.shuffle(1 << 30, seed) if shuffle else slices).repeat(num_epochs)
 
@@ -57,11 +57,11 @@ def input_producer(
     name: str | None = None,
     cancel_op: Any = None,
 ) -> Queue:
-    """Returns the rows of a tensor as a queue: `num_epochs` times, then a run of it raises `OutOfRangeError`.
+    """Returns a queue of a tensor's rows, for `num_epochs` epochs; after them a run raises `OutOfRangeError`.
 
     References:
-        `tf.train.input_producer`, as for the others of this file. Without a seed, elements are shuffled by the
-        seed of the graph. The capacity is not used, and no local variable counts the epochs.
+        `tf.train.input_producer`, and likewise for the other functions of this file. Without a seed, elements are
+        shuffled by the graph's seed. `capacity` has no effect, and no local variable counts the epochs.
     """
     return Queue(_produced(convert_to_tensor(input_tensor), num_epochs, shuffle, seed), name or "input_producer")
 
@@ -76,7 +76,7 @@ def string_input_producer(
     name: str | None = None,
     cancel_op: Any = None,
 ) -> Queue:
-    """Returns texts, such as the paths of files, as a queue. See `input_producer`."""
+    """Returns a queue of strings, such as paths of files. See `input_producer`."""
     if isinstance(string_tensor, list | tuple | np.ndarray) and not len(string_tensor):
         raise ValueError("string_input_producer requires a non-null input tensor")
     return input_producer(string_tensor, None, num_epochs, shuffle, seed, name=name)
@@ -91,7 +91,7 @@ def range_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Queue:
-    """Returns the whole numbers below `limit` as a queue. See `input_producer`."""
+    """Returns a queue of the integers below `limit`. See `input_producer`."""
     numbers = Dataset.range(limit).map(lambda number: number)
     shuffled = numbers.shuffle(1 << 30, seed) if shuffle else numbers
     return Queue(shuffled.repeat(num_epochs), name or "input_producer")
@@ -106,7 +106,7 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Any]:
-    """Returns tensors that have, in each run, one row of each of several tensors. See `input_producer`."""
+    """Returns tensors of the next row of each given tensor in each run. See `input_producer`."""
     given = tuple(convert_to_tensor(tensor) for tensor in tensor_list)
     if not given:
         raise ValueError("Expected at least one tensor in slice_input_producer().")
@@ -114,7 +114,7 @@ def slice_input_producer(
 
 
 def match_filenames_once(pattern: Any, name: str | None = None) -> Any:
-    """Returns the paths that match a pattern, looked for by each session when it reads them.
+    """Returns the paths that match a pattern, searched when they are read.
 
     References:
         `tf.train.match_filenames_once`, without its local variable.
@@ -125,10 +125,10 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Any:
 def start_queue_runners(
     sess: Any = None, coord: Any = None, daemon: bool = True, start: bool = True, collection: Any = "queue_runners"
 ) -> list[Any]:
-    """Returns no thread: the batches of `tf.train` and the iterators of `tf.data` read ahead by themselves.
+    """Starts no thread: `tf.train.batch` and iterators of `tf.data` prefetch by themselves.
 
     References:
         `tf.train.start_queue_runners`.
     """
-    say_once("tf.train.start_queue_runners", "what reads ahead begins by itself")
+    log_once("tf.train.start_queue_runners", "batches and iterators prefetch by themselves")
     return []

@@ -1,4 +1,4 @@
-"""Learning rate decay of `tf.train`: tensors computed from the global step."""
+"""Learning rate decay of `tf.train`: computes tensors from the global step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline_tf1._machinery.graphs import get_default_graph
 def _decayed(
     label: str, name: str | None, rule: Callable[..., Any], learning_rate: Any, global_step: Any, *more: Any
 ) -> Tensor:
-    """Returns the tensor of `rule(rate, step, *more)`, where all are floating point of the rate's dtype."""
+    """Computes `rule(rate, step, *more)`, with all arguments cast to the rate's floating point dtype."""
     if global_step is None:
         raise ValueError(f"{name or label} requires a global_step, got None.")
 
@@ -35,7 +35,7 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Decays the rate exponentially: times `decay_rate ** (global_step / decay_steps)`; in stairs, if `staircase`."""
+    """Decays the rate exponentially: times `decay_rate ** (global_step / decay_steps)`; stepwise if `staircase`."""
 
     def rule(rate: Any, step: Any, steps: Any, by: Any) -> Any:
         return rate * by ** (jnp.floor(step / steps) if staircase else step / steps)
@@ -84,14 +84,14 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Decays the rate polynomially to `end_learning_rate` in `decay_steps`; with `cycle`, again and again."""
+    """Decays the rate polynomially to `end_learning_rate` in `decay_steps`; with `cycle`, repeatedly."""
 
     def rule(rate: Any, step: Any, steps: Any, end: Any, power: Any) -> Any:
         if cycle:
             steps = steps * jnp.where(step == 0, 1, jnp.ceil(step / steps))
         else:
             step = jnp.minimum(step, steps)
-        # XLA may divide by multiplying, and be a little above one at the end.
+        # XLA may multiply by the reciprocal, and so exceed one slightly at the end.
         return (rate - end) * jnp.maximum(1 - step / steps, 0) ** power + end
 
     return _decayed("PolynomialDecay", name, rule, learning_rate, global_step, decay_steps, end_learning_rate, power)
@@ -156,7 +156,7 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
     """Sets a piecewise constant rate: `values[0]` up to `boundaries[0]` (included), then `values[1]`, and so on.
 
     Raises:
-        ValueError: There is not one value more than boundaries.
+        ValueError: The number of values is not one more than the number of boundaries.
     """
     if len(boundaries) != len(values) - 1:
         raise ValueError(
@@ -165,7 +165,7 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
         )
 
     def rule(x: Any, boundaries: Sequence[Any], values: Sequence[Any]) -> Any:
-        # A step is compared as the integer that it is: floats know whole numbers only up to a limit.
+        # Compares steps as integers: float32 is exact for integers only up to 2**24.
         passed = sum((jnp.asarray(x) > bound).astype(jnp.int32) for bound in boundaries)
         return jnp.stack([jnp.asarray(value) for value in values])[passed]
 

@@ -15,14 +15,14 @@ from hookline_tf1.train._own_callbacks import OwnCallbacks, SecondOrStepTimer, a
 
 
 class _Iterations(Runs):
-    """Fires every so many runs, and tells a timer, for somebody may take that over."""
+    """Fires every n runs, and updates a timer that foreign code may read and continue with."""
 
     def __init__(self, runs: int) -> None:
         super().__init__(runs)
         self.timer = SecondOrStepTimer(every_steps=runs)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired."""
+        """Records the firing, also in the timer."""
         self.timer.update_last_triggered_step(self.run - 1)
         return super().update_last_triggered_step(step)
 
@@ -49,14 +49,14 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         super().__init__(tensors, every_n_iter, *args, **kwargs)
         if every_n_iter is not None:
             self.trigger = _Iterations(every_n_iter)
-        # A tensor that is not in a dict is its own tag.
+        # The keys in TensorFlow's style: in a list, each tensor is its own tag.
         self._items = {tag: item if is_list else tag for tag, item in self._tensors.items()}
         self._tag_order = list(self._items.values())
 
-    def _take(self) -> Any:
-        if isinstance(self._kept, _Iterations):
-            self._kept = self._kept.timer
-        return super()._take()
+    def _take_control(self) -> Any:
+        if isinstance(self._own_timer, _Iterations):
+            self._own_timer = self._own_timer.timer
+        return super()._take_control()
 
     def begin(self) -> None:
         """See `hookline.train.LoggingTensorHook`."""
@@ -66,14 +66,14 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         self._iter_count = 0
         self._current_tensors = {self._items[tag]: tensor for tag, tensor in self.fetches.items()}
 
-    def _take_over(self, run_context: Any) -> None:
+    def _continue_from(self, run_context: Any) -> None:
         self._iter_count = run_context.runs
 
-    def _ask(self) -> Any:
+    def _request_args(self) -> Any:
         self._should_trigger = self._timer.should_trigger_for_step(self._iter_count)
         return SessionRunArgs(self._current_tensors) if self._should_trigger else None
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         if self._should_trigger:
             self._log_tensors(run_values.results)
         self._iter_count += 1
@@ -89,7 +89,7 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         elapsed_secs, _ = self._timer.update_last_triggered_step(self._iter_count)
         with np.printoptions(suppress=True):
             tags = {item: tag for tag, item in self._items.items()}
-            # A subclass may hand over values by the tensor given, or by tag.
+            # A subclass may pass values by tensor or by tag.
             by_tag = {
                 tags.get(item, item): tensor_values[item if item in tensor_values else tags[item]]
                 for item in self._tag_order

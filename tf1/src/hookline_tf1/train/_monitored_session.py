@@ -1,4 +1,4 @@
-"""Monitored sessions, with the way to the raw session that published code takes: `sess._sess._sess...`."""
+"""Monitored sessions, with the access to the raw session in published code: `sess._sess._sess...`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hookline_tf1.train._in_default_graph import in_default_graph
 
 
 class _Inside:
-    """One of the sessions inside of a monitored session of TensorFlow's; here there is only the raw one.
+    """One of the nested sessions of TensorFlow's monitored session; here only the raw session exists.
 
     Args:
         raw: The raw session.
-        depth: How many more are inside.
+        depth: The number of further levels inside.
     """
 
     def __init__(self, raw: Any, depth: int) -> None:

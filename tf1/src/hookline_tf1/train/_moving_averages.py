@@ -1,4 +1,4 @@
-"""`tensorflow.python.training.moving_averages`: averages of values in variables that a script has made."""
+"""`tensorflow.python.training.moving_averages`: moving averages in a script's own variables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["ExponentialMovingAverage", "assign_moving_average"]
 class ExponentialMovingAverage(CoreAverage):
     """Keeps exponential moving averages of variables and tensors.
 
-    Their names begin with the variable scope in which `apply` made them: the average of `net/w` in the scope `net` is
-    called `net/net/w/ExponentialMovingAverage`. A name that is asked for before `apply` begins with the name scope.
+    Their names begin with the variable scope in which `apply` was called: the average of `net/w` in the scope `net` is
+    called `net/net/w/ExponentialMovingAverage`. A name requested before `apply` begins with the name scope.
 
     References:
         `tf.train.ExponentialMovingAverage`.
@@ -38,10 +38,10 @@ def assign_moving_average(variable: Any, value: Any, decay: Any, zero_debias: bo
     """Updates an exponential moving average, kept in a variable of the script.
 
     Args:
-        variable: As above.
+        variable: The variable that holds the average.
         value: A tensor of the same shape.
         decay: A number, or a tensor.
-        zero_debias: The variable begins at 0 and is the weighted mean of the values so far: two more variables,
+        zero_debias: The variable starts at 0 and is the weighted mean of the values so far: two more variables,
             `biased` and `local_step`, keep its parts.
         name: Name scope of the operations.
     """
@@ -57,7 +57,7 @@ def assign_moving_average(variable: Any, value: Any, decay: Any, zero_debias: bo
 
 
 def _of_zeros(name: str, like: Any, shape: Any = None) -> Any:
-    """Returns a variable of a name that no other average of the same variable has taken, unless the scope reuses."""
+    """Creates a variable of zeros with an unused name, or the existing one in a scope with reuse."""
     scope = get_variable_scope()
     taken = {variable.op.name for variable in global_variables()}
     count, free = 0, name

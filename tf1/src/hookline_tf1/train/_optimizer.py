@@ -25,15 +25,15 @@ from hookline_tf1.train._slots import make_slot, own_variable
 
 
 class Optimizer:
-    """Changes variables along gradients, with slots that are variables of their own.
+    """Updates variables along gradients; its slots are separate variables.
 
-    A subclass defines `_apply_dense(grad, var)`, which returns an operation that changes one variable; if it keeps
-    values, `_create_slots(var_list)`; and, as needed, `_prepare()` and `_finish(update_ops, name)`. Gradients are
-    always arrays, so `_apply_sparse` is never called.
+    A subclass defines `_apply_dense(grad, var)`, which returns an operation that updates one variable; if it has slots,
+    `_create_slots(var_list)`; and, as needed, `_prepare()` and `_finish(update_ops, name)`. Gradients are always
+    arrays, so `_apply_sparse` is never called.
 
     Args:
-        use_locking: Taken, without effect.
-        name: The name of its operations and of most of its slots.
+        use_locking: Without effect.
+        name: The name of its operations and most of its slots.
 
     References:
         `tf.train.Optimizer`.
@@ -50,7 +50,7 @@ class Optimizer:
         self._non_slots: dict[tuple[str, Graph], Variable] = {}
 
     def get_name(self) -> str:
-        """Returns its name."""
+        """Returns the optimizer's name."""
         return self._name
 
     def minimize(
@@ -102,14 +102,14 @@ class Optimizer:
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """Returns an operation that changes the variables along given gradients, and then counts the step."""
+        """Returns an operation that updates the variables along given gradients, and then counts the step."""
         given = list(grads_and_vars)
         pairs = [(grad, variable) for grad, variable in given if grad is not None]
         if not pairs:
             names = [variable.op.name for _, variable in given]
             raise ValueError(
                 f"{self._name}: no gradients were given for any variable ({', '.join(names) or 'there are none'}): "
-                f"the loss does not depend on them, or an operation on the way has no gradient."
+                f"the loss does not depend on them, or an operation between them has no gradient."
             )
         graph = get_default_graph()
         self._create_slots([variable for _, variable in pairs])
@@ -135,32 +135,32 @@ class Optimizer:
         return self._slots.get(name, {}).get(var)
 
     def get_slot_names(self) -> list[str]:
-        """Returns the names that `get_slot` takes."""
+        """Returns the names of the slots."""
         return sorted(self._slots)
 
     def variables(self) -> list[Variable]:
-        """Returns all variables that it has made."""
+        """Returns all variables that the optimizer created."""
         slots = [slot for named in self._slots.values() for slot in named.values()]
         return sorted([*self._non_slots.values(), *slots], key=lambda variable: variable.op.name)
 
     # Methods that a subclass overrides --------------------------------------------------------------------------
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        """Makes the slots of these variables, if it needs any. Nothing made before is made again."""
+        """Creates the slots of these variables, if any; existing ones stay."""
 
     def _prepare(self) -> None:
-        """Makes tensors of the hyperparameters, if it needs any."""
+        """Converts the hyperparameters to tensors, if needed."""
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Any:
-        """Returns an operation that changes `var` along `grad`."""
+        """Returns an operation that updates `var` along `grad`."""
         raise NotImplementedError(f"{type(self).__name__} defines neither _apply_dense nor _resource_apply_dense.")
 
     def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Any:
-        """Changes `var` along `grad`, like `_apply_dense`; a subclass may define either."""
+        """Updates `var` along `grad`, like `_apply_dense`; a subclass may define either."""
         return self._apply_dense(grad, handle)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Operation:
-        """Returns an operation called `name_scope` that runs all updates, and the other operations of a step."""
+        """Returns an operation called `name_scope` that runs all updates and the other operations of a step."""
         with get_default_graph().name_scope(None):
             return group(*update_ops, name=name_scope)
 
@@ -182,7 +182,7 @@ class Optimizer:
         return self._filled_slot(var, 0.0, slot_name, op_name)
 
     def _filled_slot(self, var: Variable, start: float, slot_name: str, op_name: str) -> Variable:
-        """Returns the slot of a variable, which starts at the number `start` everywhere."""
+        """Returns the slot of a variable, which starts filled with `start`."""
         return self._get_or_make_slot(var, start, slot_name, op_name)
 
     def _get_or_make_slot(self, var: Variable, val: Any, slot_name: str, op_name: str) -> Variable:
@@ -193,7 +193,7 @@ class Optimizer:
         return named[var]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any = None) -> Variable:
-        """Returns a variable that belongs to no other, such as a power of a decay."""
+        """Returns a variable of the optimizer as a whole, such as a power of a decay."""
         key = (name, get_default_graph())
         if key not in self._non_slots:
             self._non_slots[key] = own_variable(initial_value, name)

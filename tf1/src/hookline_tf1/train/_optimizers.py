@@ -1,7 +1,7 @@
-"""The optimizers of `tf.train`, with TensorFlow's formulas and its names for their slots.
+"""The optimizers of `tf.train`, with TensorFlow's formulas and slot names.
 
-A hyperparameter may be a number, a tensor, or a function without arguments that returns one of them. It is rounded to
-the variable's dtype before anything is computed from it, as there.
+A hyperparameter may be a number, a tensor, or a function without arguments that returns one of them. As there, it is
+first rounded to the variable's dtype.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hookline_tf1.train._optimizer import Optimizer
 
 
 class Formula(Optimizer):
-    """An optimizer that applies an update rule.
+    """The base of optimizers that apply an update rule.
 
     Args:
         formula: One of `_update_rules`.
-        slots: For each slot its key for `get_slot`, its label in names, and its initial value.
-        use_locking: Taken, without effect.
+        slots: For each slot its name for `get_slot`, its label in variable names, and its initial value.
+        use_locking: Without effect.
         name: The name of its operations.
         **hyperparameters: The arguments of the formula after the gradient.
     """
@@ -57,7 +57,7 @@ class Formula(Optimizer):
         return update((var, *slots), fn, grad, self._prepared, name=f"Apply{self._name}")
 
 
-# These leave rows that were not looked up as they are; for the others it makes no difference, or they do not.
+# These leave rows without a lookup unchanged; the other rules change all rows, or it makes no difference.
 _BY_ROWS = (
     _update_rules.momentum,
     _update_rules.nesterov,
@@ -184,7 +184,7 @@ class AdadeltaOptimizer(Formula):
 
 
 class RMSPropOptimizer(Formula):
-    """RMSProp, whose mean of squares starts at 1, with the rate inside of the momentum."""
+    """RMSProp with a mean of squares that starts at 1, and the rate inside the momentum."""
 
     def __init__(
         self,

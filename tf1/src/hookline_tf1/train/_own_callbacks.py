@@ -1,4 +1,4 @@
-"""OwnCallbacks: the callbacks of TensorFlow's hooks, for built-in hooks with overridden protected methods."""
+"""OwnCallbacks: TensorFlow's callbacks on every run, for built-in hooks that foreign code extends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OURS = {module.partition(".")[0] for module in (__name__, SessionRunHook.__modu
 
 
 def also_called(name: str) -> Any:
-    """Returns a property that reads and sets another attribute."""
+    """Returns a property that is an alias of another attribute."""
     return property(lambda self: getattr(self, name), lambda self, value: setattr(self, name, value))
 
 
@@ -39,23 +39,23 @@ class SecondOrStepTimer(CoreTimer):
 
 
 class OwnCallbacks(SessionRunHook):
-    """A built-in hook that asks its timer itself on every run, if code of others takes part in it.
+    """A built-in hook that checks its timer itself on every run, if foreign code takes part in it.
 
-    That is so where a class of others overrides a run callback or a method in `_published`, where somebody has read or
-    set `_timer`, and where another hook or a loop of one's own forwards to it. In all other cases the session asks
-    the timer, and calls the hook when it fires.
+    Foreign code takes part if a class outside of hookline overrides a run callback or a method in `_published`, if it
+    has read or set `_timer`, or if another hook or a custom loop forwards to the hook. Otherwise the session checks the
+    timer, and calls the hook when it fires.
     """
 
-    # Further methods that TensorFlow's hook calls on the run itself.
+    # Further methods that TensorFlow's hook calls within a run.
     _published: ClassVar[tuple[str, ...]] = ()
     _is_overridden: ClassVar[bool] = False
 
-    _kept: Any = None
-    _is_taken = False
-    _rides_on: Any = None  # The raw session whose schedule asks the timer, as a weak reference.
+    _own_timer: Any = None
+    _is_controlled = False
+    _timing_session: Any = None  # The raw session whose schedule checks the timer, as a weak reference.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Finds the methods that a subclass overrides."""
+        """Finds out whether a foreign class overrides a callback."""
         super().__init_subclass__(**kwargs)
         others = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in _OURS]
         names = ("before_run", "after_run", *cls._published)
@@ -63,62 +63,62 @@ class OwnCallbacks(SessionRunHook):
 
     @property
     def is_driven(self) -> bool:
-        """Whether it asks its timer itself."""
-        return self._is_overridden or self._is_taken
+        """Whether the hook checks its timer itself, on every run."""
+        return self._is_overridden or self._is_controlled
 
     @property
     def trigger(self) -> Any:
-        """Its timer, for the session to ask; None where it asks that itself."""
-        return None if self.is_driven else self._kept
+        """The timer that the session checks; None if the hook checks it itself."""
+        return None if self.is_driven else self._own_timer
 
     @trigger.setter
     def trigger(self, trigger: Any) -> None:
-        self._kept = trigger
+        self._own_timer = trigger
 
     @property
     def _timer(self) -> Any:
-        self._take()
-        return self._kept
+        self._take_control()
+        return self._own_timer
 
     @_timer.setter
     def _timer(self, timer: Any) -> None:
-        self._take()
-        self._kept = timer
+        self._take_control()
+        self._own_timer = timer
 
-    def _take(self) -> Any:
-        """Notes that others decide when it fires: from the next run on the session calls it, which is returned."""
-        self._is_taken = True
-        session = None if self._rides_on is None else self._rides_on()
+    def _take_control(self) -> Any:
+        """Lets foreign code decide when the hook fires: its session calls it on every run. Returns the session."""
+        self._is_controlled = True
+        session = None if self._timing_session is None else self._timing_session()
         if session is not None:
             resume_callbacks(self, session)
         return session
 
     def before_run(self, run_context: Any) -> Any:
-        """Requests the fetches of TensorFlow's hook; a hook whose timer the session asks is not called again."""
+        """Requests the fetches of TensorFlow's hook; stops these calls if the session checks the timer."""
         if self.is_driven:
-            if self._rides_on is not None:
-                self._rides_on = None
-                self._take_over(run_context)
+            if self._timing_session is not None:
+                self._timing_session = None
+                self._continue_from(run_context)
         elif is_claimed(self):
             run_context.stop_callbacks(self)
-            self._rides_on = weakref.ref(run_context.session)
+            self._timing_session = weakref.ref(run_context.session)
             return super().before_run(run_context)
         else:
-            self._is_taken = True
-        return self._ask()
+            self._is_controlled = True
+        return self._request_args()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Does the work of TensorFlow's hook after the run."""
+        """Does the work of TensorFlow's hook after a run."""
         if self.is_driven:
-            self._look(run_context, run_values)
+            self._after_driven_run(run_context, run_values)
         else:
             super().after_run(run_context, run_values)
 
-    def _take_over(self, run_context: Any) -> None:
-        """Goes on where the session, which has asked the timer so far, stands before a run."""
+    def _continue_from(self, run_context: Any) -> None:
+        """Continues from the state of the session, which has checked the timer so far."""
 
-    def _ask(self) -> Any:
+    def _request_args(self) -> Any:
         raise NotImplementedError
 
-    def _look(self, run_context: Any, run_values: Any) -> None:
+    def _after_driven_run(self, run_context: Any, run_values: Any) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""`Saver` with TensorFlow's arguments in their order, and a reader of checkpoints without a graph."""
+"""`Saver` with TensorFlow's order of arguments, and a reader of checkpoints without a graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hookline_tf1._machinery.ignored_arguments import ignored
 
 
 class Saver(core.Saver):
-    """Saves and restores the variables that exist when it is made, or that it is given.
+    """Saves and restores the variables that exist when it is created, or the given ones.
 
-    It writes hookline's checkpoints: a directory each, which TensorFlow does not read.
+    A checkpoint is a directory in hookline's format, which TensorFlow does not read.
 
     References:
         `tf.train.Saver`.
@@ -45,7 +45,7 @@ class Saver(core.Saver):
         if var_list is None and not defer_build:
             var_list = global_variables()
             if not var_list and not allow_empty:
-                raise ValueError("Saver: there are no variables to save; make it behind them.")
+                raise ValueError("Saver: there are no variables to save; create the Saver after them.")
         super().__init__(
             var_list,
             max_to_keep=max_to_keep,
@@ -74,7 +74,7 @@ class Saver(core.Saver):
     ) -> str:
         """Writes a checkpoint and returns its path; see `hookline.train.Saver.save`. There are no meta graphs.
 
-        A `save_path` that ends in a slash is a directory alone, in which checkpoints are called `model.ckpt`.
+        If `save_path` is a directory, with a slash at its end, checkpoints in it are called `model.ckpt`.
         """
         ignored("tf.train.Saver.save", write_state=not write_state, save_debug_info=save_debug_info)
         ignored(
@@ -88,8 +88,8 @@ class Saver(core.Saver):
         """Restores the variables from a checkpoint; see `hookline.train.Saver.restore`.
 
         Raises:
-            ValueError: There is nothing at that path, or it is None, as `latest_checkpoint` returns where there is no
-                checkpoint: scripts catch it, and initialise their variables.
+            ValueError: There is no checkpoint at that path, or it is None, as `latest_checkpoint` returns without a
+                checkpoint: scripts catch this error, and initialise their variables.
         """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None: there is no checkpoint to restore.")
@@ -100,15 +100,15 @@ class Saver(core.Saver):
         super().restore(sess, save_path)
 
     def set_last_checkpoints(self, last_checkpoints: list[str]) -> None:
-        """Takes over checkpoints of an earlier run, oldest first."""
+        """Sets the checkpoints of an earlier run to manage, oldest first."""
         self.recover_last_checkpoints(last_checkpoints)
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: list[tuple[str, float]]) -> None:
-        """Takes over checkpoints of an earlier run, oldest first; their times are in the checkpoints."""
+        """Sets the checkpoints of an earlier run to manage, oldest first; reads their times from the checkpoints."""
         self.recover_last_checkpoints([path for path, _ in last_checkpoints_with_time])
 
 
-# What the names of hooks' states in a checkpoint begin with, as hookline's docs/checkpoints.md says.
+# The prefixes of hooks' states in a checkpoint, as in hookline's docs/checkpoints.md.
 _HOOK_STATES = "hooks/"
 _TENSORFLOWS = (
     ". It is a checkpoint of TensorFlow, which hookline does not read: get the values with TensorFlow's "
@@ -117,7 +117,7 @@ _TENSORFLOWS = (
 
 
 def _with_name(save_path: Any) -> Any:
-    """Returns a path of checkpoints; a directory alone, as in `runs/a/`, is given the name that hooks give them."""
+    """Returns a path prefix of checkpoints; adds the hooks' name to a directory such as `runs/a/`."""
     is_directory = isinstance(save_path, str) and save_path.endswith("/")
     return f"{save_path}model.ckpt" if is_directory else save_path
 
@@ -134,11 +134,11 @@ class CheckpointReader:
         self._shapes = dict(list_variables(self._path))
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Returns whether there is a variable of that name."""
+        """Returns whether the checkpoint has a variable of that name."""
         return tensor_str in self._shapes
 
     def get_tensor(self, tensor_str: str) -> np.ndarray:
-        """Returns the value of that name."""
+        """Returns the value of the variable of that name."""
         return np.asarray(core.load_variable(self._path, tensor_str))
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
@@ -151,27 +151,27 @@ class CheckpointReader:
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
-    """Returns the names and shapes of the variables in a checkpoint, or in the newest one of a directory.
+    """Lists the names and shapes of variables in a checkpoint, or in the newest one of a directory.
 
     References:
-        `tf.train.list_variables`. `hookline.train.list_variables` also lists the rest of hookline's checkpoints.
+        `tf.train.list_variables`. `hookline.train.list_variables` also lists the other contents of a checkpoint.
     """
     found = core.list_variables(ckpt_dir_or_file)
     return [(name, list(shape)) for name, shape in found if not name.startswith(_HOOK_STATES)]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
-    """Returns a reader of a checkpoint, or of the newest one in a directory.
+    """Opens a checkpoint, or the newest one in a directory, for reading.
 
     Raises:
-        ValueError: The directory has none.
+        ValueError: The directory has no checkpoint.
     """
     newest = core.latest_checkpoint(ckpt_dir_or_file) if os.path.isdir(ckpt_dir_or_file) else None
     return CheckpointReader(newest or ckpt_dir_or_file)
 
 
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
-    """Writes the listing of a graph to a file, and returns its path. There is no protobuf message of a graph.
+    """Writes a graph's listing to a file and returns its path. Graphs have no protobuf message.
 
     References:
         `tf.train.write_graph`.

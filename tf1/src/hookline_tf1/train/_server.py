@@ -1,8 +1,8 @@
 """`tf.train.Server` and `ClusterSpec`: parameter servers and workers, over `hookline.distributed`.
 
-A script is started once for each task, as in TF 1.x. On one machine the first `ps` task starts a private Ray cluster,
-and the others find it by the address of that task. On several machines a Ray head listens at the address of the first
-`ps` task, as hookline's docs/distributed.md describes.
+A script is started once for each task, as in TF 1.x. On one machine the first `ps` task starts a local Ray cluster, and
+the others find it by the address of that task. On several machines a Ray head listens at the address of the first `ps`
+task, as hookline's docs/distributed.md describes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hookline import clock
 from hookline.distributed import Cluster, ClusterOptions, LocalRayCluster
 from hookline.errors import DeadlineExceededError
 from hookline.extend import log
-from hookline_tf1._machinery.ignored_arguments import ignored, say_once
+from hookline_tf1._machinery.ignored_arguments import ignored, log_once
 
 _logger = log.get_logger("hookline.tf1")
 
@@ -68,7 +68,7 @@ class ClusterSpec:
         return len(self._of(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """Returns the numbers of the tasks of a job."""
+        """Returns the indices of the tasks of a job."""
         return list(self._of(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
@@ -105,16 +105,16 @@ class ClusterSpec:
 
 
 class Server:
-    """One task of a cluster. The first `ps` task starts the Ray cluster of the variables, if all is on this machine.
+    """One task of a cluster. If all tasks are local, the first `ps` task starts the Ray cluster of the variables.
 
     Args:
         server_or_cluster_def: The cluster: a `ClusterSpec` or a dict.
         job_name: The job of this task: `ps`, `worker`, or `chief` (or `master`). Without a chief, worker 0 is the
             chief.
         task_index: The number of this task in its job.
-        protocol: Is taken without effect, which is said once.
-        config: As above.
-        start: Whether to start at once.
+        protocol: Without effect, logged once.
+        config: Without effect, logged once.
+        start: Whether to call `start` at once.
 
     References:
         `tf.train.Server`. The variables live in Ray actors, and the `ps` tasks only wait.
@@ -148,17 +148,17 @@ class Server:
         return Server({"local": ["localhost:0"]}, "local", 0, config=config, start=start)
 
     def start(self) -> None:
-        """Starts the Ray cluster, in the first `ps` task of a cluster on this machine; elsewhere does nothing."""
+        """Starts the Ray cluster in the first `ps` task of a cluster on this machine; otherwise does nothing."""
         if self._job == "ps" and self._index == 0 and self._is_here() and self._ray is None:
             self._ray = LocalRayCluster().start()
             atexit.register(self._ray.stop)
             _publish(self._spec.task_address("ps", 0), self._ray)
 
     def join(self) -> None:
-        """Waits for ever, as the task of a parameter server does: it ends when its process is ended.
+        """Blocks forever, as a parameter server's task does until its process is killed.
 
         Raises:
-            UnavailableError: The Ray cluster that this task has started has ended by itself.
+            UnavailableError: The Ray cluster that this task started has ended by itself.
         """
         while not clock.wait(self._stopped, _POLL_SECS):
             if self._ray is not None:
@@ -166,13 +166,13 @@ class Server:
 
     @property
     def target(self) -> str:
-        """The `target` or `master` of sessions. Waits until the first `ps` task has started."""
+        """The `target` or `master` of sessions. Waits for the start of the first `ps` task."""
         if "ps" not in self._spec.jobs:
             if len([address for job in self._spec.jobs for address in self._spec.job_tasks(job)]) == 1:
                 return ""
             raise NotImplementedError(
-                "tf.train.Server without ps tasks, for work of several processes in one graph, is not available. Add "
-                "ps tasks, or see hookline's docs/distributed.md."
+                "tf.train.Server without ps tasks, for a graph over several processes, is not available. Add ps tasks, "
+                "or see hookline's docs/distributed.md."
             )
         return self._cluster().target
 
@@ -213,23 +213,23 @@ def replica_device_setter(
     ps_ops: Any = None,
     ps_strategy: Any = None,
 ) -> Callable[[Any], str] | None:
-    """Returns a function for `tf.device`, without effect: the servers share the variables among them by size.
+    """Returns a function for `tf.device`, without effect: variables are assigned to servers by size.
 
     References:
         `tf.train.replica_device_setter`.
     """
-    say_once("tf.train.replica_device_setter", "the servers share the variables among them by size")
+    log_once("tf.train.replica_device_setter", "variables are assigned to servers by size")
     spec = ClusterSpec(cluster) if cluster else None
     if not ps_tasks and (spec is None or "ps" not in spec.jobs):
         return None
     return lambda operation: ""
 
 
-# Where the Ray cluster of the first ps task is ---------------------------------------------------------------------
+# The address of the first ps task's Ray cluster --------------------------------------------------------------------
 
 
-def _place(address: str) -> Path:
-    """Returns the file in which the `ps` task of an address says where its Ray cluster is; only its owner reads it."""
+def _address_file(address: str) -> Path:
+    """Returns the file with the address of a `ps` task's Ray cluster; only its owner can read it."""
     folder = Path(tempfile.gettempdir()) / f"hookline-servers-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -239,25 +239,25 @@ def _place(address: str) -> Path:
 
 
 def _publish(address: str, ray: LocalRayCluster) -> None:
-    place = _place(address)
-    partial = place.with_suffix(f".{os.getpid()}")
+    path = _address_file(address)
+    partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps([ray.address, ray.token_path]), encoding="utf-8")
-    partial.rename(place)
-    atexit.register(place.unlink, missing_ok=True)
+    partial.rename(path)
+    atexit.register(path.unlink, missing_ok=True)
 
 
 def _published(address: str) -> tuple[str, str]:
-    """Returns the address and the token's file of the Ray cluster of a `ps` task, once it has started."""
-    place, wait_secs = _place(address), ClusterOptions().wait_secs
-    deadline, said = clock.monotonic() + wait_secs, False
+    """Returns the address and the token file of a `ps` task's Ray cluster; waits for its start."""
+    path, wait_secs = _address_file(address), ClusterOptions().wait_secs
+    deadline, is_logged = clock.monotonic() + wait_secs, False
     while clock.monotonic() < deadline:
-        if place.exists():
-            found, token_path = json.loads(place.read_text(encoding="utf-8"))
-            if _listens(found):  # If not, an earlier task has left it.
+        if path.exists():
+            found, token_path = json.loads(path.read_text(encoding="utf-8"))
+            if _listens(found):  # Otherwise it is the file of an earlier task.
                 return found, token_path
-        if not said:
+        if not is_logged:
             _logger.info("Waiting for the ps task at %s.", address)
-            said = True
+            is_logged = True
         clock.sleep(_POLL_SECS)
     raise DeadlineExceededError.from_message(
         f"Waited {wait_secs:g} seconds for the ps task at {address}: start the script with job ps, task 0."

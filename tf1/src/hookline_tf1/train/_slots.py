@@ -1,4 +1,4 @@
-"""The variables of optimizers and metrics: named as TensorFlow names them."""
+"""The variables of optimizers and metrics, with TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hookline_tf1._tf.variable_store import store_of_graph
 
 
 def make_slot(primary: Variable, start: Any, label: str) -> Variable:
-    """Returns a new variable beside another one: `<primary>/<label>`, numbered if that is taken.
+    """Creates a slot variable `<primary>/<label>`, numbered if the name is taken.
 
     Args:
-        primary: The variable that it serves.
+        primary: The variable that the slot belongs to.
         start: Its initial value: a tensor, or a number for every element.
         label: The last part of its name.
     """
@@ -27,9 +27,9 @@ def make_slot(primary: Variable, start: Any, label: str) -> Variable:
 
 
 def in_variable_scope(wanted: str, initial: Any) -> Variable:
-    """Returns an untrained variable whose name begins with the current variable scope, whatever the name scope.
+    """Creates an untrained variable in the current variable scope, whatever the name scope.
 
-    It is new, unless the scope reuses variables and has made it before.
+    In a scope with reuse, returns the existing variable.
     """
     made = store_of_graph().variables
     with variable_scope(None, wanted, auxiliary_name_scope=False) as scope, get_default_graph().name_scope(None):
@@ -39,7 +39,7 @@ def in_variable_scope(wanted: str, initial: Any) -> Variable:
 
 
 def _filled(primary: Variable, start: float) -> Any:
-    """Returns an initial value of the shape of `primary`, with the same number everywhere."""
+    """Returns an initial value of the shape of `primary`, filled with one number."""
     spec = primary.spec
     if specs.is_array(spec) and None not in (specs.open_shape(spec) or ()):
         return lambda: jnp.full(spec.shape, start, spec.dtype)
@@ -48,6 +48,6 @@ def _filled(primary: Variable, start: float) -> Any:
 
 
 def own_variable(initial_value: Any, name: str) -> Variable:
-    """Returns a new variable of one number, `name` in the current name scope."""
+    """Creates a scalar variable, `name` in the current name scope."""
     initial = initial_value if isinstance(initial_value, Tensor) else jnp.asarray(initial_value, jnp.float32)
     return Variable(initial, name=name, trainable=False)

@@ -1,4 +1,4 @@
-"""`tf.train.Supervisor`: prepares a session, and saves and summarises in threads beside the training."""
+"""`tf.train.Supervisor`: prepares a session, and saves and writes summaries in threads during training."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _logger = log.get_logger("hookline.tf1")
 
 
 class Supervisor:
-    """Prepares a session, and saves and summarises at intervals while it is used.
+    """Prepares a session, and saves and writes summaries at intervals while it is used.
 
     Args:
         graph: The graph; the default graph if None.
-        ready_op: A tensor of the names that are not initialised yet.
+        ready_op: A tensor of the names of uninitialised variables.
         ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
-        is_chief: Whether this process initialises, restores, saves and summarises; others wait for it.
+        is_chief: Whether this process initialises, restores, saves and writes summaries; others wait for it.
         init_op: Initialises a model that was not restored.
         init_feed_dict: Feed of `init_op`.
-        local_init_op: Initialises the variables that no checkpoint holds.
-        logdir: Where checkpoints and summaries go.
+        local_init_op: Initialises the local variables, which are in no checkpoint.
+        logdir: The directory for checkpoints and summaries.
         summary_op: The summary to write at intervals; None for none.
         saver: Saves and restores; None for nothing.
         global_step: The global step; None for none.
         save_summaries_secs: Seconds between summaries; 0 for none.
         save_model_secs: Seconds between checkpoints; 0 for none.
-        recovery_wait_secs: How often a wait for the chief is logged.
-        stop_grace_secs: How long `stop` waits for the threads.
+        recovery_wait_secs: Seconds between log lines while waiting for the chief.
+        stop_grace_secs: Seconds that `stop` waits for the threads.
         checkpoint_basename: The name of checkpoints, without the step.
         session_manager: Makes the session; a new one if None.
         summary_writer: Writes summaries; None for no writer.
@@ -116,7 +116,7 @@ class Supervisor:
         max_wait_secs: float = 7200,
         start_standard_services: bool = True,
     ) -> Session:
-        """Returns a session whose model is ready: the chief makes it so, others wait for the chief."""
+        """Returns a session whose model is ready: the chief prepares it, others wait for the chief."""
         self.coord.clear_stop()
         if self.summary_writer is not None:
             self.summary_writer.reopen()
@@ -151,9 +151,9 @@ class Supervisor:
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> Iterator[Session]:
-        """Yields such a session, and stops the threads and closes it afterwards.
+        """Yields a prepared session; stops the threads and closes the session afterwards.
 
-        The end of the input (`OutOfRangeError`) ends the block in order; another error leaves it.
+        The end of the input (`OutOfRangeError`) ends the block normally; other errors propagate.
         """
         session = None
         try:
@@ -171,7 +171,7 @@ class Supervisor:
     # The threads ------------------------------------------------------------------------------------------------
 
     def start_standard_services(self, sess: Session) -> list[LooperThread]:
-        """Starts the threads that save, summarise and measure the speed."""
+        """Starts the threads that save, write summaries and log the speed."""
         if not self.is_chief:
             raise RuntimeError("Only the chief starts the standard services: is_chief is False.")
         if self._logdir is None:
@@ -200,7 +200,7 @@ class Supervisor:
     Loop = loop
 
     def start_queue_runners(self, sess: Session, queue_runners: Any = None) -> list[Any]:
-        """Returns no thread: there are no queues."""
+        """Starts no thread: there are no queues."""
         return []
 
     StartQueueRunners = start_queue_runners
@@ -237,7 +237,7 @@ class Supervisor:
         return self.coord.should_stop()
 
     def request_stop(self, ex: BaseException | None = None) -> None:
-        """Asks everything to stop; an error is raised by `stop`."""
+        """Requests a stop; `stop` raises the given error."""
         self.coord.request_stop(ex)
 
     def wait_for_stop(self) -> None:
@@ -251,7 +251,7 @@ class Supervisor:
     def stop(
         self, threads: Iterable[Any] | None = None, close_summary_writer: bool = True, ignore_live_threads: bool = False
     ) -> None:
-        """Stops the threads, and raises the first error of one."""
+        """Stops the threads, and raises their first error."""
         self.coord.request_stop()
         try:
             self.coord.join(

@@ -13,34 +13,34 @@ from jax import lax
 
 
 def gradient_descent(var: Any, grad: Any, learning_rate: Any) -> Any:
-    """Gradient descent."""
+    """Applies gradient descent."""
     return (var - learning_rate * grad,)
 
 
 def momentum(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
-    """SGD with momentum."""
+    """Applies SGD with momentum."""
     accum = accum * momentum + grad
     return var - learning_rate * accum, accum
 
 
 def nesterov(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
-    """SGD with Nesterov momentum."""
+    """Applies SGD with Nesterov momentum."""
     accum = accum * momentum + grad
     return var - learning_rate * grad - learning_rate * momentum * accum, accum
 
 
 def adam(var: Any, m: Any, v: Any, grad: Any, **hyperparameters: Any) -> Any:
-    """Adam; the powers are the decays raised to the number of this step."""
+    """Applies Adam; the powers are the decays to the power of the step's number."""
     return _adam(var, m, v, grad, lambda m: m, **hyperparameters)
 
 
 def lazy_adam(var: Any, m: Any, v: Any, grad: Any, **hyperparameters: Any) -> Any:
-    """Adam, for rows that were looked up alone."""
+    """Applies Adam to looked-up rows only."""
     return adam(var, m, v, grad, **hyperparameters)
 
 
 def nadam(var: Any, m: Any, v: Any, grad: Any, beta1: Any, **hyperparameters: Any) -> Any:
-    """Adam with Nesterov momentum."""
+    """Applies Adam with Nesterov momentum."""
     return _adam(var, m, v, grad, lambda m: m * beta1 + grad * (1 - beta1), beta1=beta1, **hyperparameters)
 
 
@@ -66,39 +66,39 @@ def _adam(
 def adamax(
     var: Any, m: Any, v: Any, grad: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, power1: Any
 ) -> Any:
-    """AdaMax: Adam with the infinity norm."""
+    """Applies AdaMax: Adam with the infinity norm."""
     m = m + (grad - m) * (1 - beta1)
     v = jnp.maximum(beta2 * v, jnp.abs(grad))
     return var - learning_rate / (1 - power1) * m / (v + epsilon), m, v
 
 
 def add_sign(var: Any, m: Any, grad: Any, learning_rate: Any, alpha: Any, beta: Any, sign_decay: Any) -> Any:
-    """AddSign: longer steps where the gradient has the sign of its mean."""
+    """Applies AddSign: longer steps where the signs of the gradient and its mean agree."""
     m = m * beta + grad * (1 - beta)
     return var - learning_rate * (alpha + sign_decay * jnp.sign(grad) * jnp.sign(m)) * grad, m
 
 
 def power_sign(var: Any, m: Any, grad: Any, learning_rate: Any, logbase: Any, beta: Any, sign_decay: Any) -> Any:
-    """PowerSign: AddSign with a factor that is a power."""
+    """Applies PowerSign: like AddSign, with a power as factor."""
     m = m * beta + grad * (1 - beta)
     return var - learning_rate * jnp.exp(logbase * sign_decay * jnp.sign(grad) * jnp.sign(m)) * grad, m
 
 
 def trust_ratio(var: Any, grad: Any, weight_decay: Any, eeta: Any, epsilon: Any) -> Any:
-    """Returns the factor of the learning rate in LARS: the norm of a variable over that of its gradient."""
-    norm, slope = jnp.linalg.norm(var.ravel()), jnp.linalg.norm(grad.ravel())
-    ratio = eeta * norm / (slope + weight_decay * norm + epsilon)
-    return jnp.where((norm > 0) & (slope > 0), ratio, 1.0)
+    """Computes LARS's factor of the learning rate: a variable's norm divided by its gradient's."""
+    norm, grad_norm = jnp.linalg.norm(var.ravel()), jnp.linalg.norm(grad.ravel())
+    ratio = eeta * norm / (grad_norm + weight_decay * norm + epsilon)
+    return jnp.where((norm > 0) & (grad_norm > 0), ratio, 1.0)
 
 
 def adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
-    """Adagrad."""
+    """Applies Adagrad."""
     accum = accum + grad * grad
     return var - learning_rate * grad * lax.rsqrt(accum), accum
 
 
 def adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rho: Any, epsilon: Any) -> Any:
-    """Adadelta: the ratio of the root mean squares of earlier updates and of gradients is the rate."""
+    """Applies Adadelta: the rate is the root mean square of earlier updates divided by that of gradients."""
     accum = accum * rho + grad * grad * (1 - rho)
     change = jnp.sqrt(moved + epsilon) * lax.rsqrt(accum + epsilon) * grad
     return var - learning_rate * change, accum, moved * rho + change * change * (1 - rho)
@@ -107,7 +107,7 @@ def adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rh
 def rmsprop(
     var: Any, rms: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
 ) -> Any:
-    """RMSProp."""
+    """Applies RMSProp."""
     rms = rms + (grad * grad - rms) * (1 - decay)
     mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms + epsilon)
     return var - mom, rms, mom
@@ -116,7 +116,7 @@ def rmsprop(
 def centered_rmsprop(
     var: Any, rms: Any, mg: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
 ) -> Any:
-    """RMSProp, centered: divides by the root of an estimated variance."""
+    """Applies centered RMSProp: divides by the root of an estimated variance."""
     rms = rms + (grad * grad - rms) * (1 - decay)
     mg = mg + (grad - mg) * (1 - decay)
     mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms - mg * mg + epsilon)
@@ -135,7 +135,7 @@ def ftrl(
     shrinkage: Any,
     beta: Any,
 ) -> Any:
-    """FTRL."""
+    """Applies FTRL."""
     new = accum + grad * grad
     linear = linear + grad + 2 * shrinkage * var - (new**-power - accum**-power) / learning_rate * var
     divisor = (new**-power + beta) / learning_rate + 2 * l2
@@ -143,17 +143,17 @@ def ftrl(
 
 
 def proximal(var: Any, rate: Any, l1: Any, l2: Any) -> Any:
-    """Applies the proximal operator of L1 and L2 regularization: shrinks towards zero, and not past it."""
+    """Applies the proximal operator of L1 and L2 regularization: shrinks towards zero, but not past it."""
     return jnp.sign(var) * jnp.maximum(jnp.abs(var) - rate * l1, 0) / (1 + rate * l2)
 
 
 def proximal_gradient_descent(var: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
-    """Proximal gradient descent."""
+    """Applies proximal gradient descent."""
     return (proximal(var - learning_rate * grad, learning_rate, l1, l2),)
 
 
 def proximal_adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
-    """Proximal Adagrad."""
+    """Applies proximal Adagrad."""
     accum = accum + grad * grad
     rate = learning_rate * lax.rsqrt(accum)
     return proximal(var - rate * grad, rate, l1, l2), accum
