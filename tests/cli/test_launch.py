@@ -29,7 +29,7 @@ print(*[os.environ["HOOKLINE_" + name] for name in names], os.environ.get("TF_CO
 
 
 class NoRay:
-    """Stands for a private Ray cluster."""
+    """Stands for a local Ray cluster."""
 
     def __init__(self):
         NoRay.stopped = 0
@@ -503,6 +503,6 @@ def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script, marker, 
     assert job.returncode == 1
     for name in ("chief   ", "worker 0"):
         assert re.search(rf"^{name} \| hookline.errors.InternalError: The (raylet of the )?Ray head at 127", err, re.M)
-    assert re.search("^The private Ray cluster at 127.0.0.1:.* has ended by itself", err, re.M)
+    assert re.search("^The local Ray cluster at 127.0.0.1:.* has ended by itself", err, re.M)
     assert clock.monotonic() - killed < 60
     assert none_left(marker, within_secs=10)

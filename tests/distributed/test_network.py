@@ -180,7 +180,7 @@ def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_jo
     (error,) = worker.await_("an error", lambda: worker.events("error"))
     assert error["time"] - began < 30
     assert "has not answered for 15 seconds" in error["text"]
-    assert "If only this host was cut off, the others go on: start this task again" in error["text"]
+    assert "If only this host was disconnected, the other tasks continue: start this task again" in error["text"]
     assert chief.step() > step + 50, chief.story()
     hosts.b.link("up")
     assert worker.end(60) == 1
