@@ -451,7 +451,7 @@ def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monk
     with caplog.at_level("INFO"):
         session.close()
     assert session.closed
-    assert "not told that an update was given up: Parameter server 0 cannot be reached" in caplog.text
+    assert "not notified that an update was given up: Parameter server 0 cannot be reached" in caplog.text
 
 
 def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
@@ -609,7 +609,7 @@ def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AdmissionClient, "enter", load_behind)
-        with pytest.raises(errors.AbortedError, match="anew"):
+        with pytest.raises(errors.AbortedError, match="set again"):
             sums.run(session, [4])
     sums.run(session, [8])
     assert sums.values(session) == (8, 1, 1)

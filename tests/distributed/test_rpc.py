@@ -287,7 +287,7 @@ def test_who_finds_nobody_at_a_server_s_port_is_told_what_may_be_in_the_way(clos
         ServerClient("Server 7", address, lambda: address, 30.0).call(("echo", 1))
     SocketPeerClient([address]).notify(0, "echo", on_failure=failures)
     (error,) = failures.all
-    assert re.search(f"Parameter server 0 cannot be reached by another one {hint}", str(error))
+    assert re.search(f"Parameter server 0 cannot be reached by another server {hint}", str(error))
 
 
 def test_connections_need_no_md5_of_openssl(tmp_path):
@@ -476,7 +476,7 @@ def test_whoever_comes_when_all_places_are_taken_is_refused_and_the_log_says_so_
         assert not any(ended(stranger) for stranger in strangers[:MAX_UNAUTHENTICATED])
     assert caller(server).call(("echo", 1)).get() == (1,)
     (said,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert said == "A connection was refused: 64 others have not proven yet that they have the key."
+    assert said == "A connection was refused: 64 other connections are not yet authenticated."
 
 
 # Servers among each other --------------------------------------------------------------------------------------------

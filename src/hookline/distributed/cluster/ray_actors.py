@@ -68,7 +68,7 @@ class RayTransport:
         return SocketPeerClient(addresses) if all(addresses) else RayPeerClient(self._actors)
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         for caller in list(self._callers.values()):
             if caller is not None:
                 caller.close()

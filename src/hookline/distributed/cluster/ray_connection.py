@@ -256,8 +256,8 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
         now = clock.monotonic()
         if now - start >= wait_secs:
             raise DeadlineExceededError.from_message(
-                f"The chief has not created parameter server {missing!r} of job {job!r} after {wait_secs:g} seconds "
-                f"({len(found)} of {count} servers exist). Check that the chief runs, and that it has the same job, "
+                f"The chief did not create parameter server {missing!r} ({len(found)} of {count} are there) of job "
+                f"{job!r} within {wait_secs:g} seconds. Check that the chief runs, and that it has the same job, "
                 f"address and number of servers.",
             )
         if now - said >= _LOG_EVERY_SECS:
