@@ -238,7 +238,7 @@ class Listener:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            line = SocketConnection(sock, self.address.key, calls=False)
+            connection = SocketConnection(sock, self.address.key, calls=False)
         except (*CONNECTION_ERRORS, RuntimeError) as error:
             self._unauthenticated.log_refusal(repr(error))
             return
@@ -246,15 +246,15 @@ class Listener:
             self._unauthenticated.discard(sock)
         try:
             while True:
-                self._answer(line, *line.receive())
+                self._answer(connection, *connection.receive())
         except CodecError as error:
             logger.error("A connection was closed: %s", error)
         except (OSError, EOFError):
             pass  # The caller has disconnected.
         finally:
-            line.close()
+            connection.close()
 
-    def _answer(self, line: SocketConnection, wanted: bool, call: Any) -> None:
+    def _answer(self, connection: SocketConnection, wanted: bool, call: Any) -> None:
         try:
             answer = True, self._receive(call)
         except Exception as error:
@@ -264,4 +264,4 @@ class Listener:
                 packed = encode(answer)
             except CodecError as error:
                 packed = encode((False, error))
-            line.send(*packed)
+            connection.send(*packed)

@@ -36,15 +36,15 @@ class ServerClient:
             UnavailableError: The server cannot be reached.
         """
         packed = encode((True, message))
-        line = self._get_connection()
+        connection = self._get_connection()
         try:
-            line.send(*packed)
+            connection.send(*packed)
         except BaseException as error:  # Close the connection: part of a message may have been sent.
-            line.close()
+            connection.close()
             if isinstance(error, OSError):
                 raise self.connection_lost(error) from error
             raise
-        return PendingReply(self, line)
+        return PendingReply(self, connection)
 
     def _get_connection(self) -> SocketConnection:
         with contextlib.suppress(IndexError):
@@ -54,16 +54,16 @@ class ServerClient:
         if address is None:
             address = self._address = self._find_address()
         try:
-            line = connect(address, min(self.timeout_secs, HANDSHAKE_SECS))
+            connection = connect(address, min(self.timeout_secs, HANDSHAKE_SECS))
         except CONNECTION_ERRORS as error:
             self.connection_lost(error)
             raise _unreachable_error(self.who, address, error) from error
-        line.set_timeouts(self.timeout_secs, self.timeout_secs)
-        return line
+        connection.set_timeouts(self.timeout_secs, self.timeout_secs)
+        return connection
 
-    def release(self, line: SocketConnection) -> None:
+    def release(self, connection: SocketConnection) -> None:
         """Makes a connection available to other calls, after its answer was read."""
-        self._idle.append(line)
+        self._idle.append(connection)
         # `close` in another thread may have missed this connection.
         if self._closed:
             self._close_idle()
@@ -75,8 +75,8 @@ class ServerClient:
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
-        for line in idle:
-            line.close()
+        for connection in idle:
+            connection.close()
 
     def connection_lost(self, error: BaseException) -> errors.UnavailableError:
         """Returns the error of a call whose connection is lost; closes the idle connections, too."""
@@ -102,18 +102,18 @@ class PendingReply:
             CodecError: The answer cannot be decoded.
             UnavailableError: No answer has arrived.
         """
-        line, self._line = self._line, None
-        assert line is not None, "read once"
+        connection, self._line = self._line, None
+        assert connection is not None, "read once"
         try:
-            done, result = line.receive()
+            done, result = connection.receive()
         except BaseException as error:  # Close the connection: part of an answer may still arrive on it.
-            line.close()
+            connection.close()
             if isinstance(error, CONNECTION_ERRORS):
                 raise self._caller.connection_lost(error) from error
             if isinstance(error, Exception):
                 raise CodecError(f"{self._caller.who} gave an answer that cannot be read: {error}") from error
             raise
-        self._caller.release(line)
+        self._caller.release(connection)
         if not done:
             raise result
         return result
@@ -149,19 +149,19 @@ class SocketPeerClient:
             on_failure(_connection_lost_error(server, error))
 
     def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> SocketConnection:
-        line = connect(self._addresses[server], HANDSHAKE_SECS)
+        connection = connect(self._addresses[server], HANDSHAKE_SECS)
 
         def listen() -> None:
             try:
                 while True:
-                    _, error = line.receive()
+                    _, error = connection.receive()
                     on_failure(error)
             except Exception as error:
                 if not self._closed:
                     on_failure(_connection_lost_error(server, error))
 
         threading.Thread(target=listen, name="hookline-link", daemon=True).start()
-        return line
+        return connection
 
     def close(self) -> None:
         """Closes the connections."""

@@ -101,9 +101,9 @@ class StalenessBound:
             AbortedError: The commit would exceed the bound for its update or for those of others.
         """
         with self._lock:
-            late = self._expired.get(sender)
-            found = None if late is None else self.admit(sender, late.since, late.run)
-        if late is not None and (found is None or found[0] != late.since):
+            expired = self._expired.get(sender)
+            found = None if expired is None else self.admit(sender, expired.since, expired.run)
+        if expired is not None and (found is None or found[0] != expired.since):
             raise errors.AbortedError.from_message(
                 f"Worker {sender} sent no heartbeat for {LEASE_SECS:g} s, and the others continued without it: its "
                 f"update would exceed max_staleness={self._bound}. Nothing of it was applied.",
@@ -155,16 +155,16 @@ class AdmissionClient:
             OutOfRangeError: The training has ended.
             AbortedError, UnavailableError: The step server was lost, or does not answer.
         """
-        said = clock.monotonic()
+        logged = clock.monotonic()
         self._run, self._is_admitted = self._run + 1, True
         while not self._closed.is_set():
             found = self._transport.call(0, "admit", self._ticket, self._sender, self._run, since, _POLL_SECS).get()
             if found is not None:
                 return found
             preemption.check()
-            if clock.monotonic() - said >= _LOG_EVERY_SECS:
+            if clock.monotonic() - logged >= _LOG_EVERY_SECS:
                 logger.info("Waiting for slower workers: max_staleness allows no further step before their updates.")
-                said = clock.monotonic()
+                logged = clock.monotonic()
         raise errors.CancelledError.from_message("The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class AdmissionClient:
 def _renew(reference: weakref.ref[AdmissionClient], closed: threading.Event) -> None:
     # A weak reference: the thread also ends if the session was dropped without being closed.
     while not clock.wait(closed, LEASE_SECS / 4):
-        entrance = reference()
-        if entrance is None or not entrance.renew():
+        client = reference()
+        if client is None or not client.renew():
             return
-        del entrance
+        del client

@@ -104,14 +104,14 @@ def initialize(
     if check_every_launch or os.environ.get(_CHECK):
         launch_log.compare_every_launch()
     arguments.check_path(WHO, "token_path", token_path, optional=True)
-    is_sealed = process_group.is_signed()
-    secret = None if is_sealed else find_token(token_path, os.environ)
-    if is_sealed is False and secret is not None:
+    is_signed = process_group.is_signed()
+    secret = None if is_signed else find_token(token_path, os.environ)
+    if is_signed is False and secret is not None:
         raise RuntimeError(
             f"{WHO}: the token comes too late, the processes have connected without one. Call it right after the "
             f"imports."
         )
-    if require_token and not is_sealed and secret is None:
+    if require_token and not is_signed and secret is None:
         raise UnauthenticatedError.from_message(
             f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
             f"token_path or {TOKEN_PATH}, or start them with `hookline launch --spmd`.",
@@ -160,11 +160,11 @@ def environment(
 
 
 def _handshake(secret: bytes | None, timeout_secs: float) -> None:
-    place = service.process_info()
-    if place.count > 1:
-        board = process_group.open_store(secret, place.index, place.count, timeout_secs)
+    info = service.process_info()
+    if info.count > 1:
+        store = process_group.open_store(secret, info.index, info.count, timeout_secs)
         launch_log.answer_processes(
-            process_group.ProcessGroup(board, place.index, place.count), lambda gone: _note_end(place.index, gone)
+            process_group.ProcessGroup(store, info.index, info.count), lambda gone: _note_end(info.index, gone)
         )
 
 
@@ -290,10 +290,10 @@ def _connect(timeout_secs: int, **given: Any) -> None:
 
 
 def _waiting_message(secs: float) -> str:
-    place = service.process_info()
+    info = service.process_info()
     return (
-        f"{WHO}: process {place.index} of {place.count} has waited {secs:g} s for the others, with process 0 at "
-        f"{place.address}"
+        f"{WHO}: process {info.index} of {info.count} has waited {secs:g} s for the others, with process 0 at "
+        f"{info.address}"
     )
 
 
@@ -301,7 +301,7 @@ def _map_error(error: BaseException) -> BaseException:
     if isinstance(error, ValueError):
         return ValueError(f"{WHO} found no description of the job's processes. {_ADVICE} The error of JAX: {error}")
     if isinstance(error, jax.errors.JaxRuntimeError):
-        place = service.process_info()
-        text = f"{WHO}: process {place.index} of {place.count} cannot start at {place.address}: {error}"
+        info = service.process_info()
+        text = f"{WHO}: process {info.index} of {info.count} cannot start at {info.address}: {error}"
         return UnavailableError.from_message(text)
     return error

@@ -57,7 +57,7 @@ class RayTransport:
         return self._callers[server]
 
     def _address(self, server: int) -> Any:
-        """Gets from Ray the address at which a server listens; None if it does not listen."""
+        """Returns the address at which a server listens, from Ray; None if it does not listen."""
         return _RayReply(self._actors[server].address.remote(), server, self.timeout_secs).get()
 
     def peer_client(self) -> PeerClient | None:
@@ -83,13 +83,13 @@ class RayPeerClient:
     def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
         """Calls a method of a server without waiting."""
 
-        def look(future: Any) -> None:
+        def report_failure(future: Any) -> None:
             error = future.exception()
             if error is not None:
                 on_failure(map_ray_error(error, _name(server)))
 
         try:
-            _start(self._actors[server], method, args).future().add_done_callback(look)
+            _start(self._actors[server], method, args).future().add_done_callback(report_failure)
         except Exception as error:
             on_failure(map_ray_error(error, _name(server)))
 

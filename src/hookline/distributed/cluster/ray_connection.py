@@ -239,7 +239,7 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
     """
     import ray
 
-    start = said = clock.monotonic()
+    start = logged = clock.monotonic()
     found: list[Any] = []
     address = _joined_address()
     head = None if address is None else _find_head(address)
@@ -260,9 +260,9 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
                 f"{job!r} within {wait_secs:g} seconds. Check that the chief runs, and that it has the same job, "
                 f"address and number of servers.",
             )
-        if now - said >= _LOG_EVERY_SECS:
+        if now - logged >= _LOG_EVERY_SECS:
             logger.info("Waiting for the chief to create parameter server %r of job %r.", missing, job)
-            said = now
+            logged = now
         preemption.sleep(min(_POLL_SECS, max(start + wait_secs - now, 0)))
 
 

@@ -79,11 +79,11 @@ class PendingCommits:
 
     def _get_or_open(self, transaction: Transaction) -> PendingCommit | None:
         sender, number = transaction
-        ballot = self._open.get(sender)
-        if ballot is None or ballot.number < number:
+        pending = self._open.get(sender)
+        if pending is None or pending.number < number:
             # The sender has abandoned its earlier transaction.
-            if ballot is not None and ballot.request is not None:
-                ballot.request.answer.set_exception(_duplicate_error((sender, ballot.number)))
+            if pending is not None and pending.request is not None:
+                pending.request.answer.set_exception(_duplicate_error((sender, pending.number)))
             self._open[sender] = PendingCommit(number)
         return self.find(transaction)
 
@@ -93,10 +93,10 @@ class PendingCommits:
         Raises:
             InternalError: The request was recorded before, or its sender has begun another transaction since.
         """
-        ballot = self._get_or_open(transaction)
-        if ballot is None or ballot.request is not None:
+        pending = self._get_or_open(transaction)
+        if pending is None or pending.request is not None:
             raise _duplicate_error(transaction)
-        ballot.request = request
+        pending.request = request
 
     def vote(self, transaction: Transaction, owner: int, failure: BaseException | None) -> bool:
         """Records the vote of a part's owner: `None` if the part can be applied, else the error.
@@ -104,24 +104,24 @@ class PendingCommits:
         Returns:
             False if the sender has begun another transaction since.
         """
-        ballot = self._get_or_open(transaction)
-        if ballot is not None:
-            ballot.votes[owner] = failure
-        return ballot is not None
+        pending = self._get_or_open(transaction)
+        if pending is not None:
+            pending.votes[owner] = failure
+        return pending is not None
 
     def is_request_overdue(self, transaction: Transaction, owner: int) -> bool:
         """Returns whether the request is missing, although an owner asked about it at least `REQUEST_LAG_SECS` ago."""
-        ballot = self._get_or_open(transaction)
-        if ballot is None or ballot.request is not None:
+        pending = self._get_or_open(transaction)
+        if pending is None or pending.request is not None:
             return False
         now = clock.monotonic()
-        return now - ballot.asked_at.setdefault(owner, now) >= REQUEST_LAG_SECS
+        return now - pending.asked_at.setdefault(owner, now) >= REQUEST_LAG_SECS
 
     def find(self, transaction: Transaction) -> PendingCommit | None:
         """Returns the pending commit of a transaction; None if there is none."""
         sender, number = transaction
-        ballot = self._open.get(sender)
-        return ballot if ballot is not None and ballot.number == number else None
+        pending = self._open.get(sender)
+        return pending if pending is not None and pending.number == number else None
 
     def close(self, transaction: Transaction) -> Request | None:
         """Removes a transaction; returns its request, if that has arrived."""
@@ -129,13 +129,15 @@ class PendingCommits:
 
     def close_all(self) -> list[Request]:
         """Removes all transactions; returns their requests."""
-        ballots, self._open = self._open, {}
-        return [ballot.request for ballot in ballots.values() if ballot.request is not None]
+        pending_commits, self._open = self._open, {}
+        return [pending.request for pending in pending_commits.values() if pending.request is not None]
 
     def timed_out(self) -> list[Transaction]:
         """Returns the transactions that have been undecided for longer than `UNDECIDED_SECS`."""
         now = clock.monotonic()
-        return [(sender, ballot.number) for sender, ballot in self._open.items() if now - ballot.since > UNDECIDED_SECS]
+        return [
+            (sender, pending.number) for sender, pending in self._open.items() if now - pending.since > UNDECIDED_SECS
+        ]
 
 
 class Senders:

@@ -218,16 +218,16 @@ class Decisions:
 
     def _decide_if_ready(self, transaction: Transaction) -> None:
         # A transaction that cannot be accepted need not wait for votes.
-        ballot = self._pending_commits.find(transaction)
-        if ballot and (ballot.is_complete or self._training_ended or not self._senders.may_commit(transaction)):
+        pending = self._pending_commits.find(transaction)
+        if pending and (pending.is_complete or self._training_ended or not self._senders.may_commit(transaction)):
             self._pending_commits.close(transaction)
-            if ballot.request is not None:
-                self._decide(transaction, ballot.request, ballot.failure)
+            if pending.request is not None:
+                self._decide(transaction, pending.request, pending.failure)
 
     def _decide(self, transaction: Transaction, request: Request, failure: BaseException | None) -> None:
         accepted, raised = False, failure
         # If the request arrives after its refusal, it must not end the next run of its sender.
-        gate = None if self._senders.is_decided(transaction) else self._staleness_bound
+        bound = None if self._senders.is_decided(transaction) else self._staleness_bound
         try:
             accepted = failure is None and self._accept(transaction, request)
         except Exception as error:
@@ -235,8 +235,8 @@ class Decisions:
         self._senders.decide(transaction, accepted)
         # In this order: if a worker is admitted with a transaction count, its `sent_seqs` include those transactions.
         self._notify_owners(request.owners, transaction, accepted)
-        if gate is not None:
-            gate.record_decision(transaction[0], self.owner.counts[0] if accepted else None)
+        if bound is not None:
+            bound.record_decision(transaction[0], self.owner.counts[0] if accepted else None)
         self.owner.waiting.notify()
         if raised is not None:
             request.answer.set_exception(raised)
@@ -277,12 +277,12 @@ class Decisions:
 
         It must be the last transaction of its sender; `owners` are the other servers that may have parts of it.
         """
-        gate = None if self._senders.is_decided(transaction) else self._staleness_bound
+        bound = None if self._senders.is_decided(transaction) else self._staleness_bound
         accepted = self._senders.outcome(transaction)
         if not accepted:
             self._notify_owners(owners, transaction, accepted)
-        if gate is not None:
-            gate.record_decision(transaction[0])
+        if bound is not None:
+            bound.record_decision(transaction[0])
             self.owner.waiting.notify()
         committed = self._committed(accepted, {})
         if (request := self._pending_commits.close(transaction)) is not None:
@@ -337,14 +337,14 @@ class Decisions:
         Raises:
             OutOfRangeError: The training has ended.
         """
-        gate = self._staleness_bound
+        bound = self._staleness_bound
         found: list[tuple[int, int]] = []
 
         def may_begin() -> bool:
             if (
-                gate is not None
+                bound is not None
                 and not self._training_ended
-                and (admitted := gate.admit(sender, since, run)) is not None
+                and (admitted := bound.admit(sender, since, run)) is not None
             ):
                 found.append(admitted)
             return bool(found) or self._training_ended

@@ -62,26 +62,28 @@ class UpdateProgram:
     def _needed(self) -> list[str]:
         needed: dict[str, None] = {}
         written: set[str] = set()
-        for update, row in zip(self._updates, self._structures, strict=True):
-            read = [i.name for i in update.inputs if row[i.index] is None and i.kind == "variable"]
+        for update, treedefs in zip(self._updates, self._structures, strict=True):
+            read = [i.name for i in update.inputs if treedefs[i.index] is None and i.kind == "variable"]
             read += () if update.overwrites else update.variables
             needed |= dict.fromkeys(name for name in read if name not in written)
             written.update(update.variables)
         return list(needed)
 
-    def _trace(self, taken: State, kept: State, inputs: list[list[Any]]) -> list[tuple[Any, ...]]:
+    def _trace(self, donated: State, read_only: State, inputs: list[list[Any]]) -> list[tuple[Any, ...]]:
         # This runs only when JAX traces, once per compilation.
         logger.info("Compiling %d updates of %s.", len(self._updates), ", ".join(self.written))
-        values = {name: jax.tree.unflatten(self._treedefs[name], leaves) for name, leaves in (taken | kept).items()}
+        values = {
+            name: jax.tree.unflatten(self._treedefs[name], leaves) for name, leaves in (donated | read_only).items()
+        }
         outputs: dict[str, Any] = {}
-        for update, row, given in zip(self._updates, self._structures, inputs, strict=True):
+        for update, treedefs, given in zip(self._updates, self._structures, inputs, strict=True):
             try:
-                outputs[update.name] = _apply(update, row, given, values, outputs)
+                outputs[update.name] = _apply(update, treedefs, given, values, outputs)
             except Exception as error:
                 error.add_note(f"hookline: while applying update {update.name!r} on its server")
                 raise
         # No variable may share its memory with a received value or with another variable.
-        seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
+        seen = {id(leaf) for leaf in jax.tree.leaves((donated, read_only, inputs))}
 
         def distinct(leaf: Any) -> Any:
             if id(leaf) in seen or not isinstance(leaf, Tracer):
@@ -95,15 +97,15 @@ class UpdateProgram:
 
 
 def _apply(
-    update: PortableUpdate, row: list[Any], given: list[Any], values: dict[str, Any], outputs: Mapping[str, Any]
+    update: PortableUpdate, treedefs: list[Any], given: list[Any], values: dict[str, Any], outputs: Mapping[str, Any]
 ) -> Any:
     """Writes an update's new values into `values` and returns them in the update's structure."""
 
     def resolve(leaf: Any) -> Any:
         if not isinstance(leaf, Input):
             return leaf
-        if row[leaf.index] is not None:
-            value = jax.tree.unflatten(row[leaf.index], given[leaf.index])
+        if treedefs[leaf.index] is not None:
+            value = jax.tree.unflatten(treedefs[leaf.index], given[leaf.index])
         else:
             value = get_at_path(_read(update, leaf, values, outputs), leaf.path)
         # Copies the containers, because `fn` may mutate its arguments.
@@ -112,14 +114,14 @@ def _apply(
     args = jax.tree.map(resolve, update.args, is_leaf=lambda leaf: isinstance(leaf, Input))
     olds = [None if update.overwrites else jax.tree.map(lambda part: part, values[v]) for v in update.variables]
     news = update.fn(jax.tree.unflatten(update.structure.treedef, olds), *args)
-    kept = [
+    new_values = [
         _cast_to_spec(name, spec, new)
         for name, spec, new in zip(
             update.variables, update.specs, update.structure.treedef.flatten_up_to(news), strict=True
         )
     ]
-    values.update(zip(update.variables, kept, strict=True))
-    return jax.tree.unflatten(update.structure.treedef, kept)
+    values.update(zip(update.variables, new_values, strict=True))
+    return jax.tree.unflatten(update.structure.treedef, new_values)
 
 
 def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
@@ -260,16 +262,16 @@ class ServerState:
         """
         puts = [entry for entry in entries if isinstance(entry, Put)]
         applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
-        gains = self._counter_increments([update for update, _ in applied], {put.name for put in puts})
-        self._check_step_fits(gains)
-        rest = [(update, given) for update, given in applied if update.variables[0] not in gains]
+        increments = self._counter_increments([update for update, _ in applied], {put.name for put in puts})
+        self._check_step_fits(increments)
+        rest = [(update, given) for update, given in applied if update.variables[0] not in increments]
         if not rest:
-            return Prepared(puts, gains, None, [])
+            return Prepared(puts, increments, None, [])
         unpacked = [unpack_inputs(given) for _, given in rest]
         program = self._program([update for update, _ in rest], [structures for _, structures in unpacked])
         for name in (*program.donated, *program.read_only):
             self._leaves_of(name)
-        return Prepared(puts, gains, program, [leaves for leaves, _ in unpacked])
+        return Prepared(puts, increments, program, [leaves for leaves, _ in unpacked])
 
     def _update(self, name: str) -> PortableUpdate:
         if name not in self._updates:
@@ -280,7 +282,7 @@ class ServerState:
 
     def _counter_increments(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
         """Returns the increments of counters that nothing else in the transaction reads or writes."""
-        gains: dict[str, int] = {}
+        increments: dict[str, int] = {}
         others = set(put)
         for update in updates:
             others.update(source.name for source in update.inputs if source.kind != "value")
@@ -290,13 +292,13 @@ class ServerState:
             name = update.variables[0]
             if update.increment is not None and name not in others and update.name not in others:
                 self._leaves_of(name)
-                gains[name] = gains.get(name, 0) + update.increment
-        return gains
+                increments[name] = increments.get(name, 0) + update.increment
+        return increments
 
-    def _check_step_fits(self, gains: Mapping[str, int]) -> None:
+    def _check_step_fits(self, increments: Mapping[str, int]) -> None:
         name = self._step_name
-        if name is not None and name in gains:
-            dtype, wanted = self._values[name][0].dtype, self.step + gains[name]
+        if name is not None and name in increments:
+            dtype, wanted = self._values[name][0].dtype, self.step + increments[name]
             if wanted > np.iinfo(dtype).max:
                 raise FailedPreconditionError.from_message(
                     f"The global step {name!r} cannot count to {wanted}: its dtype is {dtype}. Set jax_enable_x64 in "
@@ -327,11 +329,11 @@ class ServerState:
         with self._lock:
             step_name, program = self._step_name, prepared.program
             new: dict[str, Any] = {}
-            gain = prepared.increments.get(step_name, 0) if step_name is not None else 0
+            increment = prepared.increments.get(step_name, 0) if step_name is not None else 0
             computes_step = program is not None and step_name in program.written
-            if last_step is not None and (gain or computes_step) and self.step >= last_step:
+            if last_step is not None and (increment or computes_step) and self.step >= last_step:
                 return False
-            step = self.step + gain
+            step = self.step + increment
             if program is not None:
                 olds = self._program_inputs(program)
                 try:
@@ -352,8 +354,8 @@ class ServerState:
             self._values.update(new)
             if program is not None:
                 self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
-            for name, gain in prepared.increments.items():
+            for name, increment in prepared.increments.items():
                 (old,) = self._values[name]
-                self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
+                self._values[name] = (np.asarray(np.asarray(old) + np.asarray(increment, old.dtype), old.dtype),)
             self.step = step
             return True

@@ -108,8 +108,8 @@ class Membership:
         """Raises `FailedPreconditionError` if this worker's graph or bound differs from the chief's."""
         check_fingerprints(epoch.variables, variable_fingerprints(self._remote_variables()), "variable")
         # Only the chief needs the initial values; their functions need not even run elsewhere.
-        mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.is_initializer}
-        check_fingerprints(epoch.updates, mine, "update")
+        own = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.is_initializer}
+        check_fingerprints(epoch.updates, own, "update")
         if epoch.max_staleness != self._max_staleness:
             raise errors.FailedPreconditionError.from_message(
                 f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: set "

@@ -70,14 +70,14 @@ class Pulls:
         self._reads: dict[int, dict[str, None]] = {}
         self._read_at: dict[int, int] = {}
 
-    def enter(self, since: int, count: int, marks: Sequence[int]) -> None:
+    def enter(self, since: int, count: int, seqs: Sequence[int]) -> None:
         """Records the result of `AdmissionClient.enter` for the starting run."""
         if since > self.since:
             # The prefetched values are too old.
             self._prefetched = _Prefetched()
         # Values pulled from here on, for this run or the next, include all transactions so far.
         self.since = count
-        self.require_seqs(marks)
+        self.require_seqs(seqs)
 
     def clear(self) -> None:
         """Discards prefetched values, also those that have not arrived."""
@@ -117,10 +117,10 @@ class Pulls:
 
     def _call(self, server: int, names: Sequence[str]) -> Callable[[], Pulled]:
         """Starts a pull; returns a function that waits for its result."""
-        mark = self._required_seqs[server]
-        if not mark:
+        seq = self._required_seqs[server]
+        if not seq:
             return self._transport.call(server, "pull", self._members.ticket(server), names).get
-        return self._call_until_delivered(server, "pull_after", names, mark)
+        return self._call_until_delivered(server, "pull_after", names, seq)
 
     def _call_until_delivered(self, server: int, method: str, *args: Any) -> Callable[[], Any]:
         """Starts a call that waits for the step server's messages; returns a function that waits for its result.
@@ -157,9 +157,9 @@ class Pulls:
         for part in filter(None, pulled):
             self._next.store(part)
 
-    def require_seqs(self, marks: Sequence[int]) -> None:
+    def require_seqs(self, seqs: Sequence[int]) -> None:
         """Makes later pulls wait until each server has received the step server's messages up to these numbers."""
-        self._required_seqs = [max(pair) for pair in zip(marks, self._required_seqs, strict=True)]
+        self._required_seqs = [max(pair) for pair in zip(seqs, self._required_seqs, strict=True)]
 
     def record_commit(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
         """Records a transaction: its staleness, and the values of the step server that came with it.
@@ -183,14 +183,14 @@ class Pulls:
             self.since = reply.counts[0]
             self._prefetch({server: names for server, names in wanted.items() if server != 0 and server not in servers})
 
-    def wait_until_delivered(self, marks: Sequence[int]) -> None:
+    def wait_until_delivered(self, seqs: Sequence[int]) -> None:
         """Waits until all servers have received the step server's messages up to these numbers.
 
         Raises:
             UnavailableError: A server does not receive them in time.
         """
-        for server in range(1, len(marks)):
-            self._call_until_delivered(server, "wait_delivered", marks[server])()
+        for server in range(1, len(seqs)):
+            self._call_until_delivered(server, "wait_delivered", seqs[server])()
 
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number of updates since the last call, and their mean and maximum staleness."""
@@ -204,11 +204,11 @@ class Pulls:
         """Returns the global step and the leaves of variables, all after the same transactions."""
         parts = self._by_server(names)
         name = uuid.uuid4().hex
-        cut: Committed = self._transport.call(0, "begin_snapshot", self._members.ticket(0), name, parts).get()
-        values = dict(cut.values)
+        begun: Committed = self._transport.call(0, "begin_snapshot", self._members.ticket(0), name, parts).get()
+        values = dict(begun.values)
         for collected in [self._call_until_delivered(server, "collect", name) for server in parts if server != 0]:
             values.update(collected())
-        return cut.step, {name: decode_leaves(leaves) for name, leaves in values.items()}
+        return begun.step, {name: decode_leaves(leaves) for name, leaves in values.items()}
 
     def structure(self, name: str) -> Any:
         """Returns the tree structure of a variable, from its server."""

@@ -163,11 +163,11 @@ class RemoteStore(VariableStore):
             return self._local.wait_for_step(step, timeout_secs)
         ticket, now = self._members.ticket(0), 0
         for secs in self._poll_timeouts(math.inf if timeout_secs is None else timeout_secs):
-            now, sealed = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
+            now, has_ended = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
             self._step = now
             if now >= step:
                 break
-            if sealed and secs > 0:
+            if has_ended and secs > 0:
                 raise errors.OutOfRangeError.from_message(
                     f"The training has ended at global step {now}; step {step} will not be reached."
                 )
@@ -209,16 +209,16 @@ class RemoteStore(VariableStore):
                 self._admission_client = AdmissionClient(
                     self._transport, self._members.ticket(0), self._transactions.sender
                 )
-            entrance = self._admission_client
+            client = self._admission_client
             if self._closed.is_set():
-                entrance.close()
+                client.close()
             try:
                 # `enter` ends the previous run, so its update must be decided before.
                 self._transactions.resolve_outcome()
-                self._admission = entrance, entrance.enter(self._pulls.since)
+                self._admission = client, client.enter(self._pulls.since)
                 yield
             except BaseException:  # Other workers need not wait for this run's update.
-                entrance.leave(undecided=not self._transactions.is_outcome_known)
+                client.leave(undecided=not self._transactions.is_outcome_known)
                 raise
 
     def _is_bounded(self, updates: Sequence[Update]) -> bool:
@@ -228,8 +228,8 @@ class RemoteStore(VariableStore):
         """Starts a run, with the values prefetched for it."""
         self._pulls.begin_run()
         if self._is_bounded(updates):
-            entrance, admission = self._admission
-            if entrance is not self._admission_client:
+            client, admission = self._admission
+            if client is not self._admission_client:
                 raise errors.AbortedError.from_message("All variables were set again just before this run began.")
             self._pulls.enter(*admission)
 

@@ -69,16 +69,16 @@ def assign_servers(
         wanted = 0 if variable is global_step else _hint(variable, hints or {}, servers)
         if wanted is not None:
             fixed.setdefault(variable.op.name, wanted)
-    homes: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     load = [0] * servers
     apart = {id(group): group for group in groups.values()}.values()
     for group in sorted(apart, key=lambda group: (_required_server(group, fixed) is None, -sum(map(_nbytes, group)))):
-        home = _required_server(group, fixed)
-        if home is None:
-            home = load.index(min(load))
-        load[home] += sum(map(_nbytes, group))
-        homes.update((variable.op.name, home) for variable in group)
-    return {variable.op.name: homes[variable.op.name] for variable in variables}
+        server = _required_server(group, fixed)
+        if server is None:
+            server = load.index(min(load))
+        load[server] += sum(map(_nbytes, group))
+        assigned.update((variable.op.name, server) for variable in group)
+    return {variable.op.name: assigned[variable.op.name] for variable in variables}
 
 
 def _reads_after_update(update: Update, variable: Variable) -> bool:

@@ -23,7 +23,7 @@ class _Recipient(NamedTuple):
     ticket: Ticket
     transaction: Transaction
     owners: Sequence[int]
-    marks: Sequence[int] = ()
+    seqs: Sequence[int] = ()
 
 
 class Outcome(NamedTuple):
@@ -87,16 +87,17 @@ class Transactions:
 
     def _was_applied(self, sent: SentUpdates) -> bool:
         """Returns whether the current values include the updates; if not, they never will."""
-        where: _Recipient | None = sent.tracking
-        if where is None or sent.applied is False:
+        recipient: _Recipient | None = sent.tracking
+        if recipient is None or sent.applied is False:
             return False
-        if where.ticket == self._members.ticket(0):
+        if recipient.ticket == self._members.ticket(0):
             self._find_outcome(sent)
             if sent.applied:
-                self._pulls.require_seqs(sent.tracking.marks)
+                self._pulls.require_seqs(sent.tracking.seqs)
             return bool(sent.applied)
         # That epoch has ended: the values include its update only if they were restored from a checkpoint that has it.
-        # `ready_at` is the step from which this epoch trains.
+        # `ready_at` is the step from which this epoch trains. An update that led to step 7 is in the checkpoints of
+        # steps 7 and 9, but not of 5. If it does not count steps, a checkpoint of step 7 may be older than the update.
         ready_at = self._members.ready_at()
         if sent.step is None or ready_at is None:
             return False
@@ -129,16 +130,16 @@ class Transactions:
 
     def _find_outcome(self, sent: SentUpdates) -> None:
         """Requests the outcome of updates that got no answer."""
-        where: _Recipient = sent.tracking
-        if sent.applied is None and where.ticket == self._members.ticket(0):
-            call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
+        recipient: _Recipient = sent.tracking
+        if sent.applied is None and recipient.ticket == self._members.ticket(0):
+            call = self._transport.call(0, "outcome", recipient.ticket, recipient.transaction, recipient.owners)
             self._record(sent, call.get())
 
     def _record(self, sent: SentUpdates, reply: Committed) -> None:
         sent.applied, sent.step, sent.tracking = (
             reply.accepted,
             reply.step,
-            sent.tracking._replace(marks=reply.sent_seqs),
+            sent.tracking._replace(seqs=reply.sent_seqs),
         )
 
     def _transact(

@@ -72,9 +72,9 @@ def portable(update: Update) -> PortableUpdate:
         >>> bump.name, bump.variables, bump.fn(1.0, *bump.args)
         ('total/assign_add', ('total',), 3.0)
     """
-    inputs = tuple(_input(place, tensor) for place, tensor in enumerate(update.inputs))
-    slots = iter(inputs)
-    args = update.bind(lambda _: next(slots))
+    inputs = tuple(_input(index, tensor) for index, tensor in enumerate(update.inputs))
+    placeholders = iter(inputs)
+    args = update.bind(lambda _: next(placeholders))
     parts = [
         update.name,
         [variable.op.name for variable in update.variables],
@@ -101,12 +101,12 @@ def portable(update: Update) -> PortableUpdate:
     )
 
 
-def _input(place: int, tensor: Tensor) -> Input:
+def _input(index: int, tensor: Tensor) -> Input:
     if isinstance(tensor.op, Update):
-        return Input(place, "update", tensor.op.name, tensor.path)
+        return Input(index, "update", tensor.op.name, tensor.path)
     if isinstance(tensor.op.output, Variable):
-        return Input(place, "variable", tensor.op.name, tensor.path)
-    return Input(place, "value", tensor.name, ())
+        return Input(index, "variable", tensor.op.name, tensor.path)
+    return Input(index, "value", tensor.name, ())
 
 
 def _abstract_spec(spec: Any) -> Any:
