@@ -220,7 +220,10 @@ class VariableOwner:
         return part.answer if pull else None
 
     def deliver(self, seq: int, message: tuple[Any, ...]) -> None:
-        """Receives message number `seq` of the step server, and handles it after all earlier ones."""
+        """Receives message number `seq` of the step server, and handles it after all earlier ones.
+
+        If 3 arrives before 2, it waits; when 2 arrives, both are handled, in order.
+        """
         self._out_of_order[seq] = message
         while (due := self._out_of_order.pop(self._delivered_seq + 1, None)) is not None:
             self._handle(*due)
