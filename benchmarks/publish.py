@@ -29,11 +29,11 @@ def range_of_machines(found: dict) -> str:
         return f"{least:.0f} to {most:.0f}"
 
     text = (
-        f"All hooks with the NaN check add {micros(_HOOKS)} µs to a step of {micros(_BARE)}, by machine, where a "
-        f"hand-written loop adds {micros(_BY_HAND)}"
+        f"To a step of {micros(_BARE)} µs, on two machines, all hooks with the NaN check add {micros(_HOOKS)} µs, "
+        f"the same by hand {micros(_BY_HAND)} µs"
     )
     if _TENSORFLOW in rows:
-        text += f" and TensorFlow's hooks {micros(_TENSORFLOW)}"
+        text += f", TensorFlow's hooks {micros(_TENSORFLOW)} µs"
     return f"{text} ([performance](docs/performance.md))."
 
 

@@ -1,6 +1,6 @@
-"""Handwritten digits: a small convolutional network trained under a monitored session.
+"""Trains a small convolutional network on handwritten digits, with a graph and a monitored session.
 
-It takes less than a minute on two CPU cores. With `--steps 2000` it goes on from its checkpoint.
+It takes less than a minute on two CPU cores. Run again with `--steps 2000`, it resumes from its checkpoint.
 """
 
 import argparse
@@ -35,21 +35,21 @@ class Network(nnx.Module):
 
 
 def load():
-    """Returns the images and the labels, each for training and for testing."""
+    """Returns the training images, test images, training labels and test labels."""
     digits = load_digits()
     images = (digits.images / 16).astype("float32")
     return train_test_split(images, digits.target, test_size=0.2, random_state=0)
 
 
 def build(steps, task_id=0):
-    """Makes the graph: every node is a function, of JAX or (host_op) of plain Python."""
+    """Builds the graph: each operation is a JAX function (`op`) or plain Python (`host_op`)."""
     x_train, x_test, y_train, y_test = load()
     step = hl.train.get_or_create_global_step()
     graphdef, params, state = nnx.split(Network(nnx.Rngs(0)), nnx.Param, ...)
     params, state = hl.Variable(params, name="params"), hl.Variable(state, name="state", trainable=False)
 
     def draw_batch(step):
-        """The batch belongs to the step and the task, so a resumed run goes on with the right one."""
+        """Returns the batch of a step and a task, so training resumes with the right batch."""
         epoch, place = divmod(int(step), len(x_train) // BATCH)
         chosen = np.random.default_rng((epoch, task_id)).permutation(len(x_train))[place * BATCH : (place + 1) * BATCH]
         return x_train[chosen], y_train[chosen]
@@ -72,7 +72,7 @@ def build(steps, task_id=0):
     schedule = optax.cosine_decay_schedule(2e-3, steps, alpha=0.1)
     optimizer = hl.train.Optimizer(optax.adam(schedule))
     gradients = optimizer.compute_gradients(out["loss"])
-    # With several workers the last one's statistics stay; `state.assign` would do the same here, and warn of it there.
+    # With several workers (digits_workers.py) the last one's statistics win; `state.assign` would warn of that.
     train_op = hl.group(optimizer.apply_gradients(gradients, step), hl.update(state, lambda _, new: new, out["state"]))
     hl.summary.scalar("loss", out["loss"])
     hl.summary.scalar("accuracy", out["accuracy"])
@@ -82,7 +82,7 @@ def build(steps, task_id=0):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and goes on where it stopped.")
+    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and resumes where it stopped.")
     parser.add_argument("--steps", type=int, default=1000, help="train up to this global step")
     parser.add_argument("--logdir", default="runs/digits", help="where checkpoints and summaries go")
     args = parser.parse_args()

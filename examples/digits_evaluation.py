@@ -1,6 +1,6 @@
-"""Handwritten digits, the evaluation: each new checkpoint of `digits.py` on the test images, beside that job.
+"""Evaluates each new checkpoint of `digits.py` on the test images, in a job of its own.
 
-Run both at once, each in a terminal of its own. TensorBoard shows the two accuracies as two curves of one chart.
+Run both at once, each in its own terminal. TensorBoard shows the two accuracies as two curves of one chart.
 """
 
 import argparse
@@ -16,7 +16,7 @@ BATCH = 60
 
 
 class ResultLine(hl.train.SessionRunHook):
-    """Says at the end of each evaluation what came out."""
+    """Prints the accuracy at the end of each evaluation."""
 
     def __init__(self, accuracy):
         self.accuracy = accuracy
@@ -26,7 +26,7 @@ class ResultLine(hl.train.SessionRunHook):
 
 
 def build():
-    """Makes the graph: the model as the training has it, without an optimizer, and two sums over the batches."""
+    """Builds the graph: the model of the training job, without an optimizer, and two sums over the batches."""
     _, images, _, labels = load()
     hl.train.get_or_create_global_step()
     graphdef, params, state = nnx.split(Network(nnx.Rngs(0)), nnx.Param, ...)
@@ -47,9 +47,9 @@ def build():
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Evaluates the checkpoints of digits.py as they come.")
-    parser.add_argument("--steps", type=int, default=1000, help="up to this global step the training goes")
-    parser.add_argument("--logdir", default="runs/digits", help="where the training saves its checkpoints")
+    parser = argparse.ArgumentParser(description="Evaluates each new checkpoint of digits.py.")
+    parser.add_argument("--steps", type=int, default=1000, help="the global step at which training ends")
+    parser.add_argument("--logdir", default="runs/digits", help="where digits.py saves its checkpoints")
     args = parser.parse_args()
     eval_ops, accuracy = build()
     hooks = [hl.train.SummaryAtEndHook(os.path.join(args.logdir, "eval")), ResultLine(accuracy)]

@@ -1,4 +1,4 @@
-"""Handwritten digits again, with the same graph: a chief and workers that train one model out of step.
+"""Trains the graph of `digits.py` with a chief and workers, asynchronously, on parameter servers.
 
 Run it with `hookline launch --workers 4 --servers 2 examples/digits_workers.py`. The workers start one after the other.
 """
@@ -15,7 +15,7 @@ K = 200
 
 
 class SayWhenStarted(hl.train.SessionRunHook):
-    """Comes after the waiter in the list of hooks, so its `before_run` is called when the wait is over."""
+    """Prints the global step at which this worker starts: it comes after the waiting hook in the list."""
 
     said = False
 

@@ -1,6 +1,6 @@
-"""Handwritten digits with `train.Loop`: a train step as anybody writes it, an evaluation, and the best checkpoint.
+"""Trains on handwritten digits with `train.Loop`: an ordinary train step, an evaluation, and the best checkpoint.
 
-It takes less than a minute on two CPU cores; killed and started again it goes on.
+It takes less than a minute on two CPU cores. Killed and started again, it resumes.
 """
 
 import argparse
@@ -29,13 +29,13 @@ def train_step(model, optimizer, batch):
 
 
 def eval_step(model, batch):
-    model.eval()  # a copy: the training's model stays as it is
+    model.eval()  # a copy: the model in training does not change
     loss, accuracy = loss_and_accuracy(model, batch)
     return {"loss": loss, "accuracy": accuracy}
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and goes on where it stopped.")
+    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and resumes where it stopped.")
     parser.add_argument("--steps", type=int, default=1000, help="train up to this global step")
     parser.add_argument("--logdir", default="runs/loop", help="where checkpoints and summaries go")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Every kind of summary on one small training: look at it with `tensorboard --logdir runs/summaries`.
+"""Writes every kind of summary: show them with `tensorboard --logdir runs/summaries`.
 
-Softmax regression on handwritten digits, which takes seconds. Its weights can be looked at, one image a digit; the loss
-can be heard falling.
+It trains a softmax regression on handwritten digits, in seconds. The weights are shown as one image per digit, and the
+loss is a falling tone.
 """
 
 import argparse
@@ -17,12 +17,12 @@ FRAMES, RATE = 8000, 0.02
 
 
 def tone(loss):
-    """A second of sound, the higher the larger the loss."""
+    """Returns one second of sound; the larger the loss, the higher the tone."""
     return 0.5 * jnp.sin(2 * jnp.pi * 220 * (1 + loss) * jnp.arange(FRAMES) / FRAMES)
 
 
 def report(loss, accuracy):
-    """A table in Markdown, made on the host."""
+    """Returns a Markdown table; runs on the host."""
     return f"| loss | accuracy |\n|---|---|\n| {loss:.3f} | **{accuracy:.1%}** |"
 
 

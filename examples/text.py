@@ -1,6 +1,6 @@
-"""A small language model, on text that every Python has: `train.Loop`, Grain, the best checkpoint, samples.
+"""Trains a small language model on text that comes with Python: `train.Loop`, Grain, the best checkpoint, samples.
 
-It takes less than three minutes on two CPU cores, and goes on if it was killed and is started again.
+It takes less than three minutes on two CPU cores. Killed and started again, it resumes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from flax import nnx
 import hookline as hl
 
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 64, 32, 128, 4, 3
-BETTER_BY = 0.4  # bits a character
+BETTER_BY = 0.4  # bits per character
 
 TEXT = "\n".join(text for _, text in sorted(pydoc_data.topics.topics.items()))
 CHARACTERS, CODES = np.unique(list(TEXT), return_inverse=True)
@@ -41,18 +41,18 @@ class Block(nnx.Module):
 class Transformer(nnx.Module):
     def __init__(self, rngs):
         self.characters = nnx.Embed(len(CHARACTERS), WIDTH, rngs=rngs)
-        self.places = nnx.Embed(CONTEXT, WIDTH, rngs=rngs)
+        self.positions = nnx.Embed(CONTEXT, WIDTH, rngs=rngs)
         self.blocks = nnx.List([Block(rngs) for _ in range(LAYERS)])
         self.norm = nnx.RMSNorm(WIDTH, rngs=rngs)
         self.logits = nnx.Linear(WIDTH, len(CHARACTERS), rngs=rngs)
 
     def __call__(self, codes):
-        x = self.characters(codes) + self.places(jnp.arange(codes.shape[1]))
+        x = self.characters(codes) + self.positions(jnp.arange(codes.shape[1]))
         return self.logits(self.norm(functools.reduce(lambda x, block: block(x), self.blocks, x)))
 
 
 def loss_fn(model, codes):
-    """Returns how well the model foretells each character, in bits a character."""
+    """Returns the cross-entropy of the next character, in bits per character."""
     return optax.softmax_cross_entropy_with_integer_labels(model(codes[:, :-1]), codes[:, 1:]).mean() / np.log(2)
 
 
@@ -63,13 +63,13 @@ def train_step(model, optimizer, codes):
 
 
 def sample(model, length=300):
-    """Returns the codes of a text that the model makes up."""
+    """Returns the codes of a text sampled from the model."""
 
-    def follow(seen, key):
+    def next_code(seen, key):
         code = jax.random.categorical(key, model(seen[None])[0, -1])
         return jnp.append(seen[1:], code), code
 
-    return jax.lax.scan(follow, jnp.asarray(TEST[:CONTEXT]), jax.random.split(jax.random.key(0), length))[1]
+    return jax.lax.scan(next_code, jnp.asarray(TEST[:CONTEXT]), jax.random.split(jax.random.key(0), length))[1]
 
 
 def words(codes):
@@ -77,14 +77,14 @@ def words(codes):
 
 
 def bigram_bits():
-    """Returns the same of a table of pairs, for the held-out text."""
+    """Returns the cross-entropy of a bigram model on the held-out text, in bits per character."""
     counts = np.ones((len(CHARACTERS), len(CHARACTERS)))
     np.add.at(counts, (TRAIN[:-1], TRAIN[1:]), 1)
     return -np.log2(counts / counts.sum(axis=1, keepdims=True))[TEST[:-1], TEST[1:]].mean()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Trains a small language model, and goes on where it stopped.")
+    parser = argparse.ArgumentParser(description="Trains a small language model, and resumes where it stopped.")
     parser.add_argument("--steps", type=int, default=500, help="train up to this global step")
     parser.add_argument("--logdir", default="runs/text", help="where checkpoints and summaries go")
     args = parser.parse_args()
@@ -99,13 +99,12 @@ def main():
     loop = hl.train.Loop(train_step, (model, optimizer), batches)
     every = max(args.steps // 8, 1)
     with loop.graph.as_default():
-        made_up = hl.op(lambda state: sample(loop.form.arguments(state)[0]))(loop.state)
-        text = hl.summary.text("sample", hl.host_op(words)(made_up), collections=[])
+        generated = hl.op(lambda state: sample(loop.form.arguments(state)[0]))(loop.state)
+        text = hl.summary.text("sample", hl.host_op(words)(generated), collections=[])
     samples = hl.train.SummarySaverHook(save_steps=every, output_dir=args.logdir, summary_op=text)
     evaluate = hl.train.Evaluate(loss_fn, hl.data.from_arrays(test_windows, 128), every, keep_best="loss")
-    loop.run(
-        args.logdir, args.steps, hooks=[samples, evaluate], checkpoints=hl.train.CheckpointOptions(save_steps=every)
-    )
+    checkpoints = hl.train.CheckpointOptions(save_steps=every)
+    loop.run(args.logdir, args.steps, hooks=[samples, evaluate], checkpoints=checkpoints)
 
     best = hl.train.load(args.logdir, like=model, prefix="0", step="best")
     print(words(np.asarray(nnx.jit(sample)(best))))

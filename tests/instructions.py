@@ -24,7 +24,7 @@ def come_before(instruction: int, is_counted: Callable[[str], bool], come: Calla
                 come()
         return trace
 
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks when it is set to trace whether a frame wants them.
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 checks when tracing is enabled whether a frame needs it.
     sys.settrace(trace)
     try:
         work()

@@ -1,4 +1,4 @@
-"""Pages of the docs: the Python blocks that run as they stand, and the links."""
+"""Pages of the docs: the Python blocks that run unchanged, and the links."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def blocks(pages: Iterable[Path], below: Path) -> list[pytest.ParameterSet]:
 
 
 def run(code: str, name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Runs a block, and returns what its comments say and it does not print."""
+    """Runs a block, and returns the lines in its comments that it does not print."""
     exec(compile(code, name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()
     return [said for said in _SAYS.findall(code) if said not in printed]
 
 
 def marks(pages: Iterable[Path]) -> set[str]:
-    """Returns what stands behind ```python at the beginnings of blocks."""
+    """Returns the words after ```python at the beginnings of blocks."""
     return {match["mark"] for page in pages for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
 
 

@@ -2,7 +2,7 @@
 
 Their pid, signals, exit status and output are real. Not as in an interpreter of its own: the parent; hashes of strings,
 of which there are two kinds; settings that are read at the start or by an import (`PYTHON...`, `OPENBLAS_NUM_THREADS`);
-and warnings of imports. What is about those, or about imports, starts an interpreter of its own.
+and warnings of imports. Tests of those, or of imports, start an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
-_environment = dict(os.environ)  # That of a test may be patched.
+_environment = dict(os.environ)  # A test may have patched its own.
 _servers = itertools.cycle((0, 1))
 _lock = threading.Lock()
 
@@ -202,7 +202,7 @@ def _fork_server(number: int) -> socket.socket:
 
 
 def _serve(control: socket.socket) -> dict[str, Any]:
-    """Forks for each request; returns in the new process, with what was asked."""
+    """Forks for each request; returns in the new process, with the request."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 4)
         if not message:
@@ -222,7 +222,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
                 for descriptor in streams:
                     os.close(descriptor)
                 channel.sendall(f"{pid}\n".encode())
-                # It keeps its pid until its end is told.
+                # It keeps its pid until its end is reported.
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
                 channel.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
             finally:
@@ -245,7 +245,7 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
     import jax
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    logging.root.handlers.clear()  # What was imported has configured it.
+    logging.root.handlers.clear()  # The imported modules have configured it.
     warnings.filterwarnings("ignore", message="Error (read|writ)ing persistent compilation cache entry")
     for category in (DeprecationWarning, FutureWarning):  # pytest does the same in its own process.
         warnings.filterwarnings("error", category=category, module=r"(hookline|hookline_tf1|tests|__main__)\b")

@@ -20,13 +20,13 @@ PACKAGES = {"JAX": "jax", "Flax": "flax", "Optax": "optax", "Orbax": "orbax-chec
 
 
 def row() -> str:
-    """Returns what this environment is, as the name of a row."""
+    """Returns the environment, as the name of a row."""
     return f"{sys.version_info[0]}.{sys.version_info[1]}, JAX {importlib.metadata.version('jax')}"
 
 
 def outcome(report: Path) -> dict:
-    """Returns the counts of a report, and what it ran on."""
-    outcomes: dict[tuple, set[str]] = {}  # A test that fails in its call and again in its teardown stands there twice.
+    """Returns the counts of a report, and its environment."""
+    outcomes: dict[tuple, set[str]] = {}  # A test that fails in its call and again in its teardown is listed twice.
     for case in ET.parse(report).iter("testcase"):
         outcomes.setdefault((case.get("classname"), case.get("name")), set()).update(part.tag for part in case)
     failed = sum(bool(found & {"failure", "error"}) for found in outcomes.values())
@@ -53,7 +53,7 @@ def _cell(ran: dict, target: str) -> str:
 
 
 def put(page: Path, text: str) -> None:
-    """Replaces what stands between the two markers."""
+    """Replaces the text between the two markers."""
     inside = re.compile(r"(?<=<!-- tested -->\n).*?(?=<!-- /tested -->)", re.DOTALL)
     page.write_text(inside.sub(lambda _: f"{text}\n", page.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -62,7 +62,7 @@ def main(target: str, report: str) -> None:
     found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     packages = {name: importlib.metadata.version(package) for name, package in PACKAGES.items()}
     before = found.get(row(), {})
-    # What ran on other packages is no longer what this row says.
+    # A run with other packages does not belong to this row any more.
     targets = before.get("targets", {}) if before.get("packages") == packages else {}
     targets[target] = outcome(Path(report))
     found[row()] = {"python": ".".join(map(str, sys.version_info[:3])), "packages": packages, "targets": targets}

@@ -1,4 +1,4 @@
-"""Runs a script in several processes in step, real ones on this machine. Run by itself it is one of them."""
+"""Runs a script in several SPMD processes on this machine. Run by itself it is one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SRC = Path(__file__).parents[1] / "src"
 
 
 class Ended(NamedTuple):
-    """How a process has ended: its exit status, and what it has printed."""
+    """The end of a process: its exit status, and its output."""
 
     status: int
     out: str
@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 class Job:
-    """Processes that run a script in step, with process 0 at `address`; `wait` returns how they have ended."""
+    """SPMD processes that run a script, with process 0 at `address`; `wait` returns how they have ended."""
 
     def __init__(self, script, *arguments, count=2, environment=None, heartbeat_secs=10):
         with socket.socket() as found:
@@ -59,7 +59,7 @@ class Job:
             lines.extend(line for line in source if not line.startswith("[Gloo]"))
 
     def printed(self, index):
-        """Returns what a process has printed so far."""
+        """Returns the output of a process so far."""
         return "".join(self._outputs[index][0][0])
 
     def wait(self, timeout_secs=300):
@@ -82,12 +82,12 @@ class Job:
 
 
 def run(script, *arguments, timeout_secs=300, **options):
-    """Runs a script in step and returns how its processes have ended."""
+    """Runs a script in SPMD processes and returns how they have ended."""
     return Job(script, *arguments, **options).wait(timeout_secs)
 
 
 def gather(name, value):
-    """Returns what each process of this job gives under a name, by index; for between two trainings."""
+    """Returns the value of each process of this job under a name, by index; for between two trainings."""
     return _peers().all_gather(name, value)
 
 
@@ -118,7 +118,7 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
         initialization_timeout=60,
     )
     import hookline
-    from hookline.coordination import service  # What the command does at the end of a process.
+    from hookline.coordination import service  # As the command does at the end of a process.
 
     hookline.distributed.initialize()
     sys.argv = [script, *arguments]

@@ -1,4 +1,4 @@
-"""What tests of several folders put in place of other code."""
+"""Stand-ins for other code, for tests of several folders."""
 
 from __future__ import annotations
 

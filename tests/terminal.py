@@ -1,4 +1,4 @@
-"""A terminal for tests: what one sees on it in the end."""
+"""A terminal for tests: the final contents of its screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTROL = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|(\r\n|\r|\n)|([^\x1b\r\n]+)")
 
 
 class Terminal:
-    """A `file` that is a terminal, and once that is closed what one sees there."""
+    """A `file` that is a terminal, and after its close the contents of the screen."""
 
     def __init__(self, columns: int = 100) -> None:
         self.columns = columns
@@ -29,11 +29,11 @@ class Terminal:
         try:
             while received := os.read(self._master, 65536):
                 self._received += received
-        except OSError:  # Linux says so when the other side is closed.
+        except OSError:  # Linux's error when the other side is closed.
             pass
 
     def close(self) -> None:
-        """Ends what is written to it."""
+        """Closes its input."""
         if not self.file.closed:
             self.file.close()
             self._reader.join()
@@ -47,7 +47,7 @@ class Terminal:
 
     @property
     def screen(self) -> list[str]:
-        """Returns the lines as they stand in the end; those longer than the terminal is wide are wrapped."""
+        """Returns the final lines; those longer than the terminal is wide are wrapped."""
         lines, column = [""], 0
         for argument, command, end, text in CONTROL.findall(self.text):
             if command == "K":

@@ -1,4 +1,4 @@
-"""Wrong arguments of hooks, sessions and savers: one sentence each that says who, what was wrong, and what to give."""
+"""Wrong arguments of hooks, sessions and savers: one sentence each with the name, the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ MISTAKES = [
     (lambda tmp: train.StopAtStepHook(last_step=-5), ValueError, "last_step >= 0, got -5"),
     (lambda tmp: train.StopAtStepHook(num_steps=True), TypeError, "num_steps, got True"),
     (lambda tmp: train.LoggingTensorHook(["loss"], every_n_iter="10"), TypeError, "every_n_iter, got '10'"),
-    (lambda tmp: train.LoggingTensorHook([], every_n_iter=1), ValueError, "requires a tensor or more to log"),
+    (lambda tmp: train.LoggingTensorHook([], every_n_iter=1), ValueError, "requires at least one tensor to log"),
     (lambda tmp: train.LoggingTensorHook("loss", every_n_iter=1), TypeError, r"got 'loss'\. Put it in a list"),
     (lambda tmp: train.SecondOrStepTimer(every_steps="10"), TypeError, "a whole number as every_steps, got '10'"),
     (lambda tmp: train.SecondOrStepTimer(every_secs=float("nan")), ValueError, "a number as every_secs, got nan"),
@@ -100,7 +100,7 @@ MISTAKES = [
     (lambda tmp: train.Saver(max_to_keep="5"), TypeError, "Saver requires a whole number as max_to_keep, got '5'"),
     (lambda tmp: written_at(2**70, tmp), ValueError, "a step of at most 64 bits, got"),
     (lambda tmp: train.get_or_create_global_step("g"), TypeError, r"give a hookline\.Graph or None, got 'g'"),
-    (lambda tmp: summary.scalar(None, 1.0), TypeError, "The name of a summary is a string, got None"),
+    (lambda tmp: summary.scalar(None, 1.0), TypeError, "A summary requires a string as its name, got None"),
     (lambda tmp: train.CheckpointSaverHook(5, save_steps=1), TypeError,
      "CheckpointSaverHook requires a path as checkpoint_dir, got 5"),
     (lambda tmp: train.CheckpointSaverHook(b"x", save_steps=1), TypeError, "a path as checkpoint_dir, got b'x'"),
@@ -162,7 +162,7 @@ MISTAKES = [
     (lambda tmp: train.every(10, runs=3), ValueError,
      "every requires exactly one of steps, secs or runs, got steps and runs"),
     (lambda tmp: train.every(10) & train.every(runs=3), TypeError,
-     r"& combines triggers in steps and in seconds, got every\(runs=3\), which has neither"),
+     r"& requires triggers in steps or in seconds, got every\(runs=3\), which has neither"),
     (lambda tmp: train.latched(3), TypeError, "latched requires an operation of hookline.latch, got 3"),
     (run_with(lambda loss: type("Hook", (train.SessionRunHook,), {
             "after_create_session": lambda self, session, coord: session.set_last_step("10"),
@@ -228,20 +228,20 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("mistake", "kind", "message"), MISTAKES)
-def test_a_wrong_argument_is_named_with_what_is_required(mistake, kind, message, tmp_path):
+def test_wrong_argument_is_named_with_the_requirement(mistake, kind, message, tmp_path):
     with pytest.raises(kind, match=message) as caught:
         mistake(str(tmp_path))
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_turns_a_hook_off_is_no_mistake(tmp_path):
+def test_argument_that_disables_a_hook_is_accepted(tmp_path):
     training(checkpoint_dir=str(tmp_path), save_checkpoint_secs=None, save_summaries_steps=0, log_step_count_steps=-1)
     assert train.latest_checkpoint(str(tmp_path)) is None
     training(checkpoint_dir=tmp_path, save_checkpoint_steps=10, save_checkpoint_secs=600.5)
     assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-0")
 
 
-def test_a_training_that_never_counts_is_warned_of_five_times(caplog):
+def test_training_that_never_counts_gives_five_warnings(caplog):
     train.get_or_create_global_step()
     v = hl.Variable(0.0, name="v")
     forgets = v.assign_add(1.0)
@@ -253,7 +253,7 @@ def test_a_training_that_never_counts_is_warned_of_five_times(caplog):
     assert lines[0].startswith("The global step has stayed at 0 over two runs.")
 
 
-def test_a_negative_cadence_turns_the_hook_off_and_says_so(tmp_path, caplog):
+def test_negative_cadence_disables_the_hook_with_a_warning(tmp_path, caplog):
     training(checkpoint_dir=str(tmp_path), save_checkpoint_secs=-3, save_summaries_steps=0, log_step_count_steps=None)
     assert train.latest_checkpoint(str(tmp_path)) is None
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
@@ -267,13 +267,13 @@ def test_a_negative_cadence_turns_the_hook_off_and_says_so(tmp_path, caplog):
     ]
 
 
-def test_an_error_of_a_formatter_names_the_hook_and_is_still_the_users():
+def test_error_of_a_formatter_names_the_hook_and_is_unchanged():
     with pytest.raises(KeyError, match="accuracy") as caught:
         run_with(lambda loss: train.LoggingTensorHook([loss], every_n_iter=1, formatter=lambda d: d["accuracy"]))("")
     assert caught.value.__notes__ == ["The formatter of a LoggingTensorHook failed, given a dict of loss:0."]
 
 
-def test_a_loss_of_unknown_shape_is_trained_on_as_ever():
+def test_loss_of_unknown_shape_is_trained():
     with hl.Session() as sess:
         weight = hl.Variable(1.0, name="weight")
         scale = hl.placeholder("float32")

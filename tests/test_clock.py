@@ -31,7 +31,7 @@ class RecordingClock(clock.Clock):
         return True
 
 
-def test_every_function_asks_the_installed_clock():
+def test_every_function_uses_the_installed_clock():
     recording, event, condition = RecordingClock(), threading.Event(), threading.Condition()
     previous = clock.install(recording)
     try:
@@ -46,7 +46,7 @@ def test_every_function_asks_the_installed_clock():
     assert recording.calls == [("sleep", 3), ("wait", event, 4), ("wait_for", condition, bool, 5)]
 
 
-def test_real_time_goes_on_while_sleeping():
+def test_real_time_advances_during_a_sleep():
     start, wall = clock.monotonic(), clock.time()
 
     clock.sleep(0.002)
@@ -55,7 +55,7 @@ def test_real_time_goes_on_while_sleeping():
     assert clock.time() > wall
 
 
-def test_a_negative_time_is_over_at_once():
+def test_negative_timeout_ends_at_once():
     condition = threading.Condition()
 
     clock.sleep(-1)
@@ -65,7 +65,7 @@ def test_a_negative_time_is_over_at_once():
 
 
 @pytest.mark.parametrize("timeout_secs", [None, float("inf"), 1e300])
-def test_a_limit_may_be_for_ever(timeout_secs):
+def test_timeout_may_be_infinite(timeout_secs):
     event, condition = threading.Event(), threading.Condition()
 
     def happen():
@@ -81,7 +81,7 @@ def test_a_limit_may_be_for_ever(timeout_secs):
         assert clock.wait_for(condition, event.is_set, timeout_secs) is True
 
 
-def test_a_wait_answers_with_what_is_true_when_its_time_is_over():
+def test_timed_out_wait_returns_the_current_truth():
     condition = threading.Condition()
 
     assert clock.wait(threading.Event(), 0.001) is False

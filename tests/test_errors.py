@@ -21,26 +21,26 @@ def status_name(kind: type[errors.OpError]) -> str:
     return "".join("_" + char if char.isupper() and i else char for i, char in enumerate(words)).upper()
 
 
-def test_there_is_one_class_a_status_code():
+def test_each_status_code_has_one_class():
     assert sorted(kind.error_code for kind in STATUS_CLASSES) == list(range(1, 17))
 
 
 @pytest.mark.parametrize("kind", STATUS_CLASSES)
-def test_an_error_keeps_what_it_was_given_and_prints_its_message(kind):
+def test_error_keeps_its_arguments_and_prints_its_message(kind):
     error = kind("node", "op", "what to do")
 
     assert (error.node_def, error.op, error.message, str(error)) == ("node", "op", "what to do", "what to do")
 
 
 @pytest.mark.parametrize("kind", STATUS_CLASSES)
-def test_an_error_survives_pickling_on_its_way_from_another_process(kind):
+def test_pickled_error_keeps_its_class_and_message(kind):
     copy = pickle.loads(pickle.dumps(kind(None, None, "gone")))
 
     assert (type(copy), copy.message) == (kind, "gone")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_preempted_process_ends_with_the_status_of_the_signal(number, status):
+def test_preempted_process_ends_with_the_status_of_the_signal(number, status):
     error = pickle.loads(pickle.dumps(errors.Preempted(number)))
 
     assert (error.code, error.signal, str(error)) == (status, number, f"{number.name} has asked this process to end.")
@@ -49,7 +49,7 @@ def test_a_preempted_process_ends_with_the_status_of_the_signal(number, status):
 
 
 @pytest.mark.parametrize("kind", STATUS_CLASSES)
-def test_an_engine_error_becomes_the_class_of_its_status(kind):
+def test_jax_runtime_error_becomes_the_class_of_its_status(kind):
     engine_error = JaxRuntimeError(f"{status_name(kind)}: the engine's words")
 
     mapped = errors.from_exception(engine_error)
@@ -60,14 +60,14 @@ def test_an_engine_error_becomes_the_class_of_its_status(kind):
 
 
 @pytest.mark.parametrize("text", ["", "no status here", "NEW_STATUS: from a later engine"])
-def test_an_engine_error_without_a_known_status_is_unknown(text):
+def test_jax_runtime_error_without_a_known_status_is_unknown(text):
     assert type(errors.from_exception(JaxRuntimeError(text))) is errors.UnknownError
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("UNAVAILABLE: only looks like it"), KeyboardInterrupt(), errors.AbortedError(None, None, "x")]
 )
-def test_any_other_exception_comes_back_as_the_same_object(error):
+def test_other_exception_is_returned_as_the_same_object(error):
     assert errors.from_exception(error) is error
     assert error.__cause__ is None
 
@@ -84,24 +84,24 @@ def test_any_other_exception_comes_back_as_the_same_object(error):
         (errno.EIO, errors.UnknownError),
     ],
 )
-def test_an_error_of_the_operating_system_becomes_the_class_of_its_number(number, kind):
+def test_os_error_becomes_the_class_of_its_errno(number, kind):
     mapped = errors.from_os_error(OSError(number, "said so"), "Saver could not write '/runs'")
 
     assert type(mapped) is kind
     assert str(mapped) == "Saver could not write '/runs': said so."
 
 
-def test_preemption_and_end_of_input_are_what_sessions_recover_from_and_end_on():
+def test_preemption_and_end_of_input_are_the_documented_classes():
     assert set(errors.PREEMPTION_ERRORS) == {errors.AbortedError, errors.UnavailableError}
     assert set(errors.END_OF_INPUT) == {errors.OutOfRangeError, StopIteration}
 
 
-def test_a_nan_loss_is_no_status():
+def test_nan_loss_error_has_no_status():
     assert issubclass(errors.NanLossDuringTrainingError, RuntimeError)
     assert not issubclass(errors.NanLossDuringTrainingError, errors.OpError)
 
 
-def test_the_tree_drawn_in_the_docstring_is_the_tree():
+def test_class_tree_in_the_docstring_is_right():
     drawn = dict(re.findall(r"── (\w+) +(\d+)?", errors.__doc__))
     defined = {kind.__name__: str(kind.error_code) for kind in STATUS_CLASSES}
 
@@ -114,7 +114,7 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree():
     }
 
 
-def test_errors_alone_do_not_load_jax():
+def test_errors_module_does_not_load_jax():
     code = (
         "import sys, types; package = types.ModuleType('hookline'); package.__path__ = [sys.argv[1]];"
         "sys.modules['hookline'] = package; import hookline.errors; print('jax' in sys.modules)"
@@ -125,6 +125,6 @@ def test_errors_alone_do_not_load_jax():
     assert answer.stdout == "False\n"
 
 
-def test_an_error_without_a_message_prints():
+def test_error_without_a_message_prints():
     assert str(errors.AbortedError(None, None, None)) == ""
     assert "AbortedError" in repr(errors.AbortedError(None, None, None))

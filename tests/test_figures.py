@@ -11,7 +11,7 @@ from tests import record
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_readme_says_what_ran_where():
+def test_readme_has_the_recorded_table():
     found = json.loads(record.RESULTS.read_text())
     assert record.table(found) in (ROOT / "README.md").read_text()
 
@@ -22,7 +22,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_run_of_the_tests_is_a_row_and_a_failure_is_not_hidden(tmp_path, monkeypatch):
+def test_report_of_a_test_run_becomes_a_row_that_shows_failures(tmp_path, monkeypatch):
     (tmp_path / "report.xml").write_text(REPORT)
     (tmp_path / "README.md").write_text("Before.\n<!-- tested -->\n<!-- /tested -->\nAfter.\n")
     monkeypatch.setattr(record, "ROOT", tmp_path)
@@ -36,7 +36,7 @@ def test_a_run_of_the_tests_is_a_row_and_a_failure_is_not_hidden(tmp_path, monke
     assert record.row().partition(",")[0] in page
 
 
-def test_the_readme_and_the_page_say_what_make_bench_has_found():
+def test_readme_and_page_have_the_results_of_make_bench():
     spec = importlib.util.spec_from_file_location("publish", ROOT / "benchmarks" / "publish.py")
     assert spec is not None
     assert spec.loader is not None

@@ -49,14 +49,14 @@ def ended(statement, during):
         pytest.param("from hookline import train", "hookline.hooks", marks=pytest.mark.campaign),
     ],
 )
-def test_a_ctrl_c_during_an_import_ends_the_script_after_it(statement, during):
+def test_ctrl_c_during_an_import_ends_the_script_after_it(statement, during):
     done = ended(statement, during)
     assert (done.returncode, done.stdout) == (-signal.SIGINT, ""), done.stderr
     assert done.stderr.endswith("KeyboardInterrupt\n")
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_end(default_handler):
+def test_second_ctrl_c_does_not_wait_for_the_end_of_the_import(default_handler):
     def press_twice():
         signal.raise_signal(signal.SIGINT)
         reached.append("the first is held back")
@@ -70,7 +70,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_end(default_handler):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_other_threads_import_as_ever(default_handler):
+def test_other_threads_import_normally(default_handler):
     def imports():
         with defer_sigint():
             handlers.append(signal.getsignal(signal.SIGINT))
@@ -82,7 +82,7 @@ def test_other_threads_import_as_ever(default_handler):
     assert handlers == [signal.default_int_handler]
 
 
-def test_a_script_that_ignores_ctrl_c_goes_on_ignoring_it():
+def test_script_that_ignores_ctrl_c_keeps_ignoring_it():
     ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nfrom hookline import Session"
     done = ended(ignored, "jax")
     assert (done.returncode, done.stdout) == (0, "it goes on, presses left: 0\n"), done.stderr

@@ -1,4 +1,4 @@
-"""What is private in JAX, or differs between its versions: a JAX that renames it fails here, with a sentence."""
+"""Names of JAX that are private, or differ between versions: a JAX that renames one fails here, with a sentence."""
 
 import functools
 import inspect
@@ -14,31 +14,31 @@ from jaxlib import _jax
 
 import hookline
 
-# The module that holds what is private in JAX.
+# The module for private names of JAX.
 from hookline import jax_internals
 
 RENAMED = "JAX has renamed {}: see hookline/jax_internals.py"
 
 
 @pytest.mark.parametrize("name", ["key_value_set", "blocking_key_value_get", "key_value_delete"])
-def test_the_client_has_what_the_board_calls(name):
+def test_distributed_client_has_the_methods_of_the_key_value_store(name):
     assert callable(getattr(_jax.DistributedRuntimeClient, name, None)), RENAMED.format(name)
 
 
 @pytest.mark.parametrize("name", ["client", "process_id", "num_processes", "coordinator_address"])
-def test_the_state_of_processes_in_step_has_what_is_read(name):
+def test_distributed_state_has_the_attributes_read(name):
     assert hasattr(jax_internals.distributed_state(), name), RENAMED.format(name)
     assert jax_internals.distributed_state() is distributed.global_state
 
 
-def test_gloo_takes_the_host_that_it_listens_on():
+def test_gloo_takes_the_host_to_listen_on():
     told = RENAMED.format("make_gloo_tcp_collectives, or its hostname")
     assert xla_bridge._jax is _jax, told
     assert "make_gloo_tcp_collectives(" in inspect.getsource(xla_bridge.make_cpu_client), told
     assert "hostname: str" in (_jax.make_gloo_tcp_collectives.__doc__ or ""), told
 
 
-def test_the_start_of_a_backend_holds_a_lock():
+def test_start_of_a_backend_holds_a_lock():
     told = RENAMED.format("_backend_lock")
     assert "with _backend_lock:" in inspect.getsource(xla_bridge.backends), told
     assert not jax_internals.is_starting_backend()
@@ -46,12 +46,12 @@ def test_the_start_of_a_backend_holds_a_lock():
         assert jax_internals.is_starting_backend(), told
 
 
-def test_a_process_that_has_computed_has_devices_in_use():
+def test_process_that_has_computed_has_devices_in_use():
     jnp.zeros(()).block_until_ready()
     assert jax_internals.has_started_backend(), RENAMED.format("backends_are_initialized")
 
 
-def test_a_scan_says_what_it_carries():
+def test_scan_equation_has_its_carry_counts():
     def scan(factor, offset, carried, rows):
         step = lambda carry, row: ({"a": carry["a"] * factor + offset, "b": carry["b"] + 1}, row)  # noqa: E731
         return jax.lax.scan(step, carried, rows)
@@ -74,7 +74,7 @@ def test_a_scan_says_what_it_carries():
         (lambda x: jax.jit(jnp.sin)(x), "jit", ["jaxpr"]),
     ],
 )
-def test_what_a_program_needs_is_found_in_the_bodies_of_its_equations(function, name, params):
+def test_parameters_of_equations_with_bodies_have_their_names(function, name, params):
     found = {equation.primitive.name: equation.params for equation in jax.make_jaxpr(function)(1.0).eqns}
     told = "JAX has renamed {}: see hookline/session/program/byproducts.py"
     assert name in found, told.format(name)
@@ -82,7 +82,7 @@ def test_what_a_program_needs_is_found_in_the_bodies_of_its_equations(function, 
         assert param in found[name], told.format(f"{param} of {name}")
 
 
-def test_a_jaxpr_is_closed_over_its_constants():
+def test_jaxpr_is_closed_over_its_constants():
     traced = jax.make_jaxpr(lambda x: x + jnp.arange(3.0))(1.0)
     told = RENAMED.format("ClosedJaxpr")
     assert isinstance(traced, jax_internals.ClosedJaxpr), told
@@ -91,13 +91,13 @@ def test_a_jaxpr_is_closed_over_its_constants():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_lowered_program_says_which_arguments_it_takes(place):
+def test_lowered_program_has_its_kept_arguments(place):
     lowered = jax.jit(lambda *pair: 2 * pair[place]).lower(1.0, 2.0)
     said = "without it programs that use other arguments are taken to be equal, or none is shared"
     assert jax_internals.kept_argument_indices(lowered) == {place}, said
 
 
-def test_a_function_of_pmap_is_known():
+def test_function_of_pmap_is_recognised():
     told = RENAMED.format("the module of pmap")
     assert jax_internals.is_pmapped(jax.pmap(jnp.sin)), told
     assert jax_internals.is_pmapped(functools.partial(jax.pmap(jnp.sin), 1.0)), told
@@ -105,17 +105,17 @@ def test_a_function_of_pmap_is_known():
 
 
 @pytest.mark.parametrize("found", [None, lambda distributed_client: distributed_client])
-def test_a_jax_whose_gloo_takes_no_host_listens_as_before_and_says_so(monkeypatch, caplog, found):
+def test_jax_whose_gloo_takes_no_host_listens_as_before_with_a_log_line(monkeypatch, caplog, found):
     monkeypatch.setattr(_jax, "make_gloo_tcp_collectives", found)
     jax_internals.bind_gloo_to("127.0.0.1")
     if found is not None:
         assert _jax.make_gloo_tcp_collectives(distributed_client=3) == 3
     assert [record.message for record in caplog.records] == [
-        "Gloo listens on the address of this machine's name: hookline knows no other way in this JAX."
+        "Gloo listens on the address of this machine's name: this version of JAX allows no other."
     ]
 
 
-def test_no_other_module_knows_of_it():
+def test_no_other_module_uses_private_names_of_jax():
     private = re.compile(r"(from|import) jax(lib|\._)|from jax import _|jax\.(_|lib\b)")
     modules = Path(hookline.__file__).parent.rglob("*.py")
     assert [path.name for path in modules if private.search(path.read_text())] == ["jax_internals.py"]

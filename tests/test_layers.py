@@ -35,7 +35,7 @@ LAYERS = [
 ]
 FACADES = {"__init__", "extend", "train"}
 
-# What a program pays for only when it uses the part that needs it.
+# Modules that a program loads only with the part that needs them.
 NOT_LOADED_WITH_HOOKLINE = ["orbax", "tensorboard", "tensorflow", "flax", "equinox", "grain", "ray", "rich", "sklearn"]
 
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -67,7 +67,7 @@ def imported_names(tree: ast.AST) -> frozenset[str]:
 
 @functools.cache
 def attributes(module: str) -> set[str]:
-    """What stands behind a dot anywhere in a module."""
+    """Returns the names after a dot anywhere in a module."""
     return {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
 
 
@@ -86,8 +86,8 @@ def test_every_module_has_a_layer():
     assert {part_of(name) for name in LAYERED} <= RANK.keys()
 
 
-def test_a_folder_is_a_floor_plan():
-    """At most a dozen rooms or so, of which each has its own name, and a docstring that says what is where."""
+def test_folders_are_small_with_unique_module_names_and_docstrings():
+    """Folders have at most 14 modules with unique names, and a docstring that lists them."""
     folders = {}
     for name, path in MODULES.items():
         folders.setdefault(path.parent, []).append(name)
@@ -100,8 +100,8 @@ def test_a_folder_is_a_floor_plan():
     assert [names for names in rooms.values() if len(names) > 1] == []
 
 
-def test_a_folder_says_where_what_is_by_the_names_of_its_modules():
-    """Where an `__init__` has nothing but its docstring, what stands in backticks there is a module beside it."""
+def test_init_docstrings_name_existing_modules():
+    """In an `__init__` with only a docstring, names in backticks are modules beside it."""
     missing = {}
     for folder in {path.parent for path in MODULES.values()}:
         tree = tree_of_path(folder)
@@ -116,7 +116,7 @@ def tree_of_path(folder: Path) -> ast.Module:
     return ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
 
 
-def test_the_page_of_the_design_names_modules_and_tests_that_there_are():
+def test_design_page_names_existing_modules_and_tests():
     root = Path(__file__).parent.parent
     page = (root / "docs" / "design.md").read_text(encoding="utf-8")
     there = {path.relative_to(SRC).as_posix() for path in MODULES.values()}
@@ -129,7 +129,7 @@ def test_the_page_of_the_design_names_modules_and_tests_that_there_are():
     assert [name for _, name in drawn if name not in folders] == []
 
 
-def test_imports_go_only_down():
+def test_imports_only_go_down():
     upward = {}
     for module in LAYERED:
         part = part_of(module)
@@ -152,7 +152,7 @@ def imported_modules(module: str) -> set[str]:
     return found - {module}
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_imports_are_not_circular():
     left = {module: imported_modules(module) for module in MODULES}
     while done := [module for module, needs in left.items() if not needs & left.keys()]:
         for module in done:
@@ -160,7 +160,7 @@ def test_no_module_imports_itself_by_way_of_others():
     assert sorted(left) == []
 
 
-def test_the_contract_of_hooks_needs_only_graph_and_session():
+def test_contract_of_hooks_needs_only_graph_and_session():
     if "hooks.base" not in MODULES:
         pytest.skip("the hooks are not written yet")
     assert imported_parts(without_type_checking(tree_of("hooks.base"))) <= {"graph", "session", "errors", "log"}
@@ -202,7 +202,7 @@ def test_only_one_module_imports_orbax():
     assert len(users) <= 1, users
 
 
-def test_the_parts_are_loaded_when_somebody_first_asks_for_them_and_no_heavy_library():
+def test_submodules_are_loaded_on_first_use_without_heavy_libraries():
     code = """
 import sys, threading, hookline
 assert "jax" not in sys.modules
@@ -224,7 +224,7 @@ assert "orbax.checkpoint" not in sys.modules, "not before a checkpoint is writte
     assert late.split() == ["StopAtStepHook", "iterator"]
 
 
-def test_nothing_but_ray_unpickles():
+def test_only_ray_unpickles():
     forbidden = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
     used = {
         module: {part for name in imported_names(tree_of(module)) for part in name.split(".")} | attributes(module)
@@ -233,7 +233,7 @@ def test_nothing_but_ray_unpickles():
     assert {module: names & forbidden for module, names in used.items() if names & forbidden} == {}
 
 
-def test_no_connection_unpickles_what_comes():
+def test_connections_never_unpickle_messages():
     """`Connection.recv` of the standard library does; `recv_bytes` does not."""
     users = [module for module in MODULES if any("multiprocessing" in name for name in imported_names(tree_of(module)))]
     used = {name for module in users for name in attributes(module)}

@@ -1,4 +1,4 @@
-"""The public modules and names: docs/public.md lists them, they exist, and users are shown no others."""
+"""The public modules and names: docs/public.md lists them, they exist, and the docs show no others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.test_signatures import DOCUMENTED
 
 import hookline
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PUBLIC = re.findall(r"^\| `(hookline[.\w]*)` \|", (ROOT / "docs/public.md").read_text(encoding="utf-8"), re.MULTILINE)
+PUBLIC_PAGE = (ROOT / "docs/public.md").read_text(encoding="utf-8")
+PUBLIC = re.findall(r"^\| `(hookline[.\w]*)` \|", PUBLIC_PAGE, re.MULTILINE)
 
 
 def names_of(module: str) -> set[str]:
@@ -26,7 +28,7 @@ def names_of(module: str) -> set[str]:
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Yields the place and the code of each example that a user reads."""
+    """Yields the place and the code of each example in the docs."""
     for page in PAGES:
         for code in re.findall(
             r"^```python[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
@@ -49,7 +51,7 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def used_names(code: str) -> set[str]:
-    """Returns the dotted names of hookline in a piece of code: what it imports, and chains of attributes of that."""
+    """Returns the dotted names of hookline in a piece of code: imports, and chains of their attributes."""
     used, homes = set(), {}
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -71,14 +73,14 @@ def is_public(name: str) -> bool:
     return len(parts) == length or parts[length] in names_of(".".join(parts[:length]))
 
 
-def test_the_page_lists_the_modules_that_the_package_offers():
+def test_page_lists_the_public_modules_of_the_package():
     assert len(PUBLIC) == len(set(PUBLIC))
     offered = {f"hookline.{name}" for name in hookline._MODULES}
     assert set(PUBLIC) == offered | {"hookline"}
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_a_public_module_has_the_names_that_it_lists(module):
+def test_public_module_has_the_names_in_its_list(module):
     found = importlib.import_module(module)
     names = names_of(module)
     assert names
@@ -86,18 +88,37 @@ def test_a_public_module_has_the_names_that_it_lists(module):
     assert {name for name in names if name.startswith("_")} <= {"__version__"}
 
 
-def test_the_package_offers_its_modules_as_attributes():
+def listed_names(text: str, heading: str) -> list[str]:
+    """Returns the names in the list below a heading."""
+    found = re.search(rf"{heading}:?\n\n(?:[^-\n].*\n\n)?((?:(?:- |  ).*\n)+)", text)
+    return re.findall(r"`(\w+)`", found[1])
+
+
+@pytest.mark.parametrize("text", [hookline.train.__doc__, PUBLIC_PAGE], ids=["docstring", "page"])
+def test_each_name_of_train_is_listed_as_tensorflows_or_as_ours(text):
+    theirs, ours = listed_names(text, "TensorFlow's names"), listed_names(text, "Hookline's own names")
+    assert sorted(theirs + ours) == sorted(hookline.train.__all__)
+
+    # The symbols of TensorFlow that hookline_tf1 has, and the table of signatures, which has those of tf.contrib.
+    symbols = (ROOT / "tf1/docs/tf1-symbols.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `tf\.train\.(\w+)` \|", symbols, re.MULTILINE))
+    known |= {name.split(".")[1] for name in DOCUMENTED if name.startswith("train.")}
+    assert set(theirs) <= known
+    assert known.isdisjoint(ours)
+
+
+def test_package_has_its_modules_as_attributes():
     assert set(hookline.__all__) >= hookline._MODULES
     assert all(inspect.ismodule(getattr(hookline, name)) for name in hookline._MODULES)
 
 
-def test_no_example_needs_a_name_that_is_not_public():
+def test_examples_use_only_public_names():
     private = {(place, name) for place, code in examples() for name in used_names(code) if not is_public(name)}
     assert private == set()
 
 
-def test_no_page_names_a_private_module():
+def test_pages_name_no_private_module():
     private = {module.name for module in pkgutil.iter_modules(hookline.__path__)} - hookline._MODULES
     named = {page.name: set(re.findall(r"\bhookline\.(\w+)", page.read_text(encoding="utf-8"))) for page in PAGES}
-    named.pop("public.md")  # Names some as examples of what is private.
+    named.pop("public.md")  # Names some as examples of private modules.
     assert {page: names & private for page, names in named.items() if names & private} == {}

@@ -1,4 +1,4 @@
-"""Processes of the fork server are what an interpreter of its own would be."""
+"""Processes of the fork server behave like a new interpreter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.python import Python, run
         ("import jax; raise SystemExit(jax.device_count())", 3),
     ],
 )
-def test_it_ends_as_an_interpreter_does(code, status, tmp_path):
+def test_server_process_ends_like_an_interpreter(code, status, tmp_path):
     env = {"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3"}
     arguments = ["-c", code, "a", "b"]
     expected = subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True)
@@ -36,7 +36,7 @@ def test_it_ends_as_an_interpreter_does(code, status, tmp_path):
     assert done.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
 
 
-def test_a_script_finds_what_is_beside_it_and_in_the_path(tmp_path):
+def test_script_finds_modules_beside_it_and_in_the_path(tmp_path):
     for folder, name in (("scripts", "beside"), ("others", "elsewhere")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"{name}.py").write_text("")
@@ -46,7 +46,7 @@ def test_a_script_finds_what_is_beside_it_and_in_the_path(tmp_path):
     assert done.stdout == f"{script} {script} word\n"
 
 
-def test_what_is_written_without_a_buffer_is_there_though_it_is_killed():
+def test_unbuffered_output_is_there_though_the_process_is_killed():
     process = Python("-u", "-c", "import sys; print('here', end=''); sys.stdin.read()", stdin=PIPE)
     assert process.stdout.read(4) == "here"
     process.kill()
@@ -54,7 +54,7 @@ def test_what_is_written_without_a_buffer_is_there_though_it_is_killed():
     assert process.returncode == -signal.SIGKILL
 
 
-def test_it_answers_and_a_wait_may_be_over_before_it_has_ended():
+def test_process_responds_and_a_wait_may_time_out():
     process = Python("-c", "print(input() + '!')", stdin=PIPE)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
@@ -63,7 +63,7 @@ def test_it_answers_and_a_wait_may_be_over_before_it_has_ended():
     process.kill()  # It has ended: nobody else gets the signal.
 
 
-def test_two_servers_have_other_hashes_and_take_turns():
+def test_two_servers_have_different_hash_seeds_and_alternate():
     both = [run("-c", "print(hash('text'))", server=server).stdout for server in (0, 1)]
     assert both[0] != both[1]
     assert {run("-c", "print(hash('text'))").stdout for _ in range(2)} == set(both)

@@ -1,4 +1,4 @@
-"""The README's example runs as it stands, however it is started, and prints what the README shows."""
+"""The README's example runs unchanged, however it is started, and prints the shown output."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def warnings(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("code", "folder", "shown_on"), [(EXAMPLE, "step", "stderr"), (OF_GRAPH, "line", "stdout")], ids=["step", "graph"]
 )
-def test_the_example_trains_and_resumes_and_a_start_with_no_step_left_says_so(
-    code, folder, shown_on, tmp_path, environment
-):
+def test_example_trains_resumes_and_logs_a_start_without_a_step_left(code, folder, shown_on, tmp_path, environment):
     first = run(code, tmp_path, environment())
     again = run(code, tmp_path, environment())
     further = run(code.replace("last_step=300", "last_step=400"), tmp_path, environment())
@@ -54,14 +52,14 @@ def test_the_example_trains_and_resumes_and_a_start_with_no_step_left_says_so(
     assert (tmp_path / "runs" / folder / "model.ckpt-400").is_dir()
 
 
-def test_the_example_prints_what_the_readme_shows(tmp_path, environment):
+def test_example_prints_the_output_in_the_readme(tmp_path, environment):
     done = run(EXAMPLE, tmp_path, environment())
     assert done.stdout.splitlines() == SHOWN.splitlines()[-1:]
     printed = progress(done.stderr)
     assert progress(SHOWN) == [printed[0], printed[-1]]
 
 
-def test_the_example_runs_on_one_of_four_devices_and_says_how_to_use_all(tmp_path, environment):
+def test_example_on_one_of_four_devices_logs_how_to_use_all(tmp_path, environment):
     done = run(EXAMPLE, tmp_path, environment() | on_devices(4))
     assert done.stdout.splitlines()[-1] == "[ 1. -2.  3.]"
     assert warnings(done.stderr) == [
@@ -80,19 +78,19 @@ def test_the_example_runs_on_one_of_four_devices_and_says_how_to_use_all(tmp_pat
     ],
     ids=["all", "one"],
 )
-def test_on_four_devices_either_sharding_of_that_line_ends_it(sharding, is_split, tmp_path, environment):
+def test_example_trains_on_four_devices_with_either_suggested_sharding(sharding, is_split, tmp_path, environment):
     code = EXAMPLE.replace("state, batches)", f"state, batches, sharding={sharding})")
     done = run(f"{code}\nprint(len(state['params'].devices()))", tmp_path, environment() | on_devices(4))
     assert done.stdout.splitlines() == ["[ 1. -2.  3.]", "4" if is_split else "1"]
     assert "one device" not in done.stderr
 
 
-def test_the_example_runs_with_several_steps_in_one_run(tmp_path, environment):
+def test_example_runs_with_several_steps_per_run(tmp_path, environment):
     code = EXAMPLE.replace("state, batches)", "state, batches, steps_per_run=16)")
     assert run(code, tmp_path, environment()).stdout == "[ 1. -2.  3.]\n"
 
 
-def test_the_example_runs_in_two_processes_in_step_and_again(tmp_path, environment):
+def test_example_runs_as_two_spmd_processes_and_resumes(tmp_path, environment):
     (tmp_path / "train.py").write_text(EXAMPLE)
     first, again = (
         python.run(
@@ -111,8 +109,8 @@ def test_the_example_runs_in_two_processes_in_step_and_again(tmp_path, environme
     assert (again.stdout + again.stderr).count("Nothing is trained") == 1
 
 
-def test_the_readme_is_short_and_has_its_three_lines():
-    added = EXAMPLE.partition("# Three lines of hookline:\n")[2].partition("\n\n")[0]
+def test_readme_is_short_and_has_its_three_lines():
+    added = EXAMPLE.partition("# The training is three lines of hookline:\n")[2].partition("\n\n")[0]
     assert len(added.splitlines()) == 3
     assert len(README.splitlines()) <= 95
     assert all(f"make {target}" in README for target in ("demo", "test", "lint"))

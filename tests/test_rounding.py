@@ -1,4 +1,4 @@
-"""`make test` has XLA compile quickly; what depends on how it rounds is compiled as for users, in a process beside."""
+"""`make test` makes XLA compile quickly; another process compiles tests of rounding as for users."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ COMPILES_QUICKLY = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 
 @pytest.mark.skipif(COMPILES_QUICKLY not in os.environ, reason="all is compiled as for users")
-def test_what_looks_at_rounding_passes_as_users_compile():
+def test_rounding_tests_pass_with_full_optimization():
     env = {name: value for name, value in os.environ.items() if name != COMPILES_QUICKLY}
     asked = python.run("-c", "import jax; print(jax.config.values['jax_disable_most_optimizations'])", env=env)
     assert asked.stdout in ("None\n", "False\n")

@@ -17,7 +17,7 @@ class Sentinel(enum.Enum):
 
 
 # As in TF 2.21 (`tf.compat.v1`), without the arguments that hookline does not take, and those that it adds. After a `*`
-# stands what is taken by name only: at its place TF has, or had, another argument.
+# are arguments by name only: TF has, or had, another argument at their position.
 DOCUMENTED = {
     # Hooks
     "train.SessionRunHook.after_create_session": "(session, coord)",
@@ -156,7 +156,7 @@ DOCUMENTED = {
     "get_collection": "(key, scope=None)",
     "name_scope": "(name)",
     "control_dependencies": "(control_inputs)",
-    # What is in them. The second argument of a Variable is its name.
+    # Their elements. The second argument of a Variable is its name.
     "Variable": "(initial_value, name=None, trainable=True, collections=None, *, dtype=None)",
     "Variable.assign": "(value)",
     "Variable.assign_add": "(delta)",
@@ -218,7 +218,7 @@ def described(parameter):
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_a_call_is_as_documented_and_what_hookline_adds_stands_behind_or_is_given_by_name(name):
+def test_signature_is_the_documented_one_plus_trailing_or_keyword_arguments(name):
     names = {"USE_DEFAULT": Sentinel.USE_DEFAULT, "inf": math.inf}
     documented = parameters(eval(f"lambda {DOCUMENTED[name][1:-1]}: None", names))
     ours = parameters(functools.reduce(getattr, name.split("."), hookline))

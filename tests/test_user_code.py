@@ -1,4 +1,4 @@
-"""What a user writes, as a type checker sees it: pyright checks this file (make lint), and pytest runs it."""
+"""User code as a type checker sees it: pyright checks this file (make lint), and pytest runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def loss_fn(prediction: hl.Tensor, labels: hl.Tensor) -> hl.Tensor:
 
 
 class Watch(hl.train.SessionRunHook):
-    """Keeps what it asks for."""
+    """Keeps its fetched values."""
 
     def __init__(self, loss: hl.Tensor) -> None:
         self.loss = loss

@@ -1,4 +1,4 @@
-"""The version that the package says it has."""
+"""The version of the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import hookline as hl
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_package_says_its_version_and_so_do_its_checkpoints(tmp_path):
+def test_package_and_checkpoints_have_the_version(tmp_path):
     assert [int(part) for part in hl.__version__.split(".")] >= [0, 1, 0]
     with hl.Session() as sess:
         sess.run(hl.Variable(1.0).initializer)
@@ -19,7 +19,7 @@ def test_the_package_says_its_version_and_so_do_its_checkpoints(tmp_path):
     assert json.loads(Path(path, "hookline.json").read_text())["hookline"] == hl.__version__
 
 
-def test_what_is_installed_has_the_version_of_the_source():
+def test_installed_package_has_the_version_of_the_source():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" in project["project"]["dynamic"]
     source = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")

@@ -128,8 +128,7 @@ _OF_SESSION = frozenset({"RawSession", "RunMetadata", "RunOptions", "Session", "
 
 
 def __getattr__(name: str) -> Any:
-    # Everything is behind these, and JAX with it, which `hookline --help` does not need: it is loaded when somebody
-    # first asks for it.
+    # These modules import JAX, which `hookline --help` does not need, so they are imported at the first use of a name.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with defer_sigint():

@@ -12,16 +12,16 @@ from typing import Any
 
 
 def check_int(who: str, name: str, value: Any, at_least: int | None = None) -> int:
-    """Returns a whole number.
+    """Checks that an argument is an integer, and returns it as an `int`.
 
     Args:
-        who: The class or function that was called.
+        who: The class or function that was called, for the message.
         name: The name of the argument.
-        value: The value given.
+        value: The given value.
         at_least: The smallest allowed value.
 
     Raises:
-        TypeError: It is not a whole number, or is a bool.
+        TypeError: The value is not an integer, or is a bool.
         ValueError: It is too small.
 
     Example:
@@ -42,7 +42,7 @@ def check_int(who: str, name: str, value: Any, at_least: int | None = None) -> i
 
 
 def check_steps(who: str, name: str, value: Any, at_least: int | None = None) -> int:
-    """Returns a whole number of steps, which may be given as a float. The arguments and errors are as in `whole`.
+    """Does the same as `check_int` for a number of steps, which may be given as a float: `5e5`.
 
     Example:
         >>> check_steps("StopAtStepHook", "last_step", 5e5)
@@ -57,10 +57,10 @@ def check_steps(who: str, name: str, value: Any, at_least: int | None = None) ->
 
 
 def check_number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
-    """Returns a finite number, or infinity. The arguments are as in `whole`.
+    """Checks that an argument is a number or infinity, and returns it as a float. The arguments are as in `check_int`.
 
     Raises:
-        TypeError: It is not a number.
+        TypeError: The value is not a number.
         ValueError: It is NaN, or too small.
 
     Example:
@@ -80,18 +80,18 @@ def check_number(who: str, name: str, value: Any, at_least: float | None = None)
 
 
 def check_optional(who: str, name: str, value: Any, kind: Any, *, what: str = "", optional: bool = True) -> Any:
-    """Returns an object of a class.
+    """Checks that an argument is an instance of a class, or None, and returns it.
 
     Args:
-        who: As in `whole`.
-        name: As in `whole`.
-        value: As in `whole`.
+        who: As in `check_int`.
+        name: As in `check_int`.
+        value: As in `check_int`.
         kind: The class.
         what: The requirement, for the message; by default the name of the class.
         optional: Whether None is allowed.
 
     Raises:
-        TypeError: It has another type.
+        TypeError: The value has another type.
 
     Example:
         >>> check_optional("MonitoredSession", "coordinator", 3, dict)
@@ -115,10 +115,10 @@ check_mapping = functools.partial(check_optional, kind=Mapping, what="a dict", o
 
 
 def check_path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
-    """Returns a path as text. The arguments are as in `check_optional`.
+    """Checks that an argument is a path, and returns it as a string. The arguments are as in `check_optional`.
 
     Raises:
-        TypeError: It is neither text nor an `os.PathLike` of text.
+        TypeError: The value is neither a string nor an `os.PathLike` of one.
 
     Example:
         >>> check_path("CheckpointSaverHook", "checkpoint_dir", 5)
@@ -132,10 +132,10 @@ def check_path(who: str, name: str, value: Any, *, optional: bool = False) -> An
 
 
 def check_list(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
-    """Returns the items of a list or another iterable; for None, if `optional`, an empty list.
+    """Returns the items of a list or another iterable as a list; an empty one for None, if `optional`.
 
     Raises:
-        TypeError: It is not iterable, or it is text.
+        TypeError: The value is not iterable, or is a string.
 
     Example:
         >>> check_list("Saver", "var_list", 5)
@@ -151,18 +151,18 @@ def check_list(who: str, name: str, value: Any, *, optional: bool = False) -> li
 
 
 def check_has(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
-    """Returns an object with an attribute, such as an object of a class or a stand-in for one.
+    """Checks that an argument has an attribute, and returns it; a fake of the required class passes, too.
 
     Args:
-        who: As in `whole`.
-        name: As in `whole`.
-        value: As in `whole`.
+        who: As in `check_int`.
+        name: As in `check_int`.
+        value: As in `check_int`.
         kind: The requirement, for the message.
         attribute: The name of the required attribute.
         optional: Whether None is allowed.
 
     Raises:
-        TypeError: It lacks that attribute.
+        TypeError: The value lacks that attribute.
 
     Example:
         >>> check_has("Saver.save", "sess", None, "a session", "run")

@@ -1,7 +1,6 @@
-"""The clock: the only module of hookline that reads the time, sleeps, or waits with a limit.
+"""Reads the time, sleeps, and waits with a limit; no other module of hookline does.
 
-All other code calls the functions of this module, which use the installed `Clock`. Tests install a
-`hookline.testing.FakeClock`, so that they need not wait.
+The functions use the installed `Clock`. Tests install a `hookline.testing.FakeClock`, so they need not wait.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _LONGEST_WAIT_SECS = threading.TIMEOUT_MAX
 
 
 class Clock:
-    """Real time. Subclass it and override all five methods to make another kind of time.
+    """The real clock. For another one, override all five methods in a subclass.
 
     Example:
         >>> clock = Clock()
@@ -31,42 +30,42 @@ class Clock:
         return _time.monotonic()
 
     def time(self) -> float:
-        """Returns the seconds since the epoch, by the calendar."""
+        """Returns the seconds since the Unix epoch."""
         return _time.time()
 
     def sleep(self, secs: float) -> None:
-        """Sleeps for `secs` seconds; not at all for a negative number."""
+        """Sleeps for `secs` seconds; returns at once for a negative number."""
         _time.sleep(max(secs, 0))
 
     def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
-        """Blocks until `event` is set or the time is over, and returns whether it is set."""
+        """Blocks until `event` is set or the timeout has passed; returns whether it is set."""
         return event.wait(_clamp_timeout(timeout_secs))
 
     def wait_for(
         self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
     ) -> bool:
-        """Blocks until `predicate()` is true or the time is over, and returns its last value."""
+        """Blocks until `predicate()` is true or the timeout has passed; returns its last value."""
         return bool(condition.wait_for(predicate, _clamp_timeout(timeout_secs)))
 
 
 def _clamp_timeout(timeout_secs: float | None) -> float | None:
-    # A user's "for ever" may be float("inf"), which the threading module refuses.
+    # A user may pass float("inf") for no limit, which the threading module refuses.
     return None if timeout_secs is None else min(max(timeout_secs, 0), _LONGEST_WAIT_SECS)
 
 
 _installed = Clock()
-# Most runs read them, and an extra call takes time.
+# Most runs read the time: this saves a call.
 _installed.monotonic, _installed.time = _time.monotonic, _time.time
 
 
 def install(clock: Clock) -> Clock:
-    """Makes `clock` the clock that the functions of this module use.
+    """Installs a clock for the functions of this module.
 
     Args:
         clock: The new clock, for the whole process.
 
     Returns:
-        The clock installed until now, to be put back later.
+        The previous clock, to install again later.
 
     Example:
         >>> previous = install(Clock())
@@ -88,7 +87,7 @@ def monotonic() -> float:
 
 
 def is_past(deadline: float) -> bool:
-    """Returns whether a reading of `monotonic` has been reached.
+    """Returns whether a deadline, as a reading of `monotonic`, has passed.
 
     Example:
         >>> is_past(monotonic()), is_past(monotonic() + 3600)
@@ -98,7 +97,7 @@ def is_past(deadline: float) -> bool:
 
 
 def time() -> float:
-    """Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
+    """Returns the seconds since the Unix epoch. Use it for timestamps only: the system's clock may be set back.
 
     Example:
         >>> time() > 0
@@ -108,7 +107,7 @@ def time() -> float:
 
 
 def format_utc(timestamp: float) -> str:
-    """Returns a time in seconds since the epoch as text.
+    """Formats a time in seconds since the Unix epoch.
 
     Example:
         >>> format_utc(86400.0)
@@ -116,7 +115,7 @@ def format_utc(timestamp: float) -> str:
     """
     try:
         return _time.strftime("%Y-%m-%d %H:%M:%S UTC", _time.gmtime(timestamp))
-    except (OverflowError, ValueError, OSError):  # Of no calendar.
+    except (OverflowError, ValueError, OSError):  # Out of range, as in a damaged file.
         return f"{timestamp:g} s"
 
 
@@ -134,7 +133,7 @@ def sleep(secs: float) -> None:
     """Sleeps.
 
     Args:
-        secs: The number of seconds; a negative number means no sleep.
+        secs: The number of seconds; for a negative number it returns at once.
 
     Example:
         >>> sleep(0)
@@ -143,7 +142,7 @@ def sleep(secs: float) -> None:
 
 
 def wait(event: threading.Event, timeout_secs: float | None = None) -> bool:
-    """Blocks until an event is set or the time is over.
+    """Blocks until an event is set or the timeout has passed.
 
     Args:
         event: The event.
@@ -160,10 +159,10 @@ def wait(event: threading.Event, timeout_secs: float | None = None) -> bool:
 
 
 def wait_for(condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None = None) -> bool:
-    """Blocks until a predicate is true or the time is over. Call it with the condition held.
+    """Blocks until a predicate is true or the timeout has passed. Call it with the condition held.
 
     Args:
-        condition: The condition, to be notified by the code that makes the predicate true.
+        condition: The condition; code that makes the predicate true must notify it.
         predicate: Called with the condition held, at the start and after each notification.
         timeout_secs: The longest wait in seconds; None for no limit.
 

@@ -1,39 +1,39 @@
 """The exceptions that hookline raises for failures during training.
 
-Misuse of the library raises the ordinary `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. Failures of the
-world, the engine or the user's own function at run time are in this tree::
+Misuse of the library raises Python's `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. Failures at run time, of
+files, other processes, the JAX runtime or the user's function, are in this tree::
 
     Exception
     ├── OpError                        base; one subclass a status code
     │   ├── CancelledError              1  the run was cancelled
     │   ├── UnknownError                2  no better status is known
     │   ├── InvalidArgumentError        3  a value can never be right
-    │   ├── DeadlineExceededError       4  a limit of time ran out
-    │   ├── NotFoundError               5  a file, checkpoint or name is absent
+    │   ├── DeadlineExceededError       4  a time limit was exceeded
+    │   ├── NotFoundError               5  a file, checkpoint or name does not exist
     │   ├── AlreadyExistsError          6  the thing to create already exists
-    │   ├── PermissionDeniedError       7  the caller may not do this
+    │   ├── PermissionDeniedError       7  the caller lacks the permission
     │   ├── ResourceExhaustedError      8  out of memory, disk, quota
-    │   ├── FailedPreconditionError     9  the system is not in the state needed (an uninitialised variable)
-    │   ├── AbortedError               10  the session is lost: recover           (preemption)
-    │   ├── OutOfRangeError            11  the input has ended                    (end of input)
+    │   ├── FailedPreconditionError     9  a requirement is not met (initialised variables)
+    │   ├── AbortedError               10  the session is lost: recover              (preemption)
+    │   ├── OutOfRangeError            11  the input has ended, and so does training
     │   ├── UnimplementedError         12  not supported here
-    │   ├── InternalError              13  an invariant of the engine broke
-    │   ├── UnavailableError           14  a peer is away: recover                (preemption)
-    │   ├── DataLossError              15  data cannot be read back
-    │   └── UnauthenticatedError       16  the caller is not known
+    │   ├── InternalError              13  an invariant of the JAX runtime broke
+    │   ├── UnavailableError           14  a peer cannot be reached: recover         (preemption)
+    │   ├── DataLossError              15  stored data is damaged
+    │   └── UnauthenticatedError       16  the caller has no valid credentials
     └── RuntimeError                   of Python
-        └── NanLossDuringTrainingError     the loss is not a number
+        └── NanLossDuringTrainingError     the loss is NaN
 
-If a process was asked to end and does so in order, this is neither an error nor an `Exception`::
+A process that ends gracefully after a signal raises a `BaseException` that is no `Exception`::
 
     SystemExit                         of Python
-    └── Preempted                          SIGTERM or Ctrl-C came, and the training was left with its work saved
+    └── Preempted                          SIGTERM or Ctrl-C came; the training was saved and closed
     KeyboardInterrupt                  of Python
-    └── Interrupted                        likewise in a notebook, where the process goes on
+    └── Interrupted                        the same in a notebook, where the process continues
 
 References:
-    `tf.errors` and `tf.estimator.NanLossDuringTrainingError`. Difference: an engine error becomes one of these classes
-    through `from_exception` and stays reachable as `__cause__`.
+    `tf.errors` and `tf.estimator.NanLossDuringTrainingError`. Difference: `from_exception` maps an error of the JAX
+    runtime to one of these classes, and keeps it as `__cause__`.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ __all__ = [
 
 
 class OpError(Exception):
-    """Base of all errors that carry a status code.
+    """The base of all errors with a status code.
 
     Args:
-        node_def: Description of the failing node, or None if no single node is to blame.
+        node_def: A description of the failing node, or None if no single node failed.
         op: The failing operation, or None.
-        message: The text of the exception: the failing part, the failure and the remedy.
+        message: The message: the failing part, the failure and the remedy.
 
     Example:
         >>> raise NotFoundError.from_message("No checkpoint in '/runs/a'.")
@@ -97,7 +97,7 @@ class OpError(Exception):
 
     @classmethod
     def from_message(cls, message: str) -> Self:
-        """Returns an error for which no single node is to blame."""
+        """Returns an error without a node and an operation."""
         return cls(None, None, message)
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class InvalidArgumentError(OpError):
 
 
 class DeadlineExceededError(OpError):
-    """A limit of time ran out before the work was done."""
+    """A time limit was exceeded before the work was done."""
 
     error_code = 4
 
@@ -153,43 +153,43 @@ class ResourceExhaustedError(OpError):
 
 
 class FailedPreconditionError(OpError):
-    """The system is not in the state this needs, such as a variable that was never initialised."""
+    """A requirement is not met; for example, a variable is not initialised."""
 
     error_code = 9
 
 
 class AbortedError(OpError):
-    """The session was lost; a recoverable session creates a new one and tries again."""
+    """The session was lost; a monitored session creates a new one and retries."""
 
     error_code = 10
 
 
 class OutOfRangeError(OpError):
-    """The input has ended, so training ends in order."""
+    """The input has ended, and so does the training, without an error."""
 
     error_code = 11
 
 
 class UnimplementedError(OpError):
-    """The engine does not support the request."""
+    """The JAX runtime does not support the request."""
 
     error_code = 12
 
 
 class InternalError(OpError):
-    """An invariant of the engine was broken."""
+    """An invariant of the JAX runtime was broken."""
 
     error_code = 13
 
 
 class UnavailableError(OpError):
-    """A peer cannot be reached now; a recoverable session creates a new session and tries again."""
+    """A peer cannot be reached now; a monitored session creates a new session and retries."""
 
     error_code = 14
 
 
 class DataLossError(OpError):
-    """Stored data is damaged and cannot be read back."""
+    """Stored data is damaged."""
 
     error_code = 15
 
@@ -213,10 +213,10 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class Preempted(SystemExit):
-    """A signal asked this process to end, and a monitored session was closed in order.
+    """A signal asked this process to end, and a monitored session was closed gracefully.
 
-    If it is not caught, it ends the process with the exit status that a shell shows for the signal: 143 for SIGTERM,
-    130 for SIGINT. It is not one of `PREEMPTION_ERRORS`, so no session recovers from it.
+    If it is not caught, the process ends with the exit status of the signal in a shell: 143 for SIGTERM, 130 for
+    SIGINT. No session recovers from it.
 
     Args:
         number: The signal.
@@ -231,7 +231,7 @@ class Preempted(SystemExit):
         (143, 'SIGTERM has asked this process to end.')
 
     References:
-        None in `tf.train`, where a signal ends the process and hooks are not told.
+        None in `tf.train`, where a signal ends the process without a call of a hook.
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
@@ -244,9 +244,10 @@ class Preempted(SystemExit):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A notebook's cell was interrupted, and a monitored session was left in order.
+    """A notebook's cell was interrupted, and a monitored session was closed gracefully.
 
-    It stands where a script gets `Preempted`, which would ask a notebook to end. A notebook shows its message alone.
+    A script gets `Preempted` instead, which would ask a notebook to end. A notebook shows the message without a
+    traceback.
 
     Example:
         >>> error = Interrupted()
@@ -255,25 +256,25 @@ class Interrupted(KeyboardInterrupt):
         Interrupted: The training was left in order. run() goes on from step 57.
 
     References:
-        None in `tf.train`, where an interrupt ends a run in its middle.
+        None in `tf.train`, where an interrupt ends a run before it is complete.
     """
 
     def __str__(self) -> str:
         return "The training was left in order."
 
     def _render_traceback_(self) -> list[str]:
-        """Returns what IPython shows in place of a traceback."""
+        """Returns the lines that IPython shows in place of a traceback."""
         return [" ".join([f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())])]
 
 
 GRACEFUL_EXITS = (Preempted, Interrupted)
-"""What a session is left with on a signal."""
+"""The exceptions that leave a session after a signal."""
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 """The errors from which a recoverable session recovers."""
 
 END_OF_INPUT = (OutOfRangeError, StopIteration)
-"""The errors that end training cleanly."""
+"""The errors that end a training as a success."""
 
 # "DEADLINE_EXCEEDED" for DeadlineExceededError, and so on.
 _CLASS_OF_STATUS = {
@@ -299,11 +300,11 @@ _CLASS_OF_ERRNO: dict[int | None, type[OpError]] = {
 
 
 def from_os_error(error: OSError, message: str) -> OpError:
-    """Returns the hookline error for an error of the operating system.
+    """Maps an error of the operating system to a hookline error.
 
     Args:
         error: The operating system's error.
-        message: The failed action, with its subject and without a full stop; the system's message follows.
+        message: The failed action, with its subject and without a full stop; the system's message is appended.
 
     Returns:
         A new `OpError` of the class for the error's number, or `UnknownError` if there is none; raise it `from` the
@@ -318,16 +319,16 @@ def from_os_error(error: OSError, message: str) -> OpError:
 
 
 def from_exception(exc: BaseException) -> BaseException:
-    """Returns the hookline error for an error of the engine; any other exception comes back unchanged.
+    """Maps an error of the JAX runtime to a hookline error; returns any other exception unchanged.
 
-    The engine (`jax.errors.JaxRuntimeError`) starts its text with the name of a status, such as `UNAVAILABLE: ...`. An
-    engine error with an unknown status becomes `UnknownError`.
+    The message of a `jax.errors.JaxRuntimeError` begins with the name of a status, such as `UNAVAILABLE: ...`. One with
+    an unknown status becomes `UnknownError`.
 
     Args:
-        exc: Any exception, of the engine or not.
+        exc: Any exception.
 
     Returns:
-        A new `OpError` with the engine's text and `exc` as its `__cause__`, or `exc` itself.
+        A new `OpError` with the same message and `exc` as its `__cause__`, or `exc` itself.
 
     Example:
         >>> from jax.errors import JaxRuntimeError

@@ -1,4 +1,4 @@
-"""What another front end over the same engine needs, beside the other public modules: see docs/extend.md."""
+"""Names that another front end on hookline's sessions needs, beside the public modules: see docs/extend.md."""
 
 from hookline.signals.interrupts import defer_sigint
 

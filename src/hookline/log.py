@@ -1,4 +1,4 @@
-"""Loggers of hookline, and text shown so that no terminal acts on it: a name may come from anywhere."""
+"""Gives hookline its loggers, and escapes control characters in text: a logged name may come from any file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import re
 import traceback
 
-# Control characters but tab and newline, those that turn the direction of text, other line ends, and lone surrogates,
-# which cannot be printed.
+# Control characters other than tab and newline, characters that change the text's direction, other line ends, and lone
+# surrogates, which cannot be printed.
 UNSAFE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -15,7 +15,7 @@ _UNSAFE_IN_LINE = re.compile(f"{UNSAFE_CHARACTERS.pattern}|[\t\n]")
 
 
 def escape_text(text: str) -> str:
-    r"""Returns a text of one or more lines with what a terminal would act on as escapes.
+    r"""Escapes the control characters in a text of one or more lines, so that a terminal does not act on them.
 
     Example:
         >>> print(escape_text("model\x1b[2J\nä"))
@@ -26,7 +26,7 @@ def escape_text(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    r"""Returns the same of a text that has to stay in its line.
+    r"""Does the same as `escape_text`, and escapes tabs and newlines: the text stays one line.
 
     Example:
         >>> print(escape_line("model\n0 errors"))
@@ -47,7 +47,7 @@ def get_logger(name: str) -> logging.Logger:
         'hookline.mine'
     """
     logger = logging.getLogger(name)
-    logger.addFilter(_escape_record)  # Once: a logger does not take the same one twice.
+    logger.addFilter(_escape_record)  # A logger adds the same filter once only.
     return logger
 
 

@@ -15,7 +15,7 @@ def flatten_with_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) 
 
 
 def is_path_prefix(prefix: str, path: str) -> bool:
-    """Returns whether a path is a part of a tree, or lies in it; "" is the whole tree.
+    """Returns whether `path` is `prefix` or below it; "" is the prefix of every path.
 
     Example:
         >>> is_path_prefix("dense", "dense/kernel"), is_path_prefix("dense", "dense2/kernel")

@@ -1,4 +1,4 @@
-"""Reading of files that anybody may have put into a folder: regular ones only, up to a bound on their size."""
+"""Reads untrusted files: regular ones only, up to a limit of their size."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _KINDS = {
 
 
 class UnreadableFileError(ValueError):
-    """A file is no regular one, too large, or not text. The message is a clause that begins with "it"."""
+    """A file is not a regular file, is too large, or is not text. The message is a clause that begins with "it"."""
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY, *, follow_symlinks: bool = True) -> int:
-    """Opens a file and returns its descriptor. Nothing else is ever opened: a FIFO would hang, a tape would wind.
+    """Opens a regular file and returns its descriptor. It opens nothing else: opening a FIFO would block, for example.
 
     Args:
         path: The file.
-        flags: Of `os.open`.
-        follow_symlinks: Whether it may be reached through a link.
+        flags: The flags for `os.open`.
+        follow_symlinks: Whether the path may be a symbolic link.
 
     Raises:
-        NotReadable: It is something else.
+        UnreadableFileError: It is not a regular file.
         OSError: It cannot be opened.
     """
     try:
@@ -37,11 +37,11 @@ def open_regular(path: str, flags: int = os.O_RDONLY, *, follow_symlinks: bool =
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
-    # It may have been replaced since that look.
+    # It may have been replaced since that check.
     descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follow_symlinks else os.O_NOFOLLOW), 0o666)
     try:
         _require_regular(os.fstat(descriptor))
-    except BaseException:  # The descriptor goes back.
+    except BaseException:  # Also for a Ctrl-C: the descriptor must be closed.
         os.close(descriptor)
         raise
     return descriptor
@@ -51,11 +51,11 @@ def read_text(path: str, max_bytes: int) -> str:
     """Returns the text of a file of at most `max_bytes`.
 
     Raises:
-        NotReadable: It is no regular file, a longer one, or not UTF-8.
+        UnreadableFileError: It is not a regular file, is larger, or is not UTF-8.
         OSError: It cannot be read.
     """
     with os.fdopen(open_regular(path), "rb") as file:
-        # Before anything is read, since a sparse file takes no disk; and after it, since a file may grow.
+        # The size is checked before reading, because a sparse file can be huge; and after it, because a file may grow.
         size = os.fstat(file.fileno()).st_size
         found = b"" if size > max_bytes else file.read(max_bytes + 1)
     if max(size, len(found)) > max_bytes:
@@ -67,10 +67,10 @@ def read_text(path: str, max_bytes: int) -> str:
 
 
 def walk_files(directory: str, subdirectory: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields all files below a directory, or a folder in it, by their paths in it. Each is a regular one.
+    """Yields the regular files below a directory, or one of its subdirectories, with their paths relative to it.
 
     Raises:
-        NotReadable: Something is neither a regular file nor a directory.
+        UnreadableFileError: An entry is neither a regular file nor a directory.
         OSError: A directory cannot be read.
     """
     with os.scandir(os.path.join(directory, subdirectory)) as entries:

@@ -1,4 +1,36 @@
-"""Training: the names of `tf.train`, in one place."""
+"""Training: TensorFlow's names and hookline's own, in one namespace.
+
+TensorFlow's names:
+
+- Sessions: `ChiefSessionCreator`, `MonitoredSession`, `MonitoredTrainingSession`, `Scaffold`, `SessionCreator`,
+  `SessionManager`, `SingularMonitoredSession`, `WorkerSessionCreator`
+- Hooks and timers: `SessionRunArgs`, `SessionRunContext`, `SessionRunHook`, `SessionRunValues`, `CheckpointSaverHook`,
+  `FeedFnHook`, `FinalOpsHook`, `GlobalStepWaiterHook`, `LoggingTensorHook`, `NanTensorHook`, `ProfilerHook`,
+  `StepCounterHook`, `StopAfterNEvalsHook`, `StopAtStepHook`, `SummaryAtEndHook`, `SummarySaverHook`,
+  `NeverTriggerTimer`, `SecondOrStepTimer`, `NanLossDuringTrainingError`
+- Checkpoints: `CheckpointSaverListener`, `CheckpointState`, `Saver`, `assign_from_checkpoint`,
+  `assign_from_checkpoint_fn`, `checkpoint_exists`, `checkpoints_iterator`, `get_checkpoint_state`,
+  `init_from_checkpoint`, `latest_checkpoint`, `list_variables`, `load_variable`, `wait_for_new_checkpoint`,
+  `warm_start`
+- Evaluation: `evaluate_once`, `evaluate_repeatedly`, `get_or_create_eval_step`
+- Threads: `Coordinator`, `LooperThread`
+- Optimizers and the global step: `ExponentialMovingAverage`, `Optimizer`, `assert_global_step`, `create_global_step`,
+  `get_global_step`, `get_or_create_global_step`, `global_step`
+
+Hookline's own names:
+
+- A plain training step: `Loop`, `Evaluate`, `EvalResult`, `StopIfNoImprovement`, `WarmStart`
+- Options: `CheckpointOptions`, `LoggingOptions`, `PreemptionOptions`, `RecoveryPolicy`, `RetryPolicy`
+- Hooks: `Firing`, `FunctionHook`, `ProgressHook`, `SinkHook`, `WatchdogHook`, `only_for`
+- Triggers: `Trigger`, `at_steps`, `every`, `first_run`, `first_then_every`, `latched`, `log_spaced`, `when_step`
+- Checkpoints: `load`, `save_safetensors`, `verify`
+- Exceptions: `Preempted`
+
+References:
+    TensorFlow's names are those of TF 1.15: of `tf.train`, but `StopAfterNEvalsHook`, `SummaryAtEndHook`,
+    `wait_for_new_checkpoint` and all under "Evaluation" of `tf.contrib.training`, and `assign_from_checkpoint` and
+    `assign_from_checkpoint_fn` of `tf.contrib.framework`. The docstring of each has the differences.
+"""
 
 from hookline.signals.interrupts import defer_sigint
 

@@ -1,10 +1,10 @@
-"""Sizes and counts in words, for messages and tables."""
+"""Formats sizes and counts, for messages and tables."""
 
 from __future__ import annotations
 
 
 def format_bytes(nbytes: float) -> str:
-    """Returns a size in words.
+    """Formats a size in bytes.
 
     Example:
         >>> format_bytes(999), format_bytes(12_345), format_bytes(2.5e9)
@@ -18,7 +18,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Returns a number of things.
+    """Formats a count with its noun.
 
     Example:
         >>> format_count(1, "checkpoint"), format_count(2, "checkpoint")

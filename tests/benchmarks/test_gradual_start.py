@@ -40,7 +40,7 @@ def thundering_run(sim, cluster):
     return sim.simulate(cluster, sim.Regression(), [0] * WORKERS, secs=6, looks=24)
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(sim, cluster, thundering_run):
+def test_same_seed_gives_same_numbers_and_another_seed_others(sim, cluster, thundering_run):
     again, other = (sim.simulate(cluster, sim.Regression(), [0] * WORKERS, 6, 24, seed=seed) for seed in (0, 1))
 
     np.testing.assert_array_equal(again.losses, thundering_run.losses)
@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(sim, clust
 
 
 @pytest.mark.parametrize("run", ["gradual_run", "thundering_run"])
-def test_each_update_that_a_worker_sends_is_applied_once_or_still_under_way(run, request):
+def test_each_update_is_applied_once_or_in_flight(run, request):
     result = request.getfixturevalue(run)
 
     assert result.applied.sum() == result.steps[-1]
@@ -60,7 +60,7 @@ def test_each_update_that_a_worker_sends_is_applied_once_or_still_under_way(run,
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 16])
-def test_the_mean_staleness_is_the_number_of_the_other_workers(sim, workers):
+def test_mean_staleness_is_the_number_of_other_workers(sim, workers):
     cluster = sim.Cluster(workers=workers, servers=1, compute_secs=0.05)
     result = sim.simulate(cluster, sim.Regression(), [0] * workers, secs=6, looks=6)
 
@@ -78,7 +78,7 @@ def test_waiters_start_at_their_thresholds_and_the_chief_at_once(sim, gradual_ru
     assert np.all(np.diff([secs for _, secs in gradual_run.starts[1:]]) >= 0)
 
 
-def test_a_threshold_that_is_not_reached_is_waited_for_to_the_end(sim, cluster):
+def test_simulation_waits_to_the_end_for_an_unreached_threshold(sim, cluster):
     result = sim.simulate(cluster, sim.Regression(), [0, *[10**9] * (WORKERS - 1)], secs=2, looks=4)
 
     assert result.starts[1:] == [None] * (WORKERS - 1)
@@ -86,7 +86,7 @@ def test_a_threshold_that_is_not_reached_is_waited_for_to_the_end(sim, cluster):
     assert result.started[-1] == 1
 
 
-def test_the_last_start_comes_when_the_formula_says(sim):
+def test_last_start_agrees_with_the_formula(sim):
     cluster = sim.Cluster(workers=200, servers=1, model_bytes=4000, compute_secs=0.1, variation=0.05, up_secs=0.01)
     result = sim.simulate(cluster, sim.Regression(), sim.gradual(200, 30), secs=6, looks=3)
     ends = [secs for _, secs in result.starts]
@@ -96,7 +96,7 @@ def test_the_last_start_comes_when_the_formula_says(sim):
 
 
 @pytest.mark.parametrize("workers", [8, 64])
-def test_servers_give_no_more_updates_than_their_service_time_allows(sim, workers):
+def test_servers_apply_no_more_updates_than_their_service_time_allows(sim, workers):
     cluster = sim.Cluster(workers=workers, servers=1, compute_secs=0.1)
     result = sim.simulate(cluster, sim.Regression(), [0] * workers, secs=4, looks=4)
 
@@ -107,7 +107,7 @@ def test_servers_give_no_more_updates_than_their_service_time_allows(sim, worker
     assert (result.queues[-1] > workers / 4) == (demand > capacity)
 
 
-def test_a_gradient_is_the_slope_of_the_loss(sim):
+def test_gradient_is_the_derivative_of_the_loss(sim):
     problem = sim.Regression(batch_size=200_000)
     weights, small = problem.start * 0.1 + 0.05, 1e-5
     grads = [

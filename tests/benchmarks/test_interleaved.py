@@ -1,4 +1,4 @@
-"""What the benchmarks say of their own noise."""
+"""The error bars of the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def interleaved(monkeypatch):
     return importlib.import_module("interleaved")
 
 
-def test_a_ratio_comes_with_the_error_of_its_median(interleaved, monkeypatch):
+def test_ratio_has_the_error_of_its_median(interleaved, monkeypatch):
     rng = np.random.default_rng(0)
     now = 0.0
     monkeypatch.setattr(interleaved, "time", SimpleNamespace(perf_counter=lambda: now))
@@ -38,7 +38,7 @@ def test_a_ratio_comes_with_the_error_of_its_median(interleaved, monkeypatch):
     assert np.mean(medians) == pytest.approx(1.1, abs=0.002)
 
 
-def test_errors_are_shown_where_they_are_asked_for(interleaved):
+def test_errors_are_shown_on_request(interleaved):
     row = interleaved.Row(1500.0, 20.0, {"bare": 1.0031}, {"bare": 4.6}, {"bare": 0.0024})
     assert "| 1.003 ± 0.002 |" in interleaved.table({"hooked": row}, errors=True)
     assert "| 1.00 |" in interleaved.table({"hooked": row})

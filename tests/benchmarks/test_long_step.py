@@ -16,7 +16,7 @@ def long_step(monkeypatch):
     return importlib.import_module("long_step")
 
 
-def test_the_device_is_idle_while_only_the_host_computes(long_step):
+def test_device_is_idle_while_only_the_host_computes(long_step):
     if not long_step.tells_threads():
         pytest.skip("this system does not say for how long threads run")
     asked, answered = queue.SimpleQueue(), queue.SimpleQueue()

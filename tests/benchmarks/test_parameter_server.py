@@ -1,4 +1,4 @@
-"""The table of docs/distributed.md holds what its model says, and the sentences below it what the table says."""
+"""The table of docs/distributed.md agrees with its model, and the sentences below it with the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows():
     return found
 
 
-def test_the_model_says_what_the_docs_say_of_it():
+def test_model_agrees_with_the_docs():
     spec = importlib.util.spec_from_file_location("parameter_server", ROOT / "benchmarks" / "parameter_server.py")
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
@@ -54,7 +54,7 @@ def test_the_model_says_what_the_docs_say_of_it():
         assert row.says == pytest.approx(expected, rel=0.01)
 
 
-def test_the_sentences_say_what_the_table_says():
+def test_sentences_agree_with_the_table():
     ratios = [row.ours / row.theirs for row in rows()]
     assert f"{min(ratios):.1f} to {max(ratios):.1f} times as fast as TensorFlow's in every row" in DOCS
     two = [row.ours / row.theirs for row in rows() if row.servers == 2]

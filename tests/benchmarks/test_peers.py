@@ -1,4 +1,4 @@
-"""The comparison with other libraries: its lines are as many as its page says, and hookline's program does the job."""
+"""The comparison with other libraries: the lines of code on its page are right, and hookline's program trains."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def peers():
     return module
 
 
-def test_the_page_says_how_many_lines_each_needs(peers):
+def test_page_shows_the_lines_of_code_of_each_library(peers):
     page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
     row = re.search(r"^\| lines of the training \|(.*)\|$", page, re.MULTILINE)[1]
     assert [int(cell) for cell in row.split("|")] == [peers.lines_of(name) for name in peers.NAMES]
 
 
-def test_without_their_environment_it_says_so_and_measures_nothing(tmp_path):
+def test_without_the_environment_the_benchmark_is_skipped(tmp_path):
     command = [sys.executable, str(SCRIPT), "--python", str(tmp_path / "python")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
@@ -36,7 +36,7 @@ def test_without_their_environment_it_says_so_and_measures_nothing(tmp_path):
 
 
 @pytest.mark.campaign
-def test_hooklines_program_does_the_job(peers):
+def test_hookline_program_trains(peers):
     accuracy, secs, cpu_secs = peers.measure(sys.executable, "hookline", 256)
     assert 0.5 < accuracy < 1
     assert secs > 0

@@ -1,4 +1,4 @@
-"""What the table of docs/design.md counts."""
+"""The counts in the table of docs/design.md."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_function_counts_once_with_its_lambdas_and_only_in_this_package(house)
     assert size_paths.called(lambda: first.outer([1, 2, 3]), str(house)) == (4, 2)
 
 
-def test_the_table_of_this_checkout(tmp_path):
+def test_table_of_this_checkout_has_the_rows_of_the_page(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "size.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The docs say of many processes in step what their protocol does: messages are counted, and seconds simulated."""
+"""The figures in the docs for many SPMD processes: messages are counted, and seconds simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scale():
 
 
 def rows():
-    """The rows of the table: what is done, by how many, and the numbers."""
+    """Returns the rows of the table: the action, the number of processes, and the figures."""
     name, found = "", []
     for line in re.findall(r"^\|(.*\|.*\|.*\|.*\|.*)\|$", PAGE, re.MULTILINE):
         first, *numbers = [cell.strip().replace(",", "") for cell in line.split("|")]
@@ -34,7 +34,7 @@ def rows():
 @pytest.mark.parametrize(
     ("what", "count", "messages", "received", "sent", "secs"), [row for row in rows() if row[1] <= 100]
 )
-def test_the_table_says_what_the_simulation_finds(scale, what, count, messages, received, sent, secs):
+def test_table_agrees_with_the_simulation(scale, what, count, messages, received, sent, secs):
     network = scale.Network(0.5e-3, 0.3e-3, 30e-6, 1.25e9)
     took = network.run(getattr(scale, what)(network, count))
     assert network.messages == messages
@@ -42,5 +42,5 @@ def test_the_table_says_what_the_simulation_finds(scale, what, count, messages, 
     assert took == pytest.approx(secs, rel=0.3)
 
 
-def test_the_table_has_a_thousand_processes():
+def test_table_covers_a_thousand_processes():
     assert [row[0] for row in rows() if row[1] == 1000] == ["agreement", "comparison", "save"]

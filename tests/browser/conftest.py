@@ -33,7 +33,7 @@ return found.filter(e => e.checkVisibility());
 
 
 class Run(NamedTuple):
-    """What `examples/summaries.py` has written, and the address of a TensorBoard that shows it."""
+    """Gives the files of `examples/summaries.py`, and the address of a TensorBoard that shows them."""
 
     logdir: Path
     url: str
@@ -65,7 +65,7 @@ class Page:
         return self._driver.execute_script(code, *arguments)
 
     def wait(self, shown: Callable[[], Any]) -> Any:
-        """Returns what `shown` returns as soon as that is true; a page may change while it is being looked at."""
+        """Returns the result of `shown` as soon as it is true; a page may change meanwhile."""
         from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
         from selenium.webdriver.support.ui import WebDriverWait
 

@@ -15,7 +15,7 @@ from hookline.testing import read_events
 
 pytestmark = pytest.mark.browser
 
-# What an image or a drawing of a page shows: red, green, blue and opacity of each pixel, in one list.
+# The pixels of an image or a drawing on a page, in one list: red, green, blue and opacity of each.
 PIXELS = """
 const shown = arguments[0], canvas = document.createElement('canvas');
 [canvas.width, canvas.height] = [shown.naturalWidth ?? shown.width, shown.naturalHeight ?? shown.height];

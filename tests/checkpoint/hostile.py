@@ -1,4 +1,4 @@
-"""What somebody else may have left in a folder of checkpoints: changed records, and things that are no files."""
+"""Hostile contents of a folder of checkpoints: changed records, and things that are no files."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def changed_leaf(fields: Any, chance: random.Random) -> None:
 
 
 def changed_text(text: str, chance: random.Random) -> bytes:
-    """Returns a text that was cut off, or with other bytes, or deep."""
+    """Returns a truncated text, or one with other bytes, or deeply nested JSON."""
     data, at = text.encode("utf-8", "surrogatepass"), chance.randrange(len(text))
     how = chance.randrange(4)
     if how == 0:
@@ -119,6 +119,6 @@ NO_FILES: dict[str, Callable[[Path], None]] = {
 
 
 def put(path: Path, what: str) -> None:
-    """Puts such a thing in the place of a file."""
+    """Replaces a file by such a thing."""
     path.unlink(missing_ok=True)
     NO_FILES[what](path)

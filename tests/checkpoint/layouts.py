@@ -34,7 +34,7 @@ def mesh(*sizes: int, explicit: bool = False) -> jax.sharding.Mesh:
 
 
 def layout(name: str) -> Callable[[Any], Any]:
-    """Returns what says of an array where it lies."""
+    """Returns a description of an array's sharding."""
     if name in ("one", "last"):
         return lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[0 if name == "one" else -1])
     on, specs = {
@@ -43,7 +43,7 @@ def layout(name: str) -> Callable[[Any], Any]:
         "columns4": (mesh(4), [None, "x"]),
         "columns2": (mesh(2), [None, "x"]),
         "grid": (mesh(2, 2), ["x", "y"]),
-        "half": (mesh(2, 2), ["y"]),  # Each piece lies on two devices.
+        "half": (mesh(2, 2), ["y"]),  # Each piece is on two devices.
         "whole4": (mesh(4), []),
         "whole8": (mesh(8), []),
         "explicit": (mesh(4, explicit=True), ["x"]),
@@ -95,7 +95,7 @@ def save(name: str, directory: pathlib.Path) -> dict[str, Any]:
         saver = hl.train.Saver([variable])
         pending = saver.save_async(session, str(directory / name))
         for _ in range(3):
-            session.run(change)  # It may write into the memory of what is saved.
+            session.run(change)  # It may overwrite the memory of the saved values.
         pending.wait()
     manifest = json.loads((directory / name / "hookline.json").read_text())
     (entry,) = manifest["variables"].values()
@@ -116,7 +116,7 @@ def restore(path: pathlib.Path, name: str) -> dict[str, Any]:
 
 
 def flip(path: pathlib.Path, value: np.ndarray) -> Callable[[], None]:
-    """Changes a bit where a checkpoint holds a value; returns what changes it back."""
+    """Flips a bit of a value in a checkpoint; returns a function that flips it back."""
     for file in path.rglob("d/*"):
         whole = file.read_bytes()
         at = whole.find(value.tobytes())

@@ -22,7 +22,7 @@ COLUMNS = 1024
 
 
 def place(layout: str) -> Any:
-    """Returns a sharding; None for what may lie anywhere."""
+    """Returns a sharding; None for any."""
     if layout == "anywhere":
         return None
     if layout == "one":
@@ -41,7 +41,7 @@ def process_mb(field: str) -> float:
 
 
 def forget_the_most() -> None:
-    """Has `VmHWM` begin anew, without what nobody holds."""
+    """Resets `VmHWM`, after freeing unused memory."""
     jax.block_until_ready(jax.live_arrays())
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -83,7 +83,7 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
             saver.add_pre_commit(lambda: seen.append(devices_mb()))
             pending = saver.save_async(session, path)
             seen.append(devices_mb())
-            session.run(change)  # In place, though the save is under way.
+            session.run(change)  # In place, during the save.
             seen.append(devices_mb())
             pending.wait()
             print(json.dumps({"on_devices": seen, "peak": process_mb("VmHWM") - before}))

@@ -1,4 +1,4 @@
-"""Saves and restores, one after another, in each of several processes in step; or in one, for comparison."""
+"""Saves and restores, one after another, in each of several SPMD processes; or in one, for comparison."""
 
 import errno
 import json
@@ -27,13 +27,13 @@ ONCE = train.RetryPolicy(max_attempts=1)
 
 
 def scenario(function):
-    """Has a function be called by its name, with a folder of its own; it returns what a test looks at."""
+    """Registers a scenario by its name; it gets its own folder, and its result is checked by a test."""
     SCENARIOS[function.__name__] = function
     return function
 
 
 def values():
-    """Returns what the models hold: numbers that tell all elements apart, more of them than a small node keeps."""
+    """Returns the models' values: numbers that differ in all elements, more of them than a small node holds."""
     return {
         "rows": np.arange(256 * 24, dtype=np.float32).reshape(256, 24),
         "columns": np.arange(16 * 512, dtype=np.int32).reshape(16, 512) * 7 + 2**30,
@@ -45,7 +45,7 @@ def values():
 
 
 def layouts(turned=False, kind=jax.sharding.AxisType.Auto):
-    """Returns where each of them lies; turned: with other pieces in other processes."""
+    """Returns the sharding of each; turned: with other pieces in other processes."""
     count = jax.device_count()
     mesh = jax.make_mesh((count // 2 or 1, min(2, count)), ("x", "y"), axis_types=(kind,) * 2)
     first, second = ("y", "x") if turned else ("x", "y")
@@ -77,7 +77,7 @@ class Model:
             self.session.run(hl.global_variables_initializer())
 
     def wrong(self):
-        """Returns the names of the variables of which this process has another value than was saved, anywhere."""
+        """Returns the names of the variables whose values in this process differ anywhere from the saved ones."""
         found = self.session.backend.store.values([*self.variables.values(), self.key])
         wrong = [] if int(jax.random.key_data(placement.addressable_data(found["key"]))[1]) == 17 else ["key"]
         for name, value in values().items():
@@ -88,7 +88,7 @@ class Model:
 
 
 def failing(where, name, error, times=1000, process=0):
-    """Has a function raise an error in one process, so many times; returns what undoes it."""
+    """Makes a function raise an error in one process a given number of times; returns a function that undoes it."""
     before, left = getattr(where, name), [times]
 
     def fail(*arguments, **named):
@@ -110,7 +110,7 @@ def said(function):
 
 
 def names(folder):
-    """Returns what is in a folder, once all have come here."""
+    """Returns the names in a folder, after all processes have arrived here."""
     if (others := process_group.current()) is not None:
         others.barrier("names")
     return sorted(name for name in os.listdir(folder) if not name.startswith(".hookline-"))
@@ -126,7 +126,7 @@ def saves(folder):
         pending.wait()
         cleared = model.wrong()
         train.Saver().restore(sess, pending.path)
-        if ME == 0:  # Whoever only reads needs nobody.
+        if ME == 0:  # A reader needs no other process.
             train.verify(pending.path)
         return [cleared, model.wrong(), os.path.basename(pending.path)]
 
@@ -145,7 +145,7 @@ def restored(path, turned=False):
 
 @scenario
 def restores_all(folder):
-    """Restores what other jobs have saved, of the number of processes in their names."""
+    """Restores the checkpoints of other jobs, whose names have their numbers of processes."""
     return {other.name: restored(other / "saves" / "model.ckpt-0") for other in sorted(FOLDER.parent.glob("of-*"))}
 
 
@@ -157,7 +157,7 @@ def flipped_bits(folder):
 
 @scenario
 def flipped_bits_everywhere(folder):
-    """Likewise in both layouts, what was saved in both."""
+    """Does the same in both layouts, with checkpoints saved in both."""
     return flipped(folder, (False, True), lambda name: (False, True))
 
 
@@ -189,7 +189,7 @@ def flip(path, pattern):
 
 @scenario
 def disk_errors(folder):
-    """The disk is full for the chief, when it ends; then for the other, when it writes; then for a moment."""
+    """Fills the disk: for the chief when it commits; then for the other when it writes; then for a moment."""
     model, found = Model(), []
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with model.session as sess:
@@ -255,7 +255,7 @@ class Listener(train.CheckpointSaverListener):
 
 
 class Counts(train.SessionRunHook):
-    """Has a state."""
+    """A hook with a state."""
 
     trigger = train.every(3)
 
@@ -370,7 +370,7 @@ def processes_that_part(folder):
         if ME == 1:
             sess.run(model.raise_bias)
         found = [said(lambda: keeper.save(sess, str(folder / "model.ckpt"), 0)), names(folder)]
-        launch_log.current().reset()  # Else that difference is told again.
+        launch_log.current().reset()  # Else that difference is reported again.
         return [*found, said(lambda: keeper.save(sess, str(folder / "model.ckpt"), 1)) if ME == 0 else None]
 
 

@@ -1,4 +1,4 @@
-"""What was saved is what is restored: a checkpoint that was changed on the disk is refused."""
+"""A checkpoint that was changed on the disk is refused, so a restore gives the saved bits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def saved(tmp_path):
-    """Returns a session, a saver and the path of what it has saved."""
+    """Returns a session, a saver and the path of its checkpoint."""
     hl.Variable(np.linspace(1, 2, SIZE, dtype=np.float32), name="dense/kernel")
     hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="opt_state")
     session = hl.Session()
@@ -54,7 +54,7 @@ def data_file(path):
     return max(files_of(path), key=lambda file: file.stat().st_size)
 
 
-def test_no_flipped_bit_anywhere_is_restored_as_something_else(saved):
+def test_no_flipped_bit_is_restored(saved):
     session, saver, path = saved
     before, outcomes = values(session), []
     generator = random.Random(0)
@@ -100,7 +100,7 @@ def test_a_zeroed_block_is_refused_with_variable_file_and_remedy(saved, size):
     train.verify(older)
 
 
-def test_verification_is_left_out_on_request(saved):
+def test_verification_is_skipped_on_request(saved):
     session, _, path = saved
     file = data_file(path)
     whole = file.read_bytes()
@@ -122,7 +122,7 @@ def test_a_changed_manifest_is_refused(saved, old, new):
 
 
 @pytest.mark.parametrize(("number", "remedy"), [(1, "use the version that wrote it"), (2, "use the"), (4, "upgrade")])
-def test_a_checkpoint_of_another_format_is_refused_with_a_sentence(saved, number, remedy):
+def test_checkpoint_of_another_format_is_refused(saved, number, remedy):
     session, saver, path = saved
     file = pathlib.Path(path) / "hookline.json"
     fields = json.loads(file.read_text()) | {"format": number}
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_another_format_is_refused_with_a_sentence(saved, number
         assert str(caught.value).startswith(f"Checkpoint '{path}' cannot be read: {said}")
 
 
-def test_a_flipped_bit_in_the_format_is_damage(saved):
+def test_flipped_bit_in_the_format_is_data_loss(saved):
     session, saver, path = saved
     file = pathlib.Path(path) / "hookline.json"
     file.write_text(file.read_text().replace('"format": 3', '"format": 2'))
@@ -165,5 +165,5 @@ for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
 """
 
 
-def test_an_array_that_is_spread_over_devices_has_a_checksum_a_piece():
+def test_sharded_array_has_a_checksum_for_each_shard():
     run(4, ["-c", SHARDED])

@@ -1,4 +1,4 @@
-"""What processes in step do together has one outcome in all of them."""
+"""A collective action of SPMD processes has one outcome in all of them."""
 
 import threading
 
@@ -13,7 +13,7 @@ COUNT = 3
 
 
 def in_all(act):
-    """Returns what a function comes to in each of some processes: what it returns, or the error that it raises."""
+    """Returns the result of a function, or its error, in each of several processes."""
     board, outcomes = MemoryKeyValueStore(), [None] * COUNT
 
     def work(index):
@@ -37,30 +37,30 @@ def part(index, fails=None):
     return [index, "done"]
 
 
-def test_all_get_what_all_have_got():
+def test_run_on_all_returns_all_results_in_all_processes():
     every = [[0, "done"], [1, "done"], [2, "done"]]
     assert in_all(lambda together, index: together.run_on_all(lambda: part(index))) == [every] * COUNT
 
 
-def test_the_chief_gets_what_all_have_got_and_the_others_what_it_has():
+def test_gather_to_chief_returns_all_results_only_in_the_chief():
     chief, *others = in_all(lambda together, index: together.gather_to_chief(lambda: part(index)))
     assert chief == [[0, "done"], [1, "done"], [2, "done"]]
     assert others == [[[0, "done"]]] * (COUNT - 1)
 
 
-def test_the_chief_does_a_part_for_all():
+def test_run_on_chief_returns_the_chiefs_result_in_all_processes():
     assert in_all(lambda together, index: together.run_on_chief(lambda: index + 7)) == [7] * COUNT
 
 
 @pytest.mark.parametrize("how", ["run_on_all", "gather_to_chief"])
 @pytest.mark.parametrize("fails", [(0,), (1,), (2,), (1, 2), (0, 2)])
-def test_the_failure_of_the_first_is_raised_in_all(how, fails):
+def test_first_failure_is_raised_in_all_processes(how, fails):
     outcomes = in_all(lambda together, index: getattr(together, how)(lambda: part(index, fails)))
     for outcome in outcomes:
         assert f"the disk of {fails[0]} is full" in str(outcome)
 
 
-def test_they_go_on_after_a_failure():
+def test_processes_continue_after_a_failure():
     def act(together, index):
         with pytest.raises(Exception, match="the disk of 1 is full"):
             together.gather_to_chief(lambda: part(index, (1,)))

@@ -1,4 +1,4 @@
-"""Whatever lies in a folder of checkpoints: errors of hookline that say what and where, and no hang."""
+"""Hostile files in a folder of checkpoints give errors of hookline that name the file and the problem, and no hang."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hookline.cli import main
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    """Interrupts what waits for a FIFO's other end."""
+    """Interrupts a wait for a FIFO's other end."""
 
     def interrupt(*_):
         raise AssertionError("it hangs")
@@ -67,7 +67,7 @@ def leaf(fields, variable="state", number=0):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(step="ten"), "step is 'ten', not a whole number from 0"),
+        (lambda m: m.update(step="ten"), "step is 'ten', not an integer from 0"),
         (lambda m: m.update(step=10**400), "step is a number of more than 18 digits"),
         (lambda m: m.update(timestamp=float("nan")), "timestamp is NaN, not a number"),
         (lambda m: m.update(timestamp="now"), "timestamp is 'now', not a number"),
@@ -88,7 +88,7 @@ def leaf(fields, variable="state", number=0):
         (lambda m: leaf(m)["pieces"][0].update(crc32c=-1), "leaves[0].pieces[0].crc32c is -1"),
         (lambda m: leaf(m, "batches", 0).update(value="three"), "variables['batches'].leaves[0].value is no int"),
         (lambda m: m["variables"]["state"].update(structure="AAAA"), "variables['state'].structure"),
-        (lambda m: m["variables"]["state"].update(structure=3), "variables['state'].structure is 3, not a text"),
+        (lambda m: m["variables"]["state"].update(structure=3), "variables['state'].structure is 3, not a string"),
         (lambda m: m["variables"]["state"]["leaves"].pop(), "structure has 3 leaves, and there are 2"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_manifest_with_a_wrong_field_is_refused_with_file_and_field(folder, ch
     assert "model.ckpt-0" in str(caught.value)
 
 
-def test_a_shape_that_the_files_do_not_have_is_named(folder):
+def test_shape_that_differs_from_the_files_is_named(folder):
     path = folder / "model.ckpt-2"
     fields = json.loads((path / "hookline.json").read_text())
     leaf(fields, number=2).update(shape=[7], pieces=[])
@@ -125,7 +125,7 @@ def test_unknown_fields_of_a_manifest_and_of_an_owner_are_ignored(folder):
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, '{"a": ' + "[" * 65 + "]" * 65 + "}"])
-def test_a_deep_text_is_refused_before_the_parser_sees_it(text):
+def test_deeply_nested_json_is_refused_before_parsing(text):
     with pytest.raises(schema.SchemaError, match="has more than 64 levels|is not JSON"):
         schema.load_json(text)
     assert schema.load_json('{"a": "[[[[" , "b": "\\"' + "[" * 100 + '"}') == {"a": "[[[[", "b": '"' + "[" * 100}
@@ -133,7 +133,7 @@ def test_a_deep_text_is_refused_before_the_parser_sees_it(text):
 
 @pytest.mark.parametrize("what", hostile.NO_FILES)
 @pytest.mark.parametrize("name", ["checkpoint", "checkpoint.tmp", ".hookline-owner", "model.ckpt-2/hookline.json"])
-def test_what_is_no_file_is_not_opened_and_does_not_stop_a_training(folder, name, what):
+def test_special_file_is_not_opened_and_stops_no_training(folder, name, what):
     hostile.put(folder / name, what)
     if name.startswith("model") and what == "a huge file":
         with pytest.raises(errors.DataLossError, match="is damaged: it has more than"):
@@ -159,7 +159,7 @@ def test_what_is_no_file_is_not_opened_and_does_not_stop_a_training(folder, name
 
 
 @pytest.mark.parametrize("what", [*hostile.NO_FILES, "a dangling link", "a link"])
-def test_a_lock_that_is_no_file_is_refused_in_a_sentence(folder, tmp_path, what):
+def test_lock_that_is_no_regular_file_is_refused(folder, tmp_path, what):
     lock, beyond = folder / ".hookline-lock", tmp_path / "beyond"
     if what.endswith("link"):
         lock.symlink_to(beyond)
@@ -178,7 +178,7 @@ def test_a_lock_that_is_no_file_is_refused_in_a_sentence(folder, tmp_path, what)
 
 @pytest.mark.parametrize("what", hostile.NO_FILES)
 @pytest.mark.parametrize("name", ["_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt", "state/d/new"])
-def test_what_is_no_file_among_those_of_orbax_is_named(folder, name, what):
+def test_special_file_among_orbax_files_is_named(folder, name, what):
     path = folder / "model.ckpt-2"
     if name == "state/d/new" and what in ("a directory", "a huge file"):
         pytest.skip("Data may be large, and in folders.")
@@ -189,7 +189,7 @@ def test_what_is_no_file_among_those_of_orbax_is_named(folder, name, what):
 
 @pytest.mark.usefixtures("failed_reads")
 @pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.campaign)])
-def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count, capsys):
+def test_changed_record_gives_a_hookline_error_or_the_value(folder, count, capsys):
     chance, whole = random.Random(3), count > 100
     path, state = folder / "model.ckpt-2", folder / "checkpoint"
     texts = {path / "hookline.json": (path / "hookline.json").read_text(), state: state.read_text()}
@@ -226,7 +226,7 @@ def test_a_changed_record_gives_an_error_of_hookline_or_the_value(folder, count,
     assert outcomes == {"fine", "refused"}
 
 
-def test_a_link_among_old_checkpoints_leaves_nothing_behind_and_its_target_alone(tmp_path):
+def test_link_among_old_checkpoints_leaves_nothing_behind_and_its_target_intact(tmp_path):
     folder, beyond = tmp_path / "logs", tmp_path / "beyond"
     with hl.Graph().as_default():
         hl.Variable(1.0, name="w")

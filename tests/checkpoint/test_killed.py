@@ -39,7 +39,7 @@ with hl.Session() as sess:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.campaign)])
-def test_a_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kills, tmp_path):
+def test_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kills, tmp_path):
     directory, chance = str(tmp_path), random.Random(0)
     told = 0
     w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")
@@ -56,7 +56,7 @@ def test_a_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kil
         with hl.Session() as sess:
             Saver().restore(sess, newest)
             values, found = sess.run((w, step))
-        assert found in (told, told + 1)  # Nothing that was told to be complete is lost.
+        assert found in (told, told + 1)  # No checkpoint that was reported as complete is lost.
         assert all(np.array_equal(value, np.full(200_000, found)) for value in values.values())
-    # The checkpoint, the state file, the lock and its owner, what the last kill left.
+    # The checkpoint, the state file, the lock and its owner, and leftovers of the last kill.
     assert len(os.listdir(directory)) <= 7

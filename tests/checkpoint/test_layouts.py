@@ -1,4 +1,4 @@
-"""What was saved from some devices is restored onto others, straight into its place."""
+"""Values saved from some devices are restored onto others, directly with their new sharding."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def results(tmp_path_factory, environment, request):
 
 
 @pytest.mark.parametrize(("saved", "to"), RESTORES)
-def test_a_restore_has_the_bits_of_the_save_and_the_layout_of_the_graph(saved, to, results):
+def test_restore_gives_the_saved_bits_in_the_graphs_sharding(saved, to, results):
     assert results[f"{saved} {to} None"] == {"contents": results["contents"], "moved": []}
 
 
 @pytest.mark.parametrize(("saved", "pieces"), [("one", 1), ("half", 2), ("rows4", 4), ("columns4", 4), ("grid", 4)])
-def test_the_manifest_says_in_what_pieces_an_array_lay_and_on_how_many_devices(saved, pieces, results):
+def test_manifest_lists_the_pieces_and_devices_of_an_array(saved, pieces, results):
     found = results[saved]["pieces"]["large"]
     assert len(found) == pieces, "what lies on several devices counts once"
     sizes = [[stop - start for start, stop in zip(p["start"], p["stop"], strict=True)] for p in found]
@@ -62,7 +62,7 @@ def test_the_manifest_says_in_what_pieces_an_array_lay_and_on_how_many_devices(s
     assert results[saved]["devices"] == (0 if saved == "one" else 4)
 
 
-def test_the_checksum_of_a_piece_is_that_of_its_bytes_in_c_order(results):
+def test_checksum_of_a_piece_covers_its_bytes_in_c_order(results):
     large = np.arange(2048 * 768, dtype=np.float32).reshape(2048, 768)
     for saved in SAVED:
         for piece in results[saved]["pieces"]["large"]:

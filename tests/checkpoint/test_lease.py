@@ -24,7 +24,7 @@ from hookline.errors import FailedPreconditionError, InvalidArgumentError
 from hookline.testing import FakeClock
 from hookline.train import Saver
 
-# A process that saves when it is told to, and says how that went.
+# A process that saves on request, and reports the result.
 SAVES = """
 import logging, os, sys
 import hookline as hl
@@ -112,7 +112,7 @@ def names_in(directory):
     return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
 
 
-def test_a_second_process_is_refused_and_told_whose_the_directory_is(process, session, tmp_path):
+def test_second_process_is_refused_with_the_owners_name(process, session, tmp_path):
     first = process()
     assert first.save(1) == f"saved {tmp_path}/model.ckpt-1"
     with pytest.raises(FailedPreconditionError) as caught:
@@ -135,7 +135,7 @@ def test_a_second_process_is_refused_and_told_whose_the_directory_is(process, se
     assert names_in(tmp_path) == sorted(os.listdir(tmp_path))
 
 
-def test_a_second_process_waits_for_the_first_and_says_so_at_once(process, tmp_path):
+def test_second_process_logs_that_it_waits_for_the_first(process, tmp_path):
     first = process()
     first.save(1)
     second = process()
@@ -148,7 +148,7 @@ def test_a_second_process_waits_for_the_first_and_says_so_at_once(process, tmp_p
 
 
 @pytest.mark.parametrize("saves", [5, pytest.param(20, marks=pytest.mark.campaign)])
-def test_saves_under_a_second_process_are_all_saved_or_clearly_refused(process, tmp_path, saves):
+def test_saves_of_two_processes_succeed_or_are_refused(process, tmp_path, saves):
     first, second = process(), process(wait=0)
     said = [first.save(0), second.save(100)]
     for step in range(1, saves):
@@ -165,7 +165,7 @@ def test_saves_under_a_second_process_are_all_saved_or_clearly_refused(process, 
 
 
 @pytest.mark.parametrize("how", ["exec", pytest.param("stopped", marks=pytest.mark.campaign)])
-def test_a_fork_that_outlives_a_killed_owner_does_not_keep_the_directory(process, session, tmp_path, how):
+def test_fork_that_outlives_a_killed_owner_does_not_hold_the_lease(process, session, tmp_path, how):
     owner = process()
     owner.save(1)
     owner.tell(f"fork {how}")
@@ -179,7 +179,7 @@ def test_a_fork_that_outlives_a_killed_owner_does_not_keep_the_directory(process
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_stopped_owner_on_this_host_is_waited_for_and_then_the_new_one_is_refused(process, session, tmp_path):
+def test_new_owner_waits_for_a_stopped_owner_on_this_host_and_is_refused(process, session, tmp_path):
     owner = process()
     owner.save(1)
     owner.popen.send_signal(signal.SIGSTOP)
@@ -192,7 +192,7 @@ def test_a_stopped_owner_on_this_host_is_waited_for_and_then_the_new_one_is_refu
     assert owner.save(3).startswith("saved")
 
 
-def test_where_locks_do_not_reach_a_silent_owner_is_taken_over_and_writes_nothing_more(process, tmp_path):
+def test_without_locks_a_silent_owner_is_replaced_and_writes_no_more(process, tmp_path):
     first, second = process(beat=0.2), process(beat=0.2)
     assert first.save(1).startswith("saved")
     second.tell("save 5")
@@ -210,7 +210,7 @@ def test_where_locks_do_not_reach_a_silent_owner_is_taken_over_and_writes_nothin
     assert second.save(9).startswith("saved")
 
 
-def test_an_owner_that_was_taken_over_is_told_so_when_the_other_has_ended_too(process, tmp_path):
+def test_replaced_owner_is_refused_even_after_the_other_has_ended(process, tmp_path):
     first, second = process(beat=0.2), process(beat=0.2)
     assert first.save(1).startswith("saved")
     first.popen.send_signal(signal.SIGSTOP)
@@ -219,11 +219,11 @@ def test_an_owner_that_was_taken_over_is_told_so_when_the_other_has_ended_too(pr
     first.popen.send_signal(signal.SIGCONT)
     answer = first.save(6)
     assert "were removed or replaced, and checkpoints are there. Another process may have saved them" in answer
-    assert re.search(r"; this process gave no sign of life for \d+ s\. Was it stopped\? If no other ", answer)
+    assert re.search(r"; this process sent no heartbeat for \d+ s\. Was it suspended\? If no other ", answer)
     assert train.latest_checkpoint(str(tmp_path)).endswith("-5")
 
 
-def test_who_copies_the_directory_keeps_it(process, session, tmp_path):
+def test_owner_that_reads_its_lock_file_keeps_the_lease(process, session, tmp_path):
     """To read a locked file, and close it, drops the lock."""
     other = process(wait=0)
     saver = Saver()
@@ -235,7 +235,7 @@ def test_who_copies_the_directory_keeps_it(process, session, tmp_path):
     assert other.save(6).startswith("refused")
 
 
-def test_where_locks_do_not_reach_a_live_owner_is_not_taken_over(process, tmp_path):
+def test_without_locks_a_live_owner_is_not_replaced(process, tmp_path):
     first, second = process(beat=0.2), process(beat=0.2, wait=1)
     assert first.save(1).startswith("saved")
     assert second.save(2).startswith("refused")
@@ -244,7 +244,7 @@ def test_where_locks_do_not_reach_a_live_owner_is_not_taken_over(process, tmp_pa
     assert second.save(4).startswith("saved")
 
 
-def test_two_namespaces_of_process_numbers_share_the_lock(process, session, tmp_path):
+def test_two_pid_namespaces_share_the_lock(process, session, tmp_path):
     unshare = shutil.which("unshare")
     if unshare is None or os.geteuid() != 0:
         assert os.geteuid() != 0 or sys.platform != "linux", "unshare is needed"
@@ -258,7 +258,7 @@ def test_two_namespaces_of_process_numbers_share_the_lock(process, session, tmp_
     assert Saver(lock_timeout_secs=5).save(session, str(tmp_path / "model.ckpt"), 2)
 
 
-def test_sessions_and_savers_of_one_process_share_it_until_the_last_is_closed(process, tmp_path):
+def test_sessions_and_savers_of_one_process_share_the_lease_until_the_last_closes(process, tmp_path):
     other = process(wait=0)
     train.get_or_create_global_step()
     init = hl.global_variables_initializer()
@@ -273,7 +273,7 @@ def test_sessions_and_savers_of_one_process_share_it_until_the_last_is_closed(pr
     assert other.save(2).startswith("saved")
 
 
-def test_a_session_that_cannot_be_created_gives_it_back(tmp_path):
+def test_failed_session_creation_releases_the_lease(tmp_path):
     for_others = beating()
     train.get_or_create_global_step()
     with pytest.raises(ValueError, match="no"):
@@ -293,7 +293,7 @@ def fail(scaffold, session):
     raise ValueError("no")
 
 
-def test_a_directory_that_was_removed_meanwhile_is_made_anew(session, tmp_path):
+def test_removed_directory_is_created_again(session, tmp_path):
     saver, directory = Saver(), tmp_path / "run"
     saver.save(session, str(directory / "model.ckpt"), 1)
     shutil.rmtree(directory)
@@ -308,7 +308,7 @@ def tidied(directory):
 
 
 def replaced(directory):
-    """Puts a copy of a directory in its place."""
+    """Replaces a directory by a copy."""
     original = directory.rename(directory.with_name("original"))
     shutil.copytree(original, directory)
 
@@ -321,7 +321,7 @@ NOBODY = (
 
 
 @pytest.mark.parametrize("happens", [tidied, replaced])
-def test_a_lease_whose_files_alone_are_gone_is_lost_where_there_are_checkpoints(process, session, tmp_path, happens):
+def test_lease_with_removed_files_is_lost_if_there_are_checkpoints(process, session, tmp_path, happens):
     directory = tmp_path / "run"
     saver, other = Saver(), process(directory="run", wait=0)
     saver.save(session, str(directory / "model.ckpt"), 1)
@@ -331,11 +331,11 @@ def test_a_lease_whose_files_alone_are_gone_is_lost_where_there_are_checkpoints(
             saver.save(session, str(directory / "model.ckpt"), step)
         assert str(caught.value) == NOBODY.format(directory, ".hookline-lock", ".hookline-owner")
     assert names_in(directory) == ["checkpoint", "model.ckpt-1"]
-    # The copy names this process, which lives: who comes now waits for it.
+    # The copy names this process, which is alive: the next process waits for it.
     assert other.save(8).startswith("saved") == (happens is tidied)
 
 
-def test_a_lease_is_taken_again_where_there_is_no_checkpoint_yet(process, session, tmp_path, caplog):
+def test_lease_is_acquired_again_if_there_is_no_checkpoint(process, session, tmp_path, caplog):
     other = process(wait=0)
     give_back = lease.acquire_lease(str(tmp_path))
     (tmp_path / "events.out.tfevents.1").write_text("")
@@ -349,7 +349,7 @@ def test_a_lease_is_taken_again_where_there_is_no_checkpoint_yet(process, sessio
 
 
 @pytest.mark.parametrize("earlier", [0, 1])
-def test_of_two_whose_directory_is_removed_each_time_one_saves_and_one_is_told_why(process, tmp_path, earlier):
+def test_after_the_directory_is_removed_one_of_two_processes_saves(process, tmp_path, earlier):
     both = process(wait=0, directory="run"), process(wait=0, directory="run")
     assert both[0].save(1).startswith("saved")
     shutil.rmtree(tmp_path / "run")
@@ -360,7 +360,7 @@ def test_of_two_whose_directory_is_removed_each_time_one_saves_and_one_is_told_w
     assert names_in(tmp_path / "run") == ["checkpoint", "model.ckpt-2"]
 
 
-def test_a_directory_that_another_made_anew_and_left_is_not_written_to(process, session, tmp_path):
+def test_directory_recreated_by_another_process_is_not_written_to(process, session, tmp_path):
     saver, other = Saver(), process(wait=0, directory="run")
     saver.save(session, str(tmp_path / "run" / "model.ckpt"), 1)
     shutil.rmtree(tmp_path / "run")
@@ -371,7 +371,7 @@ def test_a_directory_that_another_made_anew_and_left_is_not_written_to(process, 
     assert names_in(tmp_path / "run") == ["checkpoint", "model.ckpt-100"]
 
 
-def test_who_waits_for_a_lease_does_not_take_it_from_an_owner_that_lost_its_lock(process, session, tmp_path):
+def test_waiting_process_does_not_take_the_lease_of_an_owner_without_lock(process, session, tmp_path):
     saver = Saver()
     saver.save(session, str(tmp_path / "model.ckpt"), 1)
     for name in os.listdir(tmp_path):  # Drops the lock.
@@ -390,12 +390,12 @@ def test_who_waits_for_a_lease_does_not_take_it_from_an_owner_that_lost_its_lock
 def taken_over(directory, who):
     return (
         rf"^'{directory}' was taken over by {who}, because the files of this process's lease there .* were removed or "
-        r"replaced, or its host slept: this process saves nothing more there\.$"
+        r"replaced, or its host was suspended: this process saves nothing more there\.$"
     )
 
 
 @pytest.mark.parametrize("then", ["lives", "ends", pytest.param("is killed", marks=pytest.mark.campaign)])
-def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, session, tmp_path, then):
+def test_lease_taken_by_another_process_is_not_acquired_again(process, session, tmp_path, then):
     saver, other = Saver(), process(wait=0)
     saver.save(session, str(tmp_path / "model.ckpt"), 1)
     tidied(tmp_path)
@@ -416,9 +416,7 @@ def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, sessio
 
 
 @pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.campaign)])
-def test_what_another_has_saved_in_the_middle_of_a_change_is_not_taken_for_its_own(
-    process, session, tmp_path, locks, monkeypatch
-):
+def test_checkpoint_saved_by_another_during_a_change_is_not_adopted(process, session, tmp_path, locks, monkeypatch):
     if not locks:
         monkeypatch.setattr(lease, "try_lock", lambda descriptor: False)
     saver, other = Saver(), process(wait=0, **({} if locks else {"beat": 0.2}))
@@ -434,7 +432,7 @@ def test_what_another_has_saved_in_the_middle_of_a_change_is_not_taken_for_its_o
 
 
 @pytest.mark.parametrize("times", [3, pytest.param(19, marks=pytest.mark.campaign)])
-def test_however_often_the_directory_is_removed_never_do_two_processes_save(process, tmp_path, times):
+def test_two_processes_never_save_in_a_directory_that_is_removed_often(process, tmp_path, times):
     first, second = process(wait=0, directory="run"), process(wait=0, directory="run")
     said = []
     for step in range(1, times + 1):
@@ -445,14 +443,14 @@ def test_however_often_the_directory_is_removed_never_do_two_processes_save(proc
     assert said == [["refused", "saved"]] * times
 
 
-def test_an_owner_file_that_was_never_finished_is_removed(session, tmp_path):
+def test_unfinished_owner_file_is_removed(session, tmp_path):
     (tmp_path / f".hookline-owner.{'0123abcd' * 4}").write_text("{")
     Saver().save(session, str(tmp_path / "model.ckpt"), 1)
     session.close()
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", "model.ckpt-1"]
 
 
-def test_a_value_that_cannot_be_saved_does_not_keep_it(tmp_path):
+def test_failed_save_releases_the_lease(tmp_path):
     hl.Variable(1.0, name="w")
     session = hl.Session()
     session.run(hl.global_variables_initializer())
@@ -463,7 +461,7 @@ def test_a_value_that_cannot_be_saved_does_not_keep_it(tmp_path):
     assert lease.get_lease(str(tmp_path)) is None
 
 
-def test_a_save_in_the_background_keeps_it_when_the_session_is_closed(session, tmp_path):
+def test_background_save_keeps_the_lease_after_the_session_closes(session, tmp_path):
     pending = Saver().save_async(session, str(tmp_path / "model.ckpt"), 1)
     session.close()
     pending.wait()
@@ -471,7 +469,7 @@ def test_a_save_in_the_background_keeps_it_when_the_session_is_closed(session, t
     assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1"]
 
 
-def test_a_session_opened_later_on_the_directory_is_not_taken_back_by_an_earlier_one(tmp_path):
+def test_earlier_session_does_not_reclaim_the_lease_of_a_later_one(tmp_path):
     def session():
         with hl.Graph().as_default():
             step = train.get_or_create_global_step().assign_add(1)
@@ -483,6 +481,6 @@ def test_a_session_opened_later_on_the_directory_is_not_taken_back_by_an_earlier
     with later:
         for _ in range(5):
             later.run(step)
-    with pytest.raises(FailedPreconditionError, match="Another session of this process has been opened since"):
+    with pytest.raises(FailedPreconditionError, match="because a session that was opened later in this process saves"):
         earlier.close()
     assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-5")

@@ -27,7 +27,7 @@ def through_a_checkpoint(values, path):
     return {name: reading.load_variable(path, name) for name in values}
 
 
-def test_leaves_of_every_kind_come_back_as_what_they_were(tmp_path):
+def test_leaves_of_every_kind_are_restored_unchanged(tmp_path):
     values = {
         "python": {"s": "né\n", "i": 2**70, "f": 0.1, "inf": math.inf, "b": True, "raw": b"\x00\xff", "none": b""},
         "numpy": (np.float32(0.1), np.arange(3), np.array(2**40), np.zeros((0, 2)), np.ones(2, jnp.bfloat16)),
@@ -43,7 +43,7 @@ def test_leaves_of_every_kind_come_back_as_what_they_were(tmp_path):
         assert np.array_equal(saved, found)
 
 
-def test_names_that_would_fall_together_are_kept_apart(tmp_path):
+def test_ambiguous_names_are_kept_apart(tmp_path):
     values = {
         "a": {"b": jnp.array(1), "b/c": jnp.array(2), "b%2Fc": jnp.array(3), "d.e": jnp.array(4), "d": {"e": 5}},
         "a/b": jnp.array(6),
@@ -55,10 +55,10 @@ def test_names_that_would_fall_together_are_kept_apart(tmp_path):
     assert sorted(name for name, _ in reading.list_variables(str(tmp_path / "c")))[:2] == ["a.d/e", "a/b"]
 
 
-def test_a_checkpoint_without_arrays(tmp_path):
+def test_checkpoint_without_arrays_is_restored(tmp_path):
     assert through_a_checkpoint({"note": "only text"}, str(tmp_path / "c")) == {"note": "only text"}
 
 
-def test_a_leaf_that_cannot_be_stored_is_named():
+def test_leaf_that_cannot_be_stored_is_named():
     with pytest.raises(errors.InvalidArgumentError, match="cannot store 'v/thing', which is a object"):
         leaves.pack({"v": {"thing": object()}})

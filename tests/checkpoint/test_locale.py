@@ -25,7 +25,7 @@ print(hl.train.load_variable(sys.argv[1], "state"))
 """
 
 
-def test_a_training_in_a_folder_that_the_locale_has_no_letters_for_saves_and_resumes(tmp_path):
+def test_training_resumes_in_a_folder_that_the_locale_cannot_encode(tmp_path):
     folder = tmp_path / "größe-模型"
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", TRAINING, folder, "2"]
@@ -39,7 +39,7 @@ def test_a_training_in_a_folder_that_the_locale_has_no_letters_for_saves_and_res
 
 
 @pytest.mark.parametrize("name", [b"a\xff\xfe", "größe".encode()])
-def test_a_folder_whose_name_is_no_text_is_as_good_as_another(tmp_path, name):
+def test_training_resumes_in_a_folder_whose_name_cannot_be_decoded(tmp_path, name):
     folder = os.path.join(str(tmp_path), os.fsdecode(name))
     batches = hl.data.from_arrays(jnp.arange(16.0), 2)
     step = lambda state, batch: (state + batch.sum(), {"loss": state})  # noqa: E731

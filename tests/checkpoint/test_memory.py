@@ -1,4 +1,4 @@
-"""A save takes no memory of the devices; a restore takes little of the host's beside what it restores."""
+"""A save needs no memory of the devices; a restore needs little memory of the host beside the restored values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def measured(devices, action, path, layout, sizes):
     return json.loads(run(devices, command).stdout)
 
 
-def test_a_save_of_one_large_leaf_takes_its_size_once(tmp_path):
+def test_save_of_one_large_leaf_needs_its_size_once(tmp_path):
     save = measured(1, "save", tmp_path / "model.ckpt", "one", (1, 400))
     assert 200 < save["peak"] <= 406 + 64
 
@@ -30,7 +30,7 @@ def test_no_save_or_restore_doubles_a_state(saved, devices, sizes, tmp_path):
     save = measured(devices, "save", path, saved, sizes)
     # Before it, when it has begun, and when it is all but complete; a run may be giving its arrays away just then.
     assert max(save["on_devices"]) == save["on_devices"][0]
-    assert save["peak"] <= state + 64  # One copy on the host, however it lay.
+    assert save["peak"] <= state + 64  # One copy on the host, with any sharding.
     everywhere = [("columns", 4), ("one", 1), ("rows", 4), ("anywhere", 4)]
     for to, number in everywhere if sizes != QUICK else everywhere[:1]:
         restore = measured(number, "restore", path, to, sizes)

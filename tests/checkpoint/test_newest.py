@@ -30,7 +30,7 @@ class Training:
         self.saver = Saver(max_to_keep=0)
 
     def saves(self, *steps, at, after=None):
-        """Saves these steps, one second apart, in a session that has restored a step or begins anew."""
+        """Saves at these steps, one second apart, in a session with a restored step or from the beginning."""
         with hl.Session() as session, FakeClock(start=float(at)) as clock:
             if after is None:
                 session.run(hl.global_variables_initializer())
@@ -60,7 +60,7 @@ def lineage_of(folder, step):
     return Manifest.from_json((folder / f"model.ckpt-{step}" / "hookline.json").read_text()).lineage
 
 
-def test_saves_are_numbered_on_from_the_restored_one(training, tmp_path):
+def test_save_numbers_continue_from_the_restored_checkpoint(training, tmp_path):
     training.saves(10, 20, 30, at=100)
     training.saves(25, 35, at=200, after=20)
     numbers = {step: lineage_of(tmp_path, step).save_number for step in (10, 20, 30, 25, 35)}
@@ -70,7 +70,7 @@ def test_saves_are_numbered_on_from_the_restored_one(training, tmp_path):
     assert not lineage_of(tmp_path, 35).follows(lineage_of(tmp_path, 30))
 
 
-def test_one_line_is_followed_to_its_end_whatever_the_clock_says(training, tmp_path, caplog):
+def test_newest_of_one_lineage_is_found_without_the_clock(training, tmp_path, caplog):
     training.saves(10, 20, at=500)
     training.saves(30, at=100, after=20)
     assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-30"
@@ -79,7 +79,7 @@ def test_one_line_is_followed_to_its_end_whatever_the_clock_says(training, tmp_p
     assert errors_in(caplog) == []
 
 
-def test_a_checkpoint_that_came_after_the_state_file_counts_whatever_the_clock_says(training, tmp_path, caplog):
+def test_checkpoint_newer_than_the_state_file_counts_without_the_clock(training, tmp_path, caplog):
     training.saves(10, 20, at=500)
     before = (tmp_path / "checkpoint").read_text()
     training.saves(30, at=100, after=20)
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_came_after_the_state_file_counts_whatever_the_clock_s
     assert errors_in(caplog) == []
 
 
-def test_steps_abandoned_by_going_back_are_told_and_left_alone(training, tmp_path, caplog):
+def test_abandoned_steps_are_logged_and_kept(training, tmp_path, caplog):
     training.saves(10, 20, 30, at=100)
     training.saves(25, at=200, after=20)
     assert latest_checkpoint(str(tmp_path)) == f"{training.path}-25"
@@ -106,7 +106,7 @@ def test_steps_abandoned_by_going_back_are_told_and_left_alone(training, tmp_pat
     assert latest_checkpoint(str(tmp_path)) == f"{training.path}-30"
 
 
-def test_an_older_runs_leftovers_are_told(training, tmp_path, caplog):
+def test_leftovers_of_an_older_run_are_logged(training, tmp_path, caplog):
     training.saves(10, 20, at=100)
     training.saves(5, at=200)
     assert latest_checkpoint(without_state(tmp_path)) == f"{training.path}-5"
@@ -127,7 +127,7 @@ def monitored(folder, last_step, every=10, **arguments):
     return start
 
 
-def test_a_start_says_which_lines_there_are_and_settles_it(tmp_path, caplog):
+def test_start_logs_the_lineages_and_records_its_choice(tmp_path, caplog):
     monitored(tmp_path, 30)
     monitored(tmp_path, 25, every=5, checkpoint_dir=None, checkpoint_filename_with_path=f"{tmp_path}/model.ckpt-20")
     without_state(tmp_path)
@@ -142,7 +142,7 @@ def test_a_start_says_which_lines_there_are_and_settles_it(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_run_that_is_resumed_often_is_one_line(tmp_path, caplog, lost):
+def test_often_resumed_run_is_one_lineage(tmp_path, caplog, lost):
     for last_step in (10, 20, 25, 30):
         monitored(tmp_path, last_step)
         if lost:
@@ -152,7 +152,7 @@ def test_a_run_that_is_resumed_often_is_one_line(tmp_path, caplog, lost):
     assert errors_in(caplog) == []
 
 
-def test_a_copied_run_that_is_continued_twice_has_two_lines(tmp_path, caplog):
+def test_copied_run_that_is_continued_twice_has_two_lineages(tmp_path, caplog):
     monitored(tmp_path / "a", 10)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     monitored(tmp_path / "a", 15)
@@ -162,7 +162,7 @@ def test_a_copied_run_that_is_continued_twice_has_two_lines(tmp_path, caplog):
     assert ["model.ckpt-15" in line and "model.ckpt-20" in line for line in errors_in(caplog)] == [True]
 
 
-def test_copies_of_checkpoints_under_other_names_are_neither_newer_nor_counted(tmp_path, caplog):
+def test_copies_of_checkpoints_under_other_names_do_not_count(tmp_path, caplog):
     monitored(tmp_path, 20)
     shutil.copytree(tmp_path / "model.ckpt-20", tmp_path / "exported-20")
     shutil.copytree(tmp_path / "model.ckpt-10", tmp_path / "best")
@@ -172,7 +172,7 @@ def test_copies_of_checkpoints_under_other_names_are_neither_newer_nor_counted(t
     assert errors_in(caplog) == []
 
 
-def test_clean_removes_nothing_while_it_is_not_certain_which_is_the_newest(training, tmp_path, capsys):
+def test_clean_removes_nothing_while_the_newest_is_uncertain(training, tmp_path, capsys):
     training.saves(10, 20, 30, at=100)
     training.saves(25, at=200, after=20)
     without_state(tmp_path)
@@ -185,8 +185,8 @@ def test_clean_removes_nothing_while_it_is_not_certain_which_is_the_newest(train
 
 
 @given(st.lists(st.tuples(st.integers(-1, 30), st.booleans(), st.integers(0, 9)), min_size=1, max_size=20), st.data())
-def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restores, data):
-    """A history of saves, each after the one before it, or after a restore of any earlier one, or anew."""
+def test_chosen_lineage_is_the_ancestry_of_its_newest_checkpoint(restores, data):
+    """A history of saves, each after the one before it, after a restore of any earlier one, or from the beginning."""
     saved: list[tuple[Lineage, int | None]] = []  # Each with its parent.
     for number, (after, anew, _) in enumerate(restores):
         session = ((f"s{number}", 1),)
@@ -220,7 +220,7 @@ def test_the_chosen_line_is_all_that_led_to_its_end_and_no_other_head_did(restor
 
 
 @pytest.mark.parametrize("what", ["recovery", "rollback"])
-def test_a_recovery_and_a_rollback_stay_in_the_line(tmp_path, caplog, what):
+def test_recovery_and_rollback_stay_in_the_lineage(tmp_path, caplog, what):
     train_op = train.get_or_create_global_step().assign_add(1)
     weight = hl.Variable(0.0, name="weight")
     spoil = weight.assign(float("nan"))
@@ -252,7 +252,7 @@ def test_a_recovery_and_a_rollback_stay_in_the_line(tmp_path, caplog, what):
     assert errors_in(caplog) == []
 
 
-def test_a_line_of_another_run_is_left_alone_though_the_state_file_lists_it(tmp_path, caplog):
+def test_checkpoint_of_another_run_in_the_state_file_is_kept(tmp_path, caplog):
     def train_to(folder, last_step, every=2):
         with hl.Graph().as_default():
             count = train.get_or_create_global_step().assign_add(1)

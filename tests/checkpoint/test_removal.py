@@ -49,7 +49,7 @@ def trained(folder: Path, last_step: int, **options: object) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
-    """Returns all files below a folder with what they hold, and links with where they lead."""
+    """Returns all files below a folder with their contents, and links with their targets."""
     found: dict[str, bytes | str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
@@ -61,7 +61,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
-    """Makes a run with two checkpoints, another run beside it, and files of a person in both places."""
+    """Makes a run with two checkpoints, another run beside it, and a user's files in both folders."""
     trained(tmp_path / "run", 2)
     trained(tmp_path / "other", 2)
     for folder in (tmp_path / "precious", tmp_path / "outside", tmp_path / "run" / "results"):
@@ -95,7 +95,7 @@ def change_state(folder: Path, **fields: object) -> None:
 
 @pytest.mark.parametrize("field", ["pending_removals", "all_model_checkpoint_paths"])
 @pytest.mark.parametrize("what", FORGED)
-def test_a_forged_state_file_removes_nothing_of_others(world, what, field):
+def test_forged_state_file_removes_no_foreign_files(world, what, field):
     forged = FORGED[what]
     forged = forged.format(outside=world / "outside" / "model.ckpt-1") if isinstance(forged, str) else forged
     before = json.loads((world / "run" / "checkpoint").read_text())
@@ -121,13 +121,13 @@ def test_a_newest_checkpoint_outside_the_folder_is_refused(world):
     }
 
 
-def test_a_path_outside_is_named_once(world, caplog):
+def test_outside_path_is_logged_once(world, caplog):
     change_state(world / "run", pending_removals=["../precious"])
     trained(world / "run", 4)
     trained(world / "run", 5)
     said = [record.message for record in caplog.records if "../precious" in record.message]
     assert len(said) == 1
-    assert "is ignored" in said[0]
+    assert "ignores it" in said[0]
 
 
 def test_a_saver_of_two_folders_lists_only_the_present_one(tmp_path):
@@ -142,14 +142,14 @@ def test_a_saver_of_two_folders_lists_only_the_present_one(tmp_path):
             assert state["all_model_checkpoint_paths"] == ["model.ckpt-6"]
             shutil.copytree(tmp_path / "phase1", tmp_path / "copies" / "phase1")
             shutil.copytree(tmp_path / "phase2", tmp_path / "copies" / "phase2")
-            # What it wrote itself in this process it may still remove.
+            # It may still remove its own files of this process.
             saver.save(sess, str(tmp_path / "phase2" / "model.ckpt"), 7)
             assert not (tmp_path / "phase1" / "model.ckpt-5").exists()
     trained(tmp_path / "copies" / "phase2", 12)
     assert (tmp_path / "copies" / "phase1" / "model.ckpt-5").exists()
 
 
-def test_checkpoints_recovered_from_another_folder_stay(tmp_path, caplog):
+def test_checkpoints_recovered_from_another_folder_are_kept(tmp_path, caplog):
     trained(tmp_path / "old", 2)
     held = contents(tmp_path / "old")
     with hl.Graph().as_default():
@@ -163,7 +163,7 @@ def test_checkpoints_recovered_from_another_folder_stay(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("suffix", ["removed", "replaced", "saving"])
-def test_a_folder_of_a_person_with_the_name_of_a_leftover_stays(world, suffix):
+def test_user_folder_named_like_a_leftover_is_kept(world, suffix):
     folder = world / "run" / f"model.ckpt-1.hookline-{suffix}"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
@@ -172,7 +172,7 @@ def test_a_folder_of_a_person_with_the_name_of_a_leftover_stays(world, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["removed", "replaced", "saving", "writing-0badcafe"])
-def test_leftovers_of_killed_processes_go(world, suffix):
+def test_leftovers_of_killed_processes_are_removed(world, suffix):
     folder = world / "run" / f"model.ckpt-1.hookline-{suffix}"
     (folder / "state").mkdir(parents=True)
     (folder / "state" / "d").write_text("half")
@@ -180,7 +180,7 @@ def test_leftovers_of_killed_processes_go(world, suffix):
     assert not folder.exists()
 
 
-def test_a_link_among_old_checkpoints_stays_and_leaves_nothing(world, caplog):
+def test_link_among_old_checkpoints_is_kept_without_leftovers(world, caplog):
     shutil.move(world / "run" / "model.ckpt-1", world / "elsewhere")
     (world / "run" / "model.ckpt-1").symlink_to(world / "elsewhere")
     (world / "run" / "model.ckpt-77").unlink()  # As a checkpoint of another run it would be the newest.
@@ -192,14 +192,14 @@ def test_a_link_among_old_checkpoints_stays_and_leaves_nothing(world, caplog):
     assert len([record for record in caplog.records if "model.ckpt-1': it is a link" in record.message]) == 1
 
 
-def test_a_run_folder_that_is_a_link_is_cleaned_as_ever(tmp_path):
+def test_run_folder_that_is_a_link_is_cleaned(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     trained(tmp_path / "run", 5)
     assert sorted(name for name in os.listdir(tmp_path / "disk") if "ckpt" in name) == ["model.ckpt-4", "model.ckpt-5"]
 
 
-def test_clean_lists_exactly_what_goes(world):
+def test_clean_lists_exactly_what_it_removes(world):
     run = world / "run"
     for suffix in ("removed", "writing-0badcafe"):
         (run / f"model.ckpt-1.hookline-{suffix}" / "state").mkdir(parents=True)
@@ -218,7 +218,7 @@ def test_clean_lists_exactly_what_goes(world):
 
 
 @pytest.mark.parametrize("name", ["checkpoint.tmp", "graph.txt.tmp", ".hookline-owner.mine", ".hookline-owner.d"])
-def test_a_file_of_a_person_beside_a_small_file_of_hookline_stays(world, name):
+def test_user_file_beside_a_hookline_file_is_kept(world, name):
     path = world / "run" / name
     if name.endswith(".d"):
         path.mkdir()
@@ -229,7 +229,7 @@ def test_a_file_of_a_person_beside_a_small_file_of_hookline_stays(world, name):
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "graph.txt"])
-def test_a_small_file_that_a_killed_process_has_left_goes(world, name):
+def test_temporary_file_of_a_killed_process_is_removed(world, name):
     left = world / "run" / f"{name}.hookline-writing-0badcafe"
     left.write_text("{")
     trained(world / "run", 4)

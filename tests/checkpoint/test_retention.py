@@ -14,7 +14,7 @@ HOUR = 3600.0
     max_to_keep=st.none() | st.integers(0, 6),
     every_n_hours=st.none() | st.sampled_from([0.5, 1, 3]),
 )
-def test_the_newest_stay_and_of_the_others_one_every_n_hours(gaps, max_to_keep, every_n_hours):
+def test_newest_are_kept_and_one_of_the_others_every_n_hours(gaps, max_to_keep, every_n_hours):
     retention = Retention(max_to_keep, every_n_hours)
     written: dict[str, float] = {}
     gone: list[str] = []
@@ -46,7 +46,7 @@ def test_the_newest_stay_and_of_the_others_one_every_n_hours(gaps, max_to_keep, 
     max_to_keep=st.integers(0, 4),
     proofs=st.lists(st.sampled_from(["proves", "unknown", "rolled back"]), min_size=1, max_size=40),
 )
-def test_the_last_good_one_stays_until_a_later_one_is_and_never_one_that_was_doubted(max_to_keep, proofs):
+def test_last_good_is_kept_until_a_later_one_and_is_never_a_suspect(max_to_keep, proofs):
     retention = Retention(max_to_keep)
     on_disk, good = [], None
     for step, proof in enumerate(proofs):
@@ -66,7 +66,7 @@ def test_the_last_good_one_stays_until_a_later_one_is_and_never_one_that_was_dou
         assert retention.last_good == good
 
 
-def test_what_a_later_value_proves_is_the_newest_up_to_it():
+def test_mark_good_marks_the_newest_up_to_the_step():
     retention = Retention(max_to_keep=5)
     for step in (10, 20, 30):
         retention.add(f"c-{step}", float(step), step=step)
@@ -83,7 +83,7 @@ def test_what_a_later_value_proves_is_the_newest_up_to_it():
 
 
 @given(st.lists(st.integers(0, 5), max_size=40))
-def test_a_path_written_anew_is_the_newest_and_stands_once(numbers):
+def test_rewritten_path_is_the_newest_and_listed_once(numbers):
     retention = Retention(max_to_keep=3)
     for moment, number in enumerate(numbers):
         assert str(number) not in retention.add(str(number), float(moment))
@@ -91,7 +91,7 @@ def test_a_path_written_anew_is_the_newest_and_stands_once(numbers):
         assert len(set(retention.paths)) == len(retention.paths) == len(retention.state("").timestamps) <= 3
 
 
-def test_the_best_stays_until_another_is_and_then_goes_with_its_age():
+def test_best_is_kept_until_another_is_marked():
     retention = Retention(max_to_keep=2)
     assert not retention.mark_best(1)
     for step in (1, 2, 3):

@@ -61,7 +61,7 @@ def sess() -> Iterator[hl.Session]:
 
 
 def names_in(directory) -> list[str]:
-    """All but what says whose directory it is."""
+    """Returns all names but the owner file's."""
     return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
 
 
@@ -83,7 +83,7 @@ class Running:
     count: jax.Array
 
 
-def test_a_saved_variable_comes_back_with_its_value_type_and_step(path):
+def test_variable_is_restored_with_value_dtype_and_step(path):
     w = hl.Variable(jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), name="hidden/w")
     step = hl.train.get_or_create_global_step()
     ahead, spoil = step.assign_add(7), w.assign(jnp.zeros((2, 3), jnp.bfloat16))
@@ -114,7 +114,7 @@ def structures() -> dict[str, object]:
     }
 
 
-def test_any_pytree_is_restored_into_a_graph_that_was_never_initialised(path):
+def test_any_pytree_is_restored_into_an_uninitialised_graph(path):
     for name, value in structures().items():
         hl.Variable(value, name=name)
     with started() as sess:
@@ -171,7 +171,7 @@ def test_a_variable_of_unknown_spec_is_restored_as_it_was_saved(path):
         assert np.array_equal(fresh.run(w)["b"][0], [0])
 
 
-def test_what_happens_after_save_async_does_not_change_what_is_saved(path):
+def test_changes_after_save_async_are_not_saved(path):
     w = hl.Variable(jnp.ones(1000), name="w")
     grow = w.assign_add(jnp.ones(1000))
     sess = started()
@@ -189,7 +189,7 @@ def test_what_happens_after_save_async_does_not_change_what_is_saved(path):
     assert saver.last_checkpoints == [f"{path}-{step}" for step in (1, 2, 3)]
 
 
-def test_saving_over_a_checkpoint_replaces_it_and_the_old_one_stays_readable_until_then(path):
+def test_old_checkpoint_stays_readable_until_its_replacement_is_complete(path):
     w = hl.Variable(1.0, name="w")
     sess = started()
     saver = Saver()
@@ -204,7 +204,7 @@ def test_saving_over_a_checkpoint_replaces_it_and_the_old_one_stays_readable_unt
     assert names_in(os.path.dirname(path)) == ["checkpoint", "model.ckpt"]
 
 
-def test_only_the_newest_are_kept_and_an_earlier_run_counts(path, logdir, sess):
+def test_newest_are_kept_and_recovered_checkpoints_count(path, logdir, sess):
     first = Saver(max_to_keep=2)
     for step in range(3):
         first.save(sess, path, step)
@@ -216,7 +216,7 @@ def test_only_the_newest_are_kept_and_an_earlier_run_counts(path, logdir, sess):
     assert names_in(logdir) == ["checkpoint", "model.ckpt-2", "model.ckpt-3"]
 
 
-def test_a_broken_old_checkpoint_is_left_alone_with_a_warning(path, caplog, sess):
+def test_broken_old_checkpoint_is_kept_with_a_warning(path, caplog, sess):
     first = Saver()
     for step in range(3):
         first.save(sess, path, step)
@@ -230,7 +230,7 @@ def test_a_broken_old_checkpoint_is_left_alone_with_a_warning(path, caplog, sess
 
 @pytest.mark.usefixtures("failed_reads")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_orbax_logs_of_a_failure_is_kept_to_itself_and_nothing_else(path, caplog):
+def test_only_orbax_errors_of_the_failed_save_are_hidden(path, caplog):
     hl.Variable(jnp.ones(2), name="w")
     sess = started()
     saver = Saver()
@@ -259,7 +259,7 @@ def test_one_checkpoint_every_n_hours_is_kept_for_good(path, logdir, sess):
     assert names_in(logdir) == ["checkpoint", *(f"model.ckpt-{step}" for step in (2, 4, 6, 7))]
 
 
-def test_one_for_every_n_hours_is_kept_although_the_training_starts_again_each_hour(logdir):
+def test_one_checkpoint_every_n_hours_is_kept_though_the_training_restarts_hourly(logdir):
     class Waits(hl.train.CheckpointSaverListener):
         def after_save(self, session, global_step_value):
             """Is promised a complete checkpoint: so it is complete before the clock goes on."""
@@ -278,7 +278,7 @@ def test_one_for_every_n_hours_is_kept_although_the_training_starts_again_each_h
     assert kept == [4, 8, 11, 12]
 
 
-def test_a_failed_save_leaves_nothing_and_is_told_once(path, logdir):
+def test_failed_save_leaves_nothing_and_is_raised_once(path, logdir):
     hl.Variable(jnp.ones(300_000), name="w")
     sess = started()
     saver = Saver(max_to_keep=1)
@@ -315,7 +315,7 @@ def small_files(most_bytes: int = 100_000) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_directory_that_may_not_be_written_to(tmp_path, sess):
+def test_read_only_directory_is_refused(tmp_path, sess):
     Saver().save(sess, str(tmp_path / "first" / "model.ckpt"))  # Orbax and its modules are read as this user.
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
@@ -336,7 +336,7 @@ def test_a_directory_that_may_not_be_written_to(tmp_path, sess):
     assert not list(locked.iterdir())
 
 
-def test_a_file_where_a_directory_should_be_and_the_other_way_round(tmp_path, sess):
+def test_file_at_the_path_of_a_directory_and_the_reverse_are_refused(tmp_path, sess):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(errors.AlreadyExistsError, match="Something else of that name is in the way"):
         Saver().save(sess, str(tmp_path / "file" / "model.ckpt"))
@@ -369,9 +369,7 @@ def left_as_a_file(place: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
 @pytest.mark.parametrize("again", [True, False])
-def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_the_way(
-    path, damage, again, caplog, sess
-):
+def test_checkpoint_remains_are_named_to_readers_and_replaced_by_a_save(path, damage, again, caplog, sess):
     saver, place = Saver(), pathlib.Path(path + "-2")
     for step in (1, 2):
         saver.save(sess, path, step)
@@ -393,8 +391,8 @@ def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_t
 
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
 @pytest.mark.parametrize("step", [1, 2])
-def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, damage, step, caplog, sess):
-    """A process was killed before the last of its renames, and somebody has put something in that place."""
+def test_remains_at_the_path_of_a_complete_checkpoint_are_moved(path, damage, step, caplog, sess):
+    """A process was killed before the last of its renames, and something else was put at that path."""
     place = pathlib.Path(path + "-1")
     Saver().save(sess, path, 1)
     shutil.copytree(place, f"{place}.hookline-saving")
@@ -408,7 +406,7 @@ def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, da
     assert not os.path.exists(f"{place}.hookline-saving")
 
 
-def test_a_save_under_way_does_not_keep_its_session(path):
+def test_pending_save_does_not_keep_its_session_alive(path):
     hl.Variable(1.0, name="w")
     sess, saver, may_commit = started(), Saver(), threading.Event()
     saver.add_pre_commit(may_commit.wait)
@@ -427,7 +425,7 @@ def test_a_save_under_way_does_not_keep_its_session(path):
     train.verify(path + "-1")
 
 
-def test_what_is_to_be_done_before_a_commit_may_fail_and_leaves_nothing_of_the_save(path, logdir, sess):
+def test_failed_pre_commit_leaves_nothing_of_the_save(path, logdir, sess):
     saver, filters, failures = Saver(), list(logging.getLogger("absl").filters), [KeyError("a mistake")]
 
     def fail():
@@ -467,7 +465,7 @@ os._exit(0)  # Orbax's threads would wait five minutes for the save that failed.
 """
 
 
-def test_a_failed_save_of_the_scripts_own_use_of_orbax_holds_up_none_here(tmp_path, environment):
+def test_failed_orbax_save_of_the_script_blocks_no_save(tmp_path, environment):
     (tmp_path / "file").write_text("")
     done = python.run("-c", BESIDE_A_FAILED_SAVE, cwd=tmp_path, env=environment(), timeout=60)
     assert done.stdout.startswith("own: "), done.stderr
@@ -475,7 +473,7 @@ def test_a_failed_save_of_the_scripts_own_use_of_orbax_holds_up_none_here(tmp_pa
     train.verify(str(tmp_path / "model.ckpt-1"))
 
 
-def test_what_cannot_be_saved_is_said():
+def test_value_that_cannot_be_saved_is_named():
     w = hl.Variable(1.0, name="w")
     with pytest.raises(TypeError, match="requires variables in var_list, got str: 'w'"):
         Saver(["w"])  # type: ignore[list-item]
@@ -493,7 +491,7 @@ def test_what_cannot_be_saved_is_said():
         Saver().save(sess, "/nowhere/model.ckpt")
 
 
-def test_every_misfit_is_listed_at_once_and_nothing_is_changed(path):
+def test_all_mismatches_are_listed_and_nothing_is_changed(path):
     with hl.Graph().as_default():
         hl.Variable({"kernel": jnp.ones((2, 2)), "old": jnp.ones(1)}, name="params")
         hl.Variable(jnp.ones(2), name="shape")
@@ -526,7 +524,7 @@ def test_every_misfit_is_listed_at_once_and_nothing_is_changed(path):
         Saver([absent]).restore(sess, saved)
 
 
-def test_a_variable_only_in_the_checkpoint_is_no_mistake(path):
+def test_variable_only_in_the_checkpoint_is_ignored(path):
     with hl.Graph().as_default():
         hl.Variable(1.0, name="w")
         hl.Variable(jnp.ones(4), name="w/adam")
@@ -538,7 +536,7 @@ def test_a_variable_only_in_the_checkpoint_is_no_mistake(path):
         assert sess.run(w) == 1.0
 
 
-def test_what_is_no_checkpoint_is_told_from_what_is_not_there(path, logdir, tmp_path, sess):
+def test_no_checkpoint_and_a_missing_path_give_different_errors(path, logdir, tmp_path, sess):
     Saver().save(sess, path, 5)
     with pytest.raises(errors.NotFoundError, match=r"no checkpoint '.*model.ckpt-6'.*Checkpoints in .*: model.ckpt-5"):
         Saver().restore(sess, path + "-6")
@@ -557,7 +555,7 @@ def test_what_is_no_checkpoint_is_told_from_what_is_not_there(path, logdir, tmp_
 @pytest.mark.usefixtures("failed_reads")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", ["truncated", "a file is gone", "manifest"])
-def test_a_broken_checkpoint_is_data_loss_naming_others_and_changes_nothing(path, damage):
+def test_broken_checkpoint_is_data_loss_and_restores_nothing(path, damage):
     a = hl.Variable(jnp.arange(50_000), name="a")
     hl.Variable(jnp.arange(50_000), name="b")
     sess = started()
@@ -579,7 +577,7 @@ def test_a_broken_checkpoint_is_data_loss_naming_others_and_changes_nothing(path
     assert sess.run(a)[3] == 3
 
 
-def test_a_checkpoint_replaced_while_it_is_read_is_read_anew(path):
+def test_checkpoint_replaced_during_a_read_is_read_again(path):
     def save(value) -> None:
         with hl.Graph().as_default():
             hl.Variable(value, name="w")
@@ -599,7 +597,7 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_anew(path):
     assert len(looks) == 2
 
 
-def test_documented_arguments_are_taken_and_those_without_effect_are_said_once(path: str, caplog):
+def test_arguments_without_effect_are_accepted_and_logged_once(path: str, caplog):
     w = hl.Variable([1.0, 2.0, 3.0, 4.0], name="w")
     with caplog.at_level(logging.INFO, logger="hookline"), started(w) as sess:
         for _ in range(2):
@@ -607,8 +605,9 @@ def test_documented_arguments_are_taken_and_those_without_effect_are_said_once(p
             saver.save(sess, path, 1, write_meta_graph=False)
     said = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     assert said == [
-        "Saver: restore_sequentially, save_relative_paths, sharded, write_version: taken, without effect.",
-        "Saver.save: write_meta_graph: taken, without effect.",
+        "Saver accepts these arguments without effect: "
+        "restore_sequentially, save_relative_paths, sharded, write_version.",
+        "Saver.save accepts these arguments without effect: write_meta_graph.",
     ]
     with pytest.raises(TypeError, match="Saver has no argument 'shardet'"):
         Saver(shardet=True)
@@ -616,7 +615,7 @@ def test_documented_arguments_are_taken_and_those_without_effect_are_said_once(p
         Saver().save(sess, path, stepp=1)
 
 
-def test_a_padded_step_is_found_again(path: str, logdir: str):
+def test_padded_step_is_found_again(path: str, logdir: str):
     w = hl.Variable(1.0, name="w")
     with started(w) as sess:
         saver = Saver(pad_step_number=True, max_to_keep=1)
@@ -644,7 +643,7 @@ def test_another_shape_is_restored_on_request(path: str):
             Saver(reshape=True).restore(sess, saved)
 
 
-def test_nothing_is_saved_on_request(path: str):
+def test_empty_save_is_possible_on_request(path: str):
     with hl.Session() as sess:
         saver = Saver(allow_empty=True)
         saved = saver.save(sess, path, 3)
@@ -652,7 +651,7 @@ def test_nothing_is_saved_on_request(path: str):
         assert hl.train.list_variables(saved) == []
 
 
-def test_a_part_of_a_variable_or_of_a_folder_of_names_is_loaded_by_name(path: str):
+def test_part_of_a_variable_or_folder_is_loaded_by_name(path: str):
     opt = hl.Variable(lambda: optax.adam(0.1).init({"w": jnp.ones(2)}), name="opt_state/net", trainable=False)
     other = hl.Variable(5.0, name="opt_state/other")
     with started(opt, other) as sess:
@@ -668,7 +667,7 @@ def test_a_part_of_a_variable_or_of_a_folder_of_names_is_loaded_by_name(path: st
     assert hl.train.load_variable(saved, opt.name).keys() == loaded.keys()
 
 
-def test_names_that_are_a_value_and_a_folder_are_loaded_one_by_one(path: str):
+def test_names_of_both_a_value_and_a_folder_are_loaded_one_by_one(path: str):
     with started(hl.Variable(1.0, name="n/w"), hl.Variable(2.0, name="n/w/v")) as sess:
         saved = Saver().save(sess, path)
     with pytest.raises(ValueError, match="load each by its full name"):
@@ -688,7 +687,7 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 class Freeing(logging.Handler):
-    """Makes room when a line of the log says that the save is tried again for the second time."""
+    """Frees disk space when a log line announces the second retry of the save."""
 
     def __init__(self, filler):
         super().__init__()
@@ -700,7 +699,7 @@ class Freeing(logging.Handler):
             self.filler.unlink()
 
 
-def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
+def test_save_to_a_full_disk_is_retried(small_disk):
     hl.Variable(jnp.ones(200_000), name="w")
     sess, saver, filler = started(), Saver(), small_disk / "filler"
     path = str(small_disk / "model.ckpt")
@@ -732,7 +731,7 @@ def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
     sess.close()
 
 
-def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_next(path, logdir, monkeypatch, sess):
+def test_pending_removals_of_a_killed_process_are_done_by_the_next(path, logdir, monkeypatch, sess):
     saver = Saver(max_to_keep=2)
     saver.save(sess, path, 1)
     saver.save(sess, path, 2)
@@ -746,9 +745,7 @@ def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_ne
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3", "model.ckpt-4"]
 
 
-def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_save_wait(
-    path, logdir, monkeypatch, caplog
-):
+def test_old_checkpoints_that_cannot_be_removed_delay_no_save(path, logdir, monkeypatch, caplog):
     def busy(old):
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old)
 
@@ -770,7 +767,7 @@ def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_
     ("failure", "attempts"),
     [(TypeError("a mistake"), 1), (ValueError("nothing there"), 4), (FileNotFoundError("nothing there"), 4)],
 )
-def test_what_orbax_misses_is_tried_again_and_a_mistake_is_not(path, failure, attempts, monkeypatch, caplog):
+def test_missing_orbax_file_is_retried_and_a_mistake_is_not(path, failure, attempts, monkeypatch, caplog):
     def fail(*given):
         raise failure
 
@@ -781,7 +778,7 @@ def test_what_orbax_misses_is_tried_again_and_a_mistake_is_not(path, failure, at
     assert caplog.text.count(" follows in ") == attempts - 1
 
 
-def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_written(path, logdir, monkeypatch, caplog):
+def test_best_is_recorded_by_the_next_save_if_the_state_file_cannot_be_written(path, logdir, monkeypatch, caplog):
     hl.Variable(1.0, name="w")
     with started() as sess, FakeClock() as clock:
         saver, begun = Saver(), clock.monotonic()
@@ -797,7 +794,7 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
     assert train.get_checkpoint_state(logdir).best == f"{path}-1"
 
 
-def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch, sess):
+def test_mark_best_does_not_wait_for_a_pending_save(path, logdir, monkeypatch, sess):
     writes, writing, named = manager.write_state, threading.Event(), threading.Event()
 
     def held_up(*given):
@@ -830,7 +827,7 @@ def test_a_failed_save_does_not_keep_the_values_alive(path):
     before = sum(array.nbytes for array in jax.live_arrays())
     with small_files(), pytest.raises(errors.ResourceExhaustedError) as caught:
         saver.save(sess, path, 2)
-    for _ in range(200):  # Threads of Orbax come to their ends one after the other.
+    for _ in range(200):  # Orbax's threads end one after the other.
         gc.collect()
         if sum(array.nbytes for array in jax.live_arrays()) <= before:
             break
@@ -840,7 +837,7 @@ def test_a_failed_save_does_not_keep_the_values_alive(path):
     assert caught.value.__cause__.__traceback__ is None
 
 
-def test_while_a_rollback_reads_other_threads_wait_and_find_values(tmp_path):
+def test_other_threads_wait_for_a_rollback_and_find_values(tmp_path):
     weights = hl.Variable(jnp.zeros((300, 300)), name="weights")
     look, found, failures = hl.op(jnp.sum)(weights), [], []
     with hl.Session() as session:
@@ -868,7 +865,7 @@ def test_while_a_rollback_reads_other_threads_wait_and_find_values(tmp_path):
     assert set(found) == {0.0}
 
 
-def test_a_rollback_that_fails_half_way_loses_the_session_and_says_why(tmp_path):
+def test_rollback_that_fails_half_way_invalidates_the_session(tmp_path):
     weights = hl.Variable(jnp.ones((300, 300)), name="weights")
     with hl.Session() as session:
         session.run(weights.initializer)
@@ -883,7 +880,7 @@ def test_a_rollback_that_fails_half_way_loses_the_session_and_says_why(tmp_path)
 
 
 @pytest.mark.parametrize("restores", [True, False])
-def test_a_saver_that_begins_beside_checkpoints_of_an_earlier_session_says_so(path, logdir, caplog, restores):
+def test_saver_logs_checkpoints_of_an_earlier_session(path, logdir, caplog, restores):
     hl.Variable(1.0, name="w")
     for steps in ((1, 2), (3, 4)):
         saver = Saver()
@@ -901,7 +898,7 @@ def test_a_saver_that_begins_beside_checkpoints_of_an_earlier_session_says_so(pa
         assert "To begin anew, use another directory." in line
 
 
-def test_a_hook_that_begins_beside_checkpoints_of_an_earlier_session_says_so_and_a_resumed_one_does_not(logdir, caplog):
+def test_hook_logs_checkpoints_of_an_earlier_session_unless_it_resumed(logdir, caplog):
     train_op = train.get_or_create_global_step().assign_add(1)
     for last_step, arguments in ((2, {}), (4, {"checkpoint_dir": logdir}), (1, {})):
         caplog.clear()

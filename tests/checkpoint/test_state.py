@@ -15,7 +15,7 @@ from hookline.train import Saver, get_checkpoint_state, latest_checkpoint
 
 
 def names_in(directory) -> list[str]:
-    """All but what says whose directory it is."""
+    """Returns all names but the owner file's."""
     return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
 
 
@@ -37,7 +37,7 @@ def saved(directory: pathlib.Path, *steps: int) -> pathlib.Path:
     return directory
 
 
-def test_the_state_names_all_in_order(directory):
+def test_state_lists_all_checkpoints_in_order(directory):
     state = get_checkpoint_state(str(directory))
     assert state == train.CheckpointState(
         str(directory / "model.ckpt-3"),
@@ -50,7 +50,7 @@ def test_the_state_names_all_in_order(directory):
 
 
 @pytest.mark.parametrize("text", [None, "", "not json", "[]", '{"model_checkpoint_path": "model.ckpt-9"}'])
-def test_a_missing_or_broken_state_file_does_not_matter(directory, text):
+def test_missing_or_broken_state_file_is_no_problem(directory, text):
     (directory / "checkpoint").unlink()
     if text is not None:
         (directory / "checkpoint").write_text(text)
@@ -61,7 +61,7 @@ def test_a_missing_or_broken_state_file_does_not_matter(directory, text):
 
 
 @pytest.mark.parametrize("content", [b'model_checkpoint_path: "model.ckpt-100"\n', b"\xff\xfe", b"[1, 2]", b""])
-def test_a_directory_of_another_program_is_refused_and_left_as_it_is(tmp_path, content):
+def test_directory_of_another_program_is_refused_unchanged(tmp_path, content):
     (tmp_path / "checkpoint").write_bytes(content)
     with pytest.raises(
         errors.FailedPreconditionError, match=r"/checkpoint' is (not a state file|Tensor).*nother directory"
@@ -73,18 +73,18 @@ def test_a_directory_of_another_program_is_refused_and_left_as_it_is(tmp_path, c
     assert (tmp_path / "checkpoint").read_bytes() == content
 
 
-def test_a_checkpoint_that_the_state_file_does_not_know_yet_counts(directory):
+def test_checkpoint_missing_in_the_state_file_counts(directory):
     before = (directory / "checkpoint").read_text()
     saved(directory, 40)
     (directory / "checkpoint").write_text(before)
     state = get_checkpoint_state(str(directory))
     assert state is not None
     assert state.model_checkpoint_path == str(directory / "model.ckpt-40")
-    # Another session has saved it, which began anew: the others are none of its own, and nobody removes them.
+    # Saved by another session from the beginning: the others are not its own, so they are kept.
     assert state.all_model_checkpoint_paths == (str(directory / "model.ckpt-40"),)
 
 
-def test_an_older_one_that_the_state_file_leaves_out_stays_out(directory):
+def test_older_checkpoint_left_out_of_the_state_file_does_not_count(directory):
     saved(directory, 40)
     state = get_checkpoint_state(str(directory))
     assert state is not None
@@ -113,7 +113,7 @@ def test_a_directory_may_be_moved(directory, tmp_path):
     assert train.load_variable(str(moved), "w/x") == 1.0
 
 
-def test_half_written_things_are_not_checkpoints_and_the_next_saver_removes_them(directory):
+def test_half_written_files_are_no_checkpoints_and_are_removed(directory):
     for name in (
         "model.ckpt-4.hookline-writing-ab12",
         "model.ckpt-5.hookline-saving",
@@ -130,7 +130,7 @@ def test_half_written_things_are_not_checkpoints_and_the_next_saver_removes_them
     ]  # fmt: skip
 
 
-def test_killed_between_complete_and_in_its_place(directory):
+def test_checkpoint_of_a_process_killed_before_the_rename_is_found(directory):
     (directory / "model.ckpt-3").rename(directory / "model.ckpt-3.hookline-saving")
     path = str(directory / "model.ckpt-3")
     assert latest_checkpoint(str(directory)) == path
@@ -141,7 +141,7 @@ def test_killed_between_complete_and_in_its_place(directory):
     assert train.load_variable(path, "w/x") == 1.0
 
 
-def test_another_state_file_name(tmp_path):
+def test_state_file_may_have_another_name(tmp_path):
     hl.Variable(1.0, name="w")
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
@@ -150,7 +150,7 @@ def test_another_state_file_name(tmp_path):
     assert latest_checkpoint(str(tmp_path), "best_state") == path
 
 
-def test_reading_variables(directory):
+def test_variables_are_listed_and_loaded(directory):
     assert train.list_variables(str(directory)) == [("w/x", ()), ("w/y", (2, 3))]
     assert train.load_variable(str(directory / "model.ckpt-1"), "w/y").shape == (2, 3)
     assert set(train.load_variable(str(directory), "w")) == {"x", "y"}
@@ -159,7 +159,7 @@ def test_reading_variables(directory):
 
 
 @pytest.mark.parametrize("look", [train.list_variables, lambda path: train.load_variable(path, "w")])
-def test_looking_where_nothing_is_says_so(tmp_path, look):
+def test_missing_checkpoint_is_an_error(tmp_path, look):
     (tmp_path / "empty").mkdir()
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "events.out.tfevents.1").write_bytes(b"")
@@ -185,7 +185,7 @@ def test_the_iterator_yields_each_new_checkpoint_and_stops_at_the_timeout(direct
         assert list(found) == []
 
 
-def test_the_iterator_asks_whether_to_go_on(tmp_path):
+def test_iterator_calls_the_timeout_function(tmp_path):
     answers = iter([False, False, True])
     with FakeClock() as fake:
         began = fake.monotonic()

@@ -55,12 +55,12 @@ def model():
         (lambda m: {}, [[0, 0], 0, -1]),
     ],
 )
-def test_names_and_prefixes_say_what_goes_where(model, pretrained, chosen, expected):
+def test_assignment_map_takes_names_and_prefixes(model, pretrained, chosen, expected):
     train.init_from_checkpoint(pretrained, chosen(model))
     assert model.values() == expected
 
 
-def test_a_directory_stands_for_its_newest_checkpoint(model, pretrained):
+def test_directory_means_its_newest_checkpoint(model, pretrained):
     train.init_from_checkpoint(pretrained.rpartition("/")[0], {"w": model.w})
     assert model.values()[2] == 1
 
@@ -78,12 +78,12 @@ def test_a_directory_stands_for_its_newest_checkpoint(model, pretrained):
         (lambda m: {"state": m.u}, r"missing in the checkpoint: state \(for n/u\)"),
         (lambda m: {"s/u": "n/uu"}, "no operation 'n/uu'. Did you mean 'n/u'"),
         (lambda m: {"s/": "zz/"}, "no global variable whose name begins with 'zz/'"),
-        (lambda m: {"s/": "n/u"}, "a prefix, which ends in a slash, goes with a prefix.*got 's/' for 'n/u'"),
+        (lambda m: {"s/": "n/u"}, "requires for a prefix, which ends in a slash, another prefix.*got 's/' for 'n/u'"),
         (lambda m: {"s/u": "n/"}, "got 's/u' for 'n/'"),
         (lambda m: {"s/": m.u}, "got 's/' for 'n/u:0'"),
     ],
 )
-def test_each_error_names_what_does_not_fit(model, pretrained, chosen, said):
+def test_each_error_names_the_mismatch(model, pretrained, chosen, said):
     with pytest.raises(ValueError, match=rf"(?s)init_from_checkpoint.*{said}"):
         train.init_from_checkpoint(pretrained, chosen(model))
     assert model.values() == [[0, 0], 0, -1], "nothing was changed"
@@ -99,7 +99,7 @@ def test_each_error_names_what_does_not_fit(model, pretrained, chosen, said):
         (lambda m: {"w": [m.w]}, "There are no partitioned variables"),
     ],
 )
-def test_what_is_no_map_is_refused(model, pretrained, chosen, said):
+def test_invalid_assignment_map_is_refused(model, pretrained, chosen, said):
     with pytest.raises(TypeError, match=rf"init_from_checkpoint.*{said}"):
         train.init_from_checkpoint(pretrained, chosen(model))
 
@@ -109,13 +109,13 @@ def test_a_variable_of_another_graph_is_refused(model, pretrained):
         train.init_from_checkpoint(pretrained, {"w": model.w})
 
 
-def test_where_there_is_no_checkpoint_that_is_said(model, tmp_path):
+def test_missing_checkpoint_is_an_error(model, tmp_path):
     for path in (str(tmp_path), str(tmp_path / "absent")):
         with pytest.raises(errors.NotFoundError, match="no (directory of )?checkpoint"):
             train.init_from_checkpoint(path, {"w": model.w})
 
 
-def test_parts_of_a_variable_and_keys_are_taken(pretrained):
+def test_parts_of_variables_and_random_keys_are_restored(pretrained):
     with hl.Session() as sess:
         params = hl.Variable({"dense": {"kernel": jnp.zeros((2, 3))}}, name="params")
         kernel = hl.Variable(jnp.zeros((2, 3)), name="kernel")
@@ -129,7 +129,7 @@ def test_parts_of_a_variable_and_keys_are_taken(pretrained):
         assert jnp.all(jax.random.key_data(sess.run(key)) == jax.random.key_data(jax.random.key(3)))
 
 
-def test_an_initializer_made_before_is_named_and_gives_the_earlier_values(model, pretrained, caplog):
+def test_earlier_initializer_is_named_and_keeps_the_earlier_values(model, pretrained, caplog):
     early = hl.global_variables_initializer()
     train.init_from_checkpoint(pretrained, {"w": model.w})
     assert f"comes too late for '{early.name}'" in caplog.text
@@ -140,7 +140,7 @@ def test_an_initializer_made_before_is_named_and_gives_the_earlier_values(model,
         assert sess.run(model.w) == 1
 
 
-def test_what_is_made_of_the_variable_later_begins_with_the_new_value(model, pretrained):
+def test_moving_average_made_later_starts_at_the_new_value(model, pretrained):
     train.init_from_checkpoint(pretrained, {"w": model.w})
     average = train.ExponentialMovingAverage(0.9)
     average.apply([model.w])
@@ -149,7 +149,7 @@ def test_what_is_made_of_the_variable_later_begins_with_the_new_value(model, pre
         assert sess.run(average.average(model.w)) == 1
 
 
-def test_a_training_begins_with_the_values_and_goes_on_with_its_own(model, pretrained, tmp_path):
+def test_training_starts_with_the_values_and_resumes_from_its_own(model, pretrained, tmp_path):
     train.init_from_checkpoint(pretrained, {"w": model.w})
     change = hl.group(model.w.assign_add(1.0), train.get_or_create_global_step().assign_add(1))
     for begins, ends in ((1, 2), (2, 3)):
@@ -166,7 +166,7 @@ def test_a_training_begins_with_the_values_and_goes_on_with_its_own(model, pretr
     ("chosen", "expected"),
     [(lambda m: [m.w], [[0, 0], 0, 1]), (lambda m: {"w": m.x, "s/u:0": m.u}, [[5, 6], 1, -1])],
 )
-def test_assigning_by_an_operation(model, pretrained, chosen, expected):
+def test_assign_from_checkpoint_returns_an_operation(model, pretrained, chosen, expected):
     assign, feed = train.assign_from_checkpoint(pretrained, chosen(model))
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
@@ -174,7 +174,7 @@ def test_assigning_by_an_operation(model, pretrained, chosen, expected):
         assert [np.asarray(value).tolist() for value in sess.run([model.u, model.x, model.w])] == expected
 
 
-def test_the_operation_and_its_feed_serve_a_scaffold(pretrained):
+def test_operation_and_feed_dict_initialise_a_scaffold(pretrained):
     w = hl.Variable(-1.0, name="w")
     init_op, feed = train.assign_from_checkpoint(pretrained, [w])
     scaffold = train.Scaffold(init_op=init_op, init_feed_dict=feed)
@@ -182,14 +182,14 @@ def test_the_operation_and_its_feed_serve_a_scaffold(pretrained):
         assert sess.run(w) == 1
 
 
-def test_assigning_nothing_is_an_operation_too(model, pretrained):
+def test_empty_assignment_is_an_operation(model, pretrained):
     for empty in ([], {}, None):
         assign, feed = train.assign_from_checkpoint(pretrained, empty)
         with hl.Session() as sess:
             assert sess.run(assign, feed) is None
 
 
-def test_assigning_by_a_function_adds_nothing_to_the_graph_and_serves_a_scaffold(model, pretrained):
+def test_assign_function_adds_nothing_to_the_graph_and_initialises_a_scaffold(model, pretrained):
     version = hl.get_default_graph().version
     take = train.assign_from_checkpoint_fn(pretrained, {"s/u": model.u, "w": model.x})
     assert hl.get_default_graph().version == version
@@ -201,7 +201,7 @@ def test_assigning_by_a_function_adds_nothing_to_the_graph_and_serves_a_scaffold
         assert sess.run(model.x) == 1
 
 
-def test_one_value_may_serve_several_variables_that_then_go_their_own_ways(pretrained):
+def test_one_value_may_initialise_several_variables(pretrained):
     one, other = hl.Variable([0.0, 0.0], name="one"), hl.Variable([0.0, 0.0], name="other")
     change = hl.group(one.assign_add([1.0, 1.0]), other.assign_sub([1.0, 1.0]))
     with hl.Session() as sess:
@@ -211,7 +211,7 @@ def test_one_value_may_serve_several_variables_that_then_go_their_own_ways(pretr
         assert [value.tolist() for value in sess.run([one, other])] == [[8.0, 9.0], [2.0, 3.0]]
 
 
-def test_a_warm_start_of_all_variables_takes_no_states_of_hooks_along(tmp_path):
+def test_warm_start_of_all_variables_restores_no_hook_states(tmp_path):
     step = train.get_or_create_global_step()
     change = step.assign_add(1)
     with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path / "old")) as sess:
@@ -223,7 +223,7 @@ def test_a_warm_start_of_all_variables_takes_no_states_of_hooks_along(tmp_path):
         assert sess.backend.restored_hook_states == {}
 
 
-def test_missing_variables_may_be_left_out_with_a_warning(model, pretrained, caplog):
+def test_missing_variables_may_be_ignored_with_a_warning(model, pretrained, caplog):
     both = [model.w, model.x]
     for function in (train.assign_from_checkpoint, train.assign_from_checkpoint_fn):
         with pytest.raises(ValueError, match=rf"(?s){function.__name__}: .*missing in the checkpoint: n/x"):
@@ -237,7 +237,7 @@ def test_missing_variables_may_be_left_out_with_a_warning(model, pretrained, cap
         train.assign_from_checkpoint_fn(pretrained, [])
 
 
-def test_a_function_may_reshape(pretrained):
+def test_function_may_reshape_values(pretrained):
     with hl.Session() as sess:
         column = hl.Variable([[0.0], [0.0]], name="s/u")
         with pytest.raises(ValueError, match=r"different: s/u has shape \(2,\)"):
@@ -258,22 +258,22 @@ def test_a_function_may_reshape(pretrained):
         ({"vars_to_warm_start": None}, [[0, 0], 0, -1]),
     ],
 )
-def test_a_warm_start_takes_what_a_pattern_chooses(model, pretrained, arguments, expected):
+def test_pattern_chooses_the_variables(model, pretrained, arguments, expected):
     train.warm_start(pretrained, **arguments)
     assert model.values() == expected
 
 
-def test_a_warm_start_takes_variables_themselves(model, pretrained):
+def test_variables_may_be_given_themselves(model, pretrained):
     train.warm_start(pretrained, [model.w])
     assert model.values() == [[0, 0], 0, 1]
 
 
-def test_a_warm_start_says_what_it_cannot_take(model, pretrained):
+def test_error_lists_unsuitable_variables(model, pretrained):
     with pytest.raises(ValueError, match=r"(?s)warm_start: .*missing in the checkpoint: n/u.*missing.*: n/x"):
         train.warm_start(pretrained)
     with pytest.raises(ValueError, match="names variables that are not chosen: zz. Chosen are: w"):
         train.warm_start(pretrained, "w", var_name_to_prev_var_name={"zz": "w"})
-    with pytest.raises(ValueError, match="knows no vocabularies"):
+    with pytest.raises(ValueError, match="does not support vocabularies"):
         train.warm_start(pretrained, "w", {"w": object()})
     with pytest.raises(TypeError, match="warm_start requires variables, got 3"):
         train.warm_start(pretrained, [model.w, 3])

@@ -1,4 +1,4 @@
-"""Runs to look into: made once, copied by tests that break one."""
+"""Runs for the commands to read: made once, copied by tests that break one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes whose checkpoints tests look into: `job.py FOLDER KIND`."""
+"""Processes whose checkpoints the tests read: `job.py FOLDER KIND`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hookline clean`: what goes, what stays, and when nothing may go."""
+"""`hookline clean`: which checkpoints are removed, which are kept, and when none may be removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def saved(folder, *steps, hours=0.0, best=None, **options):
     return folder
 
 
-def test_it_lists_and_removes_only_when_told(shared_run, own_run, capsys):
+def test_clean_lists_and_removes_only_with_yes(shared_run, own_run, capsys):
     assert main(["clean", str(shared_run), "--keep", "1"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["model.ckpt-2", "model.ckpt-4"]
@@ -48,7 +48,7 @@ def test_it_lists_and_removes_only_when_told(shared_run, own_run, capsys):
     assert not list(own_run.glob(".hookline*"))
 
 
-def test_without_a_number_the_state_file_says_how_many(own_run, capsys):
+def test_state_file_gives_the_default_number_to_keep(own_run, capsys):
     state = json.loads((own_run / "checkpoint").read_text())
     (own_run / "checkpoint").write_text(json.dumps({**state, "max_to_keep": 2}))
     assert main(["clean", str(own_run), "--yes"]) == 0
@@ -60,7 +60,7 @@ def test_without_a_number_the_state_file_says_how_many(own_run, capsys):
 @pytest.mark.parametrize(
     ("recorded", "why"), [(0, "keeps all (max_to_keep=0)"), (None, "does not give the number to keep")]
 )
-def test_where_it_does_not_say_the_number_is_asked_for(own_run, capsys, recorded, why):
+def test_unknown_number_to_keep_is_an_error(own_run, capsys, recorded, why):
     state = json.loads((own_run / "checkpoint").read_text())
     (own_run / "checkpoint").write_text(json.dumps({**state, "max_to_keep": recorded}))
     assert main(["clean", str(own_run)]) == 2
@@ -68,13 +68,13 @@ def test_where_it_does_not_say_the_number_is_asked_for(own_run, capsys, recorded
     assert err.endswith("Give it with --keep N.\n")
 
 
-def test_the_best_stays(tmp_path):
+def test_best_checkpoint_is_kept(tmp_path):
     saved(tmp_path, 1, 2, 3, 4, best=2)
     assert main(["clean", str(tmp_path), "--keep", "1", "--yes"]) == 0
     assert checkpoints(tmp_path) == ["model.ckpt-2", "model.ckpt-4"]
 
 
-def test_one_of_each_period_stays(tmp_path):
+def test_one_checkpoint_of_each_period_is_kept(tmp_path):
     saved(tmp_path, *range(1, 8), hours=1, keep_checkpoint_every_n_hours=2)
     assert main(["clean", str(tmp_path), "--keep", "1", "--yes"]) == 0
     assert checkpoints(tmp_path) == ["model.ckpt-3", "model.ckpt-5", "model.ckpt-7"]
@@ -82,7 +82,7 @@ def test_one_of_each_period_stays(tmp_path):
     assert checkpoints(tmp_path) == ["model.ckpt-3", "model.ckpt-5", "model.ckpt-7"], "for good"
 
 
-def test_what_killed_processes_left_goes_too(own_run, capsys):
+def test_leftovers_of_killed_processes_are_removed(own_run, capsys):
     (own_run / "model.ckpt-8.hookline-writing-ab12").mkdir()
     (own_run / "model.ckpt-4.hookline-broken").mkdir()
     (own_run / "other.ckpt-4.hookline-removed").mkdir()
@@ -95,7 +95,7 @@ def test_what_killed_processes_left_goes_too(own_run, capsys):
     assert (own_run / "other.ckpt-4.hookline-removed").exists()
 
 
-def test_broken_ones_neither_count_nor_go(own_run, capsys):
+def test_broken_checkpoints_neither_count_nor_are_removed(own_run, capsys):
     (own_run / "model.ckpt-4" / "hookline.json").unlink()
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
     assert "What stays: model.ckpt-6, model.ckpt-4 (broken).\n" in capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_broken_ones_neither_count_nor_go(own_run, capsys):
 
 
 @pytest.mark.parametrize("harm", [lambda manifest: manifest.unlink(), lambda manifest: manifest.write_text("{")])
-def test_nothing_goes_while_the_newest_has_no_description(own_run, capsys, harm):
+def test_nothing_is_removed_while_the_newest_has_no_manifest(own_run, capsys, harm):
     harm(own_run / "model.ckpt-6" / "hookline.json")
     assert main(["clean", str(own_run), "--keep", "1"]) == 0
     out = capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_nothing_goes_while_the_newest_has_no_description(own_run, capsys, harm)
     assert checkpoints(own_run) == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
 
-def test_what_the_state_file_does_not_list_is_named(own_run, capsys):
+def test_checkpoint_missing_in_the_state_file_is_named(own_run, capsys):
     state = own_run / "checkpoint"
     state.write_text(state.read_text().replace('"model.ckpt-2"', '"model.ckpt-r"'))
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
@@ -124,7 +124,7 @@ def test_what_the_state_file_does_not_list_is_named(own_run, capsys):
 
 
 @pytest.mark.usefixtures("failed_reads")
-def test_nothing_goes_while_the_newest_cannot_be_read(own_run, capsys):
+def test_nothing_is_removed_while_the_newest_cannot_be_read(own_run, capsys):
     for file in (own_run / "model.ckpt-6").rglob("d/*"):
         file.unlink()
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 1
@@ -134,7 +134,7 @@ def test_nothing_goes_while_the_newest_cannot_be_read(own_run, capsys):
     assert checkpoints(own_run) == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
 
-def test_without_its_state_file_a_run_is_cleaned_and_told_about(own_run, capsys):
+def test_run_without_state_file_is_cleaned_with_a_note(own_run, capsys):
     for break_it, why in ((Path.unlink, "it has no state file"), (Path.touch, "its state file cannot be read")):
         break_it(own_run / "checkpoint")
         assert main(["clean", str(own_run)]) == 1
@@ -148,7 +148,7 @@ def test_without_its_state_file_a_run_is_cleaned_and_told_about(own_run, capsys)
     assert state.max_to_keep is None
 
 
-def test_without_a_run_it_says_so(shared_run, tmp_path, capsys):
+def test_missing_run_is_an_error(shared_run, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-100"\n')

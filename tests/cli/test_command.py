@@ -1,4 +1,4 @@
-"""The command as a process: its help, how soon it is there, pipes, Ctrl-C, completion, and what it lacks."""
+"""The command as a process: its help, start time, pipes, Ctrl-C, completion, and missing extras."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.terminal import Terminal
 
 from hookline.cli import main
 
-# What the examples of its help parse to.
+# The parsed examples of its help.
 from hookline.cli.main import parser
 
 COMMANDS = ["inspect", "diff", "events", "clean", "launch", "stop", "completion"]
@@ -35,14 +35,14 @@ print(sorted({"jax", "numpy", "orbax", "tensorboard", "rich", "ray"} & set(sys.m
 """
 
 
-def test_help_and_wrong_words_wait_for_no_library():
+def test_help_and_usage_errors_import_no_library():
     done = subprocess.run([sys.executable, "-c", LIGHT, __file__], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_says_what_a_command_does_with_examples_that_are_right(command, capsys):
+def test_help_has_valid_examples(command, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     text = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_help_says_what_a_command_does_with_examples_that_are_right(command, cap
 
 
 @pytest.mark.parametrize("words", [["inspect", "--json"], ["events", "--csv"], ["diff", "--json"]])
-def test_a_closed_pipe_ends_it_in_silence(shared_run, words):
+def test_closed_pipe_ends_the_command_silently(shared_run, words):
     runs = [shared_run] * (2 if words[0] == "diff" else 1)
     with python.Python("-m", "hookline.cli", *words, *runs) as process:
         assert process.stdout is not None
@@ -77,12 +77,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_ctrl_c_ends_it_in_silence(shared_run):
+def test_ctrl_c_ends_the_command_silently(shared_run):
     done = python.run("-c", INTERRUPTED, "inspect", shared_run)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
 
 
-def test_in_a_pipe_a_row_is_one_plain_line(shared_run):
+def test_row_in_a_pipe_is_one_plain_line(shared_run):
     words = ["inspect", shared_run, "--all"]
     done = python.run("-m", "hookline.cli", *words, env=os.environ | {"COLUMNS": "30"}, check=True)
     assert "\x1b" not in done.stdout
@@ -92,7 +92,7 @@ def test_in_a_pipe_a_row_is_one_plain_line(shared_run):
     assert done.stderr == ""
 
 
-def test_on_a_terminal_nothing_is_cut(shared_run):
+def test_table_on_a_terminal_is_wrapped_not_truncated(shared_run):
     terminal = Terminal(columns=60)
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
     with python.Python(
@@ -105,7 +105,7 @@ def test_on_a_terminal_nothing_is_cut(shared_run):
     assert "hooks/hookline.CheckpointSaverHook[model.ckpt]/trigger/waited_secs" in joined
 
 
-def test_without_rich_it_names_the_extra(shared_run, monkeypatch, capsys):
+def test_missing_rich_names_the_extra(shared_run, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
@@ -118,7 +118,7 @@ def test_without_rich_it_names_the_extra(shared_run, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_a_script_that_the_shell_takes(shell, capsys, tmp_path):
+def test_completion_script_has_valid_syntax(shell, capsys, tmp_path):
     assert main(["completion", shell]) == 0
     script = tmp_path / "script"
     script.write_text(capsys.readouterr().out)
@@ -148,12 +148,12 @@ def test_bash_completes_commands_options_and_folders(line, expected, capsys, tmp
     assert set(done.stdout.split()) == expected, done.stderr
 
 
-def test_without_shtab_it_names_the_extra(monkeypatch, capsys):
+def test_missing_shtab_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert "pip install 'hookline[cli]'" in capsys.readouterr().err
 
 
-def test_the_page_shows_each_command():
+def test_page_shows_each_command():
     page = (Path(__file__).parents[2] / "docs" / "command.md").read_text(encoding="utf-8")
     assert all(f"hookline {command}" in page for command in COMMANDS)

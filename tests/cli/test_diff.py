@@ -46,7 +46,7 @@ def two(tmp_path):
     return a, b
 
 
-def test_it_says_what_has_become_of_each_variable(two, capsys):
+def test_diff_gives_the_change_of_each_variable(two, capsys):
     found = changes(capsys, *two)
     kinds = {name: change["kind"] for name, change in found.items()}
     assert kinds == {
@@ -60,7 +60,7 @@ def test_it_says_what_has_become_of_each_variable(two, capsys):
     assert (found["shape"]["a"], found["shape"]["b"]) == ("float32 (2, 2)", "float32 (4,)")
 
 
-def test_the_table_has_what_differs(two, capsys):
+def test_table_lists_the_differences(two, capsys):
     assert main(["diff", *two]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"A: {two[0]}, step 1", f"B: {two[1]}, step 1"]
@@ -70,7 +70,7 @@ def test_the_table_has_what_differs(two, capsys):
     assert lines[-1] == "2 variables are the same in both."
 
 
-def test_a_run_stands_for_its_newest_checkpoint(shared_run, capsys):
+def test_run_means_its_newest_checkpoint(shared_run, capsys):
     found = changes(capsys, shared_run / "model.ckpt-4", shared_run)
     assert found["global_step"]["by"]["largest"] == found["table"]["by"]["largest"] == 2.0
     assert found["params/kernel"]["kind"] == "same"
@@ -78,14 +78,14 @@ def test_a_run_stands_for_its_newest_checkpoint(shared_run, capsys):
     assert (looked["kind"], looked["a"], looked["b"]) == ("changed", "4", "6")
 
 
-def test_runs_of_other_shapes_are_compared(shared_run, tmp_path, capsys):
+def test_runs_with_other_shapes_are_compared(shared_run, tmp_path, capsys):
     trained_in(tmp_path / "b", 2, width=3)
     found = changes(capsys, shared_run, tmp_path / "b")
     assert (found["table"]["kind"], found["table"]["b"]) == ("reshaped", "float32 (64, 3)")
 
 
 @pytest.mark.usefixtures("failed_reads")
-def test_of_a_broken_one_the_rest_is_compared(own_run, shared_run, capsys):
+def test_readable_rest_of_a_broken_checkpoint_is_compared(own_run, shared_run, capsys):
     for file in (own_run / "model.ckpt-6").rglob("d/*"):
         file.unlink()
     assert main(["diff", str(own_run), str(shared_run)]) == 1
@@ -97,7 +97,7 @@ def test_of_a_broken_one_the_rest_is_compared(own_run, shared_run, capsys):
     assert err == ""
 
 
-def test_a_newer_one_that_is_broken_is_passed_over_and_named(own_run, shared_run, capsys):
+def test_broken_newer_checkpoint_is_skipped_and_named(own_run, shared_run, capsys):
     (own_run / "model.ckpt-6" / "hookline.json").unlink()
     assert main(["diff", str(shared_run), str(own_run)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -107,7 +107,7 @@ def test_a_newer_one_that_is_broken_is_passed_over_and_named(own_run, shared_run
     ]
 
 
-def test_without_a_checkpoint_it_says_so(shared_run, own_run, tmp_path, capsys):
+def test_missing_checkpoint_is_an_error(shared_run, own_run, tmp_path, capsys):
     (own_run / "model.ckpt-6" / "hookline.json").write_text("{")
     (tmp_path / "empty").mkdir()
     for path, why in [

@@ -30,7 +30,7 @@ def points(capsys, *words):
 
 
 @pytest.mark.parametrize("what", ["a FIFO", "a socket", "a device", "a huge file"])
-def test_what_is_no_event_file_is_named_and_left_out(tmp_path, capsys, what):
+def test_other_file_is_named_and_skipped(tmp_path, capsys, what):
     written(tmp_path, values=[1, 2])
     place = tmp_path / "events.out.tfevents.0000000001.host.1"
     hostile.put(place, what)
@@ -66,7 +66,7 @@ def test_changed_event_files_give_points_or_a_note(tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_file_of_the_far_future_does_not_keep_a_writer_from_its_name(tmp_path):
+def test_file_of_the_far_future_does_not_block_a_writers_name(tmp_path):
     (tmp_path / "events.out.tfevents.9999999999_999999.host.1").touch()
     for value in (1, 2):
         written(tmp_path, values=[value])
@@ -80,7 +80,7 @@ def written(folder, tag="loss", values=(), steps=None):
     return folder
 
 
-def test_the_table_has_a_line_for_each_scalar_and_run(shared_run, own_run, capsys):
+def test_table_has_a_line_for_each_scalar_and_run(shared_run, own_run, capsys):
     assert main(["events", str(shared_run), str(own_run)]) == 0
     out, err = capsys.readouterr()
     head, *lines = [line.split() for line in out.splitlines()]
@@ -102,7 +102,7 @@ def test_csv_and_json_have_every_point(shared_run, capsys):
     assert rows == [{name: str(value) for name, value in point.items()} for point in found]
 
 
-def test_folders_below_are_runs_and_patterns_choose(tmp_path, capsys):
+def test_subfolders_are_runs_and_patterns_filter(tmp_path, capsys):
     written(tmp_path, "loss", [1, 2])
     written(tmp_path / "eval", "eval/loss", [3])
     assert {(point["run"], point["tag"]) for point in points(capsys, tmp_path)} == {
@@ -114,7 +114,7 @@ def test_folders_below_are_runs_and_patterns_choose(tmp_path, capsys):
     assert capsys.readouterr().err == "hookline events: no scalar is called accuracy. Found: eval/loss, loss.\n"
 
 
-def test_steps_that_were_repeated_count_once(tmp_path, capsys):
+def test_repeated_steps_count_once(tmp_path, capsys):
     with FileWriter(str(tmp_path)) as writer:
         for step in range(5):
             writer.add_summary(summaries.scalar("loss", step), step)
@@ -132,7 +132,7 @@ def test_nan_and_infinities_are_shown(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("harm", ["torn", "damaged"])
-def test_of_a_broken_file_it_shows_what_comes_before(own_run, capsys, harm):
+def test_broken_file_is_shown_up_to_its_defect(own_run, capsys, harm):
     file = next(own_run.glob("events*"))
     data = file.read_bytes()
     if harm == "torn":
@@ -147,7 +147,7 @@ def test_of_a_broken_file_it_shows_what_comes_before(own_run, capsys, harm):
     assert "torn or damaged, or still being written.\n" in err
 
 
-def test_without_scalars_it_says_so(tmp_path, capsys):
+def test_no_scalars_is_an_error(tmp_path, capsys):
     written(tmp_path / "new")
     assert main(["events", str(tmp_path / "new")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'new'}: no scalars yet.\n"
@@ -156,7 +156,7 @@ def test_without_scalars_it_says_so(tmp_path, capsys):
     assert capsys.readouterr().err == f"hookline events: '{tmp_path / 'empty'}' is empty.\n"
 
 
-def test_a_curve_has_the_means_of_its_parts():
+def test_sparkline_has_the_means_of_its_sections():
     rising = [(step, float(step)) for step in range(1000)]
     assert len(sparkline(rising)) == 24
     assert sorted(sparkline(rising)) == list(sparkline(rising))

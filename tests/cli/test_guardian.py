@@ -1,4 +1,4 @@
-"""The guardian of a launcher, whose death is played by a pipe that ends: nobody says goodbye then either."""
+"""The guardian of a launcher, whose death is simulated by the end of a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 from tests.stand_ins import ProcessTree
 
-# What stays when the command is killed.
+# Processes that outlive a killed command.
 from hookline.cli.guardian import Guardian
 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
@@ -41,7 +41,7 @@ def await_line(group: ProcessTree) -> str:
 
 
 def die(guardian: Guardian) -> None:
-    """What happens to the guardian when its launcher is killed."""
+    """Ends the guardian's pipe, as the death of its launcher does."""
     guardian.pipe.close()
 
 
@@ -49,7 +49,7 @@ def await_end(guardian: Guardian) -> None:
     guardian._process.wait(timeout=30)
 
 
-def test_what_was_started_a_moment_ago_ends_with_the_launcher(start):
+def test_just_started_process_groups_end_with_the_launcher(start):
     with Guardian(grace_secs=30) as guardian:
         groups = [start(guardian, SLEEP) for _ in range(2)]
         die(guardian)
@@ -57,7 +57,7 @@ def test_what_was_started_a_moment_ago_ends_with_the_launcher(start):
         await_end(guardian)
 
 
-def test_what_does_not_listen_is_killed_after_the_grace_and_the_command_comes_last(start, tmp_path):
+def test_stubborn_process_is_killed_after_the_grace_period_before_the_command(start, tmp_path):
     left = "import os, sys; os.killpg(int(open(sys.argv[1] + '/group').read()), 0)"
     report = f"import sys, traceback\ntry: {left}\nexcept OSError as e: open(sys.argv[1] + '/then', 'w').write(repr(e))"
     with Guardian(1.0, [sys.executable, "-c", report, str(tmp_path)]) as guardian:
@@ -70,7 +70,7 @@ def test_what_does_not_listen_is_killed_after_the_grace_and_the_command_comes_la
     assert "No such process" in (tmp_path / "then").read_text()
 
 
-def test_what_has_ended_is_spared_since_its_number_may_be_somebody_elses(start):
+def test_ended_process_is_not_signalled_since_its_pid_may_be_reused(start):
     with Guardian(grace_secs=30) as guardian:
         spared, other = start(guardian, SLEEP), start(guardian, SLEEP)
         assert await_line(spared) == "ready"
@@ -81,7 +81,7 @@ def test_what_has_ended_is_spared_since_its_number_may_be_somebody_elses(start):
         assert spared.status() is None
 
 
-def test_an_end_is_told_after_that_of_the_children_and_before_the_number_is_given_back():
+def test_end_is_reported_after_the_children_end_and_before_the_pid_is_free():
     told = []
 
     def look(number: int) -> None:
@@ -98,7 +98,7 @@ def test_an_end_is_told_after_that_of_the_children_and_before_the_number_is_give
     group.stdout.close()
 
 
-def test_a_launcher_that_ends_in_order_is_followed_by_nothing(start, tmp_path):
+def test_launcher_that_ends_normally_is_followed_by_nothing(start, tmp_path):
     with Guardian(30, ["touch", str(tmp_path / "then")]) as guardian:
         group = start(guardian, SLEEP)
         assert await_line(group) == "ready"
@@ -108,7 +108,7 @@ def test_a_launcher_that_ends_in_order_is_followed_by_nothing(start, tmp_path):
     assert not (tmp_path / "then").exists()
 
 
-def test_a_guardian_that_is_killed_is_not_missed(start):
+def test_job_continues_after_the_guardian_is_killed(start):
     with Guardian(grace_secs=30) as guardian:
         before = start(guardian, SLEEP)
         guardian._process.kill()
@@ -120,7 +120,7 @@ def test_a_guardian_that_is_killed_is_not_missed(start):
         guardian.withdraw(before.pid)
 
 
-def test_an_announced_command_has_its_own_arguments_and_variables_and_no_input(start):
+def test_wrapped_command_keeps_arguments_and_environment_without_input(start):
     code = "import os, sys; print(sys.argv, os.environ['a.b'], os.getpgrp() == os.getpid(), repr(sys.stdin.read()))"
     with Guardian(grace_secs=30) as guardian:
         command = guardian.wrap_command([sys.executable, "-c", code, "--steps", "4"])
@@ -130,6 +130,6 @@ def test_an_announced_command_has_its_own_arguments_and_variables_and_no_input(s
     assert done.stdout == "['-c', '--steps', '4'] c d True ''\n", done.stderr
 
 
-def test_it_is_in_a_session_of_its_own():
+def test_guardian_has_its_own_session():
     with Guardian(grace_secs=30) as guardian:
         assert os.getsid(guardian._process.pid) == guardian._process.pid

@@ -30,7 +30,7 @@ def inspected(capsys, *words):
 
 
 def flip_the_table(checkpoint):
-    """Changes a number of the variable "table", whose other bytes stay."""
+    """Changes a number of the variable "table", and no other byte of it."""
     number = np.arange(64 * 40, dtype=np.float32)[100:104] + int(checkpoint.name.partition("-")[2])
     flipped = 0
     for file in (file for file in checkpoint.rglob("*") if file.is_file()):
@@ -40,7 +40,7 @@ def flip_the_table(checkpoint):
     assert flipped == 1
 
 
-def test_it_shows_the_checkpoints_and_the_variables_of_the_newest(shared_run, capsys):
+def test_inspect_shows_the_checkpoints_and_the_newest_ones_variables(shared_run, capsys):
     assert main(["inspect", str(shared_run)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -58,7 +58,7 @@ def test_it_shows_the_checkpoints_and_the_variables_of_the_newest(shared_run, ca
     assert "\nhooks/hookline.CheckpointSaverHook[model.ckpt]/" in capsys.readouterr().out
 
 
-def test_json_has_all_of_it(shared_run, capsys):
+def test_json_has_all_facts(shared_run, capsys):
     found = inspected(capsys, shared_run)
     assert (found["newest"], found["inspected"], found["max_to_keep"], found["writer"]) == ("model.ckpt-6",) * 2 + (
         3,
@@ -80,7 +80,7 @@ def test_one_checkpoint_may_be_named(shared_run, capsys):
     assert {variable["name"]: variable["value"] for variable in found["variables"]}["global_step"] == 4
 
 
-def test_without_values_nothing_is_read(own_run, capsys):
+def test_no_values_reads_no_arrays(own_run, capsys):
     for file in own_run.rglob("d/*"):
         file.unlink()
     found = inspected(capsys, own_run, "--no-values")
@@ -89,7 +89,7 @@ def test_without_values_nothing_is_read(own_run, capsys):
 
 
 @pytest.mark.usefixtures("failed_reads")
-def test_flipped_bits_are_found_and_the_newest_that_can_be_read_is_shown(own_run, capsys):
+def test_flipped_bits_are_found_and_the_newest_readable_is_shown(own_run, capsys):
     flip_the_table(own_run / "model.ckpt-6")
     assert main(["inspect", str(own_run)]) == 0
     out, err = capsys.readouterr()
@@ -100,7 +100,7 @@ def test_flipped_bits_are_found_and_the_newest_that_can_be_read_is_shown(own_run
 
 
 @pytest.mark.usefixtures("failed_reads")
-def test_every_checkpoint_is_read_if_asked_for(own_run, capsys):
+def test_every_checkpoint_is_read_on_request(own_run, capsys):
     flip_the_table(own_run / "model.ckpt-2")
     assert main(["inspect", str(own_run)]) == 0
     assert "broken" not in capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_every_checkpoint_is_read_if_asked_for(own_run, capsys):
 
 
 @pytest.mark.usefixtures("failed_reads")
-def test_a_variable_that_is_broken_is_named_beside_those_that_are_not(own_run, capsys):
+def test_broken_variable_is_named_beside_readable_ones(own_run, capsys):
     flip_the_table(own_run / "model.ckpt-6")
     found = inspected(capsys, own_run / "model.ckpt-6")
     broken = {variable["name"]: variable["broken"] for variable in found["variables"] if variable["broken"]}
@@ -121,7 +121,7 @@ def test_a_variable_that_is_broken_is_named_beside_those_that_are_not(own_run, c
 
 
 @pytest.mark.usefixtures("failed_reads")
-def test_no_stack_trace_is_printed_by_what_a_failed_read_leaves_behind(own_run, environment):
+def test_failed_read_prints_no_stack_trace(own_run, environment):
     index = own_run / "model.ckpt-6" / "state" / "manifest.ocdbt"
     data = bytearray(index.read_bytes())
     data[30:38] = b"hookline"
@@ -132,7 +132,7 @@ def test_no_stack_trace_is_printed_by_what_a_failed_read_leaves_behind(own_run, 
         assert done.stderr == ""
 
 
-def test_where_a_training_stops_is_said(own_run, capsys):
+def test_error_of_a_training_is_shown_for_its_checkpoint(own_run, capsys):
     manifest = own_run / "model.ckpt-6" / "hookline.json"
     manifest.write_bytes(manifest.read_bytes().replace(b"step", b"st\xffp", 1))
     with pytest.raises(DataLossError, match=r"model\.ckpt-6"):
@@ -148,7 +148,7 @@ def test_where_a_training_stops_is_said(own_run, capsys):
     assert next(line for line in lines if line.startswith("model.ckpt-4")).endswith("newest that can be read")
 
 
-def test_names_in_the_state_file_that_are_not_there_are_noted(own_run, capsys):
+def test_missing_names_in_the_state_file_are_noted(own_run, capsys):
     state = own_run / "checkpoint"
     state.write_text(state.read_text().replace('"model.ckpt-2"', '"model.ckpt-r"'))
     assert inspected(capsys, own_run)["note"] == (
@@ -191,7 +191,7 @@ def of_the_future(checkpoint):
     ids=["data", "no-manifest", "half-manifest", "another-manifest", "future", "empty", "file"],
 )
 @pytest.mark.usefixtures("failed_reads")
-def test_what_is_broken_is_said_in_a_sentence(own_run, capsys, harm, why):
+def test_broken_checkpoint_is_described_in_a_sentence(own_run, capsys, harm, why):
     harm(own_run / "model.ckpt-6")
     assert main(["inspect", str(own_run)]) == 0
     out, err = capsys.readouterr()
@@ -218,7 +218,7 @@ print(json.dumps([said(*words) for words in json.loads(sys.argv[1])]))
 
 @pytest.mark.usefixtures("failed_reads")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes root's right to read everything")
-def test_what_may_not_be_read_is_not_called_broken_and_hides_nothing(own_run):
+def test_unreadable_permissions_are_not_called_damage(own_run):
     rights = "-dac_override,-dac_read_search"
     command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, sys.executable, "-c", LOCKED]
     folder = str(own_run)
@@ -238,7 +238,7 @@ def test_what_may_not_be_read_is_not_called_broken_and_hides_nothing(own_run):
     assert run == f"hookline inspect: '{folder}/.hookline-owner' cannot be read: Permission denied.\n"
 
 
-def test_what_is_on_its_way_is_no_checkpoint(own_run, capsys):
+def test_pending_save_is_no_checkpoint(own_run, capsys):
     for suffix in ("writing-ab12", "writing-cd34", "removed", "broken"):
         (own_run / f"model.ckpt-8.hookline-{suffix}").mkdir()
     os.rename(own_run / "model.ckpt-4", own_run / "model.ckpt-4.hookline-saving")  # Complete, but for its name.
@@ -252,7 +252,7 @@ def test_what_is_on_its_way_is_no_checkpoint(own_run, capsys):
 
 
 @pytest.mark.parametrize("text", ["{", "", "[]", "\x00"])
-def test_a_state_file_that_cannot_be_read_does_not_matter(own_run, capsys, text):
+def test_unreadable_state_file_is_no_problem(own_run, capsys, text):
     (own_run / "checkpoint").write_text(text)
     assert main(["inspect", str(own_run), "--no-values"]) == 0
     out = capsys.readouterr().out
@@ -260,7 +260,7 @@ def test_a_state_file_that_cannot_be_read_does_not_matter(own_run, capsys, text)
     assert "Note: its state file" in out
 
 
-def test_a_run_of_which_nothing_is_whole_is_shown(own_run, capsys):
+def test_run_without_a_complete_checkpoint_is_shown(own_run, capsys):
     (own_run / "checkpoint").write_text("{")
     for manifest in own_run.rglob("hookline.json"):
         manifest.unlink()
@@ -269,7 +269,7 @@ def test_a_run_of_which_nothing_is_whole_is_shown(own_run, capsys):
     assert [each["why"] for each in found["checkpoints"]] == ["it has no hookline.json"] * 3
 
 
-def test_without_a_run_it_says_so(shared_run, tmp_path, capsys):
+def test_missing_run_is_an_error(shared_run, tmp_path, capsys):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("")
     (tmp_path / "empty-1").mkdir()
@@ -288,12 +288,12 @@ def test_without_a_run_it_says_so(shared_run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [["inspect", ""], ["diff", "", "."], ["events", ""], ["clean", ""]])
-def test_empty_text_is_no_folder(capsys, words):
+def test_empty_string_is_no_folder(capsys, words):
     assert main(words) == 2
     assert capsys.readouterr().err == f"hookline {words[0]}: a folder is required, got ''. The current one is '.'.\n"
 
 
-def test_a_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):
+def test_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):
     python.run(JOB, tmp_path, "on_devices", env=environment() | on_devices(8), check=True)
     found = inspected(capsys, tmp_path)
     assert len(found["checkpoints"][0]["devices"]) == 8
@@ -306,7 +306,7 @@ def test_a_checkpoint_of_eight_devices_needs_one(tmp_path, capsys, environment):
     assert "8 of (2, 32)" in out
 
 
-def test_a_checkpoint_of_two_processes_needs_one(tmp_path, capsys):
+def test_checkpoint_of_two_processes_needs_one(tmp_path, capsys):
     ended = spmd.run(str(JOB), str(tmp_path), "on_devices")
     assert [each.status for each in ended] == [0, 0], ended
     found = inspected(capsys, tmp_path)
@@ -314,7 +314,7 @@ def test_a_checkpoint_of_two_processes_needs_one(tmp_path, capsys):
     assert found["variables"][0]["norm"] == pytest.approx(np.linalg.norm(np.arange(512)))
 
 
-def test_numbers_of_64_bits_are_those_that_were_saved(tmp_path, capsys, environment):
+def test_64_bit_values_are_shown_as_saved(tmp_path, capsys, environment):
     python.run(JOB, tmp_path, "wide", env=environment(), check=True)
     variables = {variable["name"]: variable for variable in inspected(capsys, tmp_path)["variables"]}
     assert variables["whole"]["norm"] == 2.0**40 + 1
@@ -346,8 +346,8 @@ def test_few_variables_are_in_memory_at_once(shared_run, tmp_path, environment):
         assert float(done.stdout.split()[-1]) < most, "each checkpoint has 128 MiB"
 
 
-def test_a_run_that_is_going_is_left_alone(tmp_path, capsys, environment):
-    """It is looked at in every way, while it saves and removes, and goes on to its end."""
+def test_running_training_is_not_disturbed(tmp_path, capsys, environment):
+    """Inspects it in every way, while it saves and removes checkpoints, until it ends."""
     folder = tmp_path / "going"
     with python.Python("-u", JOB, folder, "going", env=environment()) as process:
         assert process.stdout is not None
@@ -380,7 +380,7 @@ def test_a_run_that_is_going_is_left_alone(tmp_path, capsys, environment):
     assert sorted(path.name for path in folder.glob("model*")) == [f"model.ckpt-{last}"]
 
 
-def test_one_that_was_killed_is_told_from_one_that_is_going(tmp_path, capsys, environment):
+def test_killed_run_is_distinguished_from_a_running_one(tmp_path, capsys, environment):
     with python.Python("-u", JOB, tmp_path, "going", env=environment(writes=False)) as process:
         assert process.stdout is not None
         while int(process.stdout.readline()) < 6:
@@ -393,14 +393,14 @@ def test_one_that_was_killed_is_told_from_one_that_is_going(tmp_path, capsys, en
     assert inspected(capsys, tmp_path)["writer"] is None
 
 
-def test_a_run_goes_on_from_what_is_left(own_run, capsys):
+def test_training_resumes_after_clean(own_run, capsys):
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
     trained_in(own_run, 8)
     capsys.readouterr()
     assert [each["step"] for each in inspected(capsys, own_run)["checkpoints"]] == [8, 6]
 
 
-def test_files_of_others_cost_no_look_each(own_run, capsys, monkeypatch):
+def test_foreign_files_are_not_opened(own_run, capsys, monkeypatch):
     def looks():
         paths = []
         with monkeypatch.context() as patched:

@@ -29,7 +29,7 @@ print(*[os.environ["HOOKLINE_" + name] for name in names], os.environ.get("TF_CO
 
 
 class NoRay:
-    """Stands for a local Ray cluster."""
+    """Replaces a local Ray cluster."""
 
     def __init__(self):
         NoRay.stopped = 0
@@ -75,7 +75,7 @@ def run(*words: str) -> int:
     return main(["launch", *words])
 
 
-def test_each_task_is_told_who_it_is_and_its_lines_carry_its_name(no_ray, script, capsys, monkeypatch):
+def test_each_task_gets_its_role_and_its_lines_have_its_name(no_ray, script, capsys, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     path = script(ENVIRONMENT)
     assert run("--workers", "3", "--servers", "2", "--job", "mine", path, "--steps", "4") == 0
@@ -87,7 +87,7 @@ def test_each_task_is_told_who_it_is_and_its_lines_carry_its_name(no_ray, script
     assert NoRay.stopped == 1
 
 
-def test_errors_keep_their_stream_and_a_line_drawn_anew_is_shown_each_time(no_ray, script, capsys):
+def test_errors_keep_their_stream_and_redrawn_lines_are_shown(no_ray, script, capsys):
     text = "import sys; print('\\rstep 1', end=''); print('\\rstep 2\\n\\nend', end=''); print('oh', file=sys.stderr)"
     assert run(script(text)) == 0
     out, err = capsys.readouterr()
@@ -98,19 +98,19 @@ def test_errors_keep_their_stream_and_a_line_drawn_anew_is_shown_each_time(no_ra
 TYPE = "import os, sys, time; kind = os.environ['HOOKLINE_TASK_TYPE']\n"
 
 
-def test_a_worker_that_fails_is_reported_and_the_status_is_that_of_the_chief(no_ray, script, capsys):
+def test_failed_worker_is_reported_and_the_chief_gives_the_status(no_ray, script, capsys):
     assert run("--workers", "2", script(TYPE + "sys.exit(3 if kind == 'worker' else 0)")) == 0
     assert "hookline launch: worker 0 failed with exit status 3." in capsys.readouterr().err
 
 
-def test_a_chief_that_fails_stops_the_workers_at_once(no_ray, script, capsys):
+def test_failed_chief_stops_the_workers_at_once(no_ray, script, capsys):
     started = clock.monotonic()
     assert run("--workers", "2", script(TYPE + "sys.exit(5) if kind == 'chief' else time.sleep(600)")) == 5
     assert clock.monotonic() - started < 20
     assert "hookline launch: chief failed with exit status 5." in capsys.readouterr().err
 
 
-def test_a_chief_that_a_signal_ended_gives_the_status_of_a_shell(no_ray, script, capsys):
+def test_chief_ended_by_a_signal_gives_a_shells_status(no_ray, script, capsys):
     assert run(script("import os; os.kill(os.getpid(), 9)")) == 137
     assert "chief was ended by SIGKILL" in capsys.readouterr().err
 
@@ -132,7 +132,7 @@ def test_a_signal_stops_all_tasks(no_ray, script, capsys, number, status):
     assert signal.getsignal(number) is before
 
 
-def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, script):
+def test_second_signal_does_not_wait_for_a_stubborn_task(no_ray, script):
     started = clock.monotonic()
     text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     with signalled(signal.SIGTERM, 1.0, 2.5):
@@ -159,20 +159,18 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(("chief", "status"), [("143", 137), ("1", 1)])
-def test_the_status_says_that_a_task_was_killed_or_that_the_chief_failed(
-    no_ray, script, capsys, tmp_path, chief, status
-):
+def test_status_is_of_a_killed_task_or_a_failed_chief(no_ray, script, capsys, tmp_path, chief, status):
     when(tmp_path / "ready", signal.SIGTERM, 0.3)
     assert run("--workers", "2", "--grace", "0.5", script(ASKED), chief) == status
     assert "hookline launch: worker 0 was ended by SIGKILL." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("chief", "status"), [("143", 137), ("5", 5)])
-def test_the_status_says_so_also_where_the_chief_left_or_failed_first(no_ray, script, chief, status):
+def test_status_is_the_same_if_the_chief_ended_first(no_ray, script, chief, status):
     assert run("--workers", "2", "--grace", "0.5", script(ASKED), chief, "at once") == status
 
 
-def test_a_signal_after_the_chief_has_failed_does_not_hide_it(no_ray, script, tmp_path):
+def test_signal_after_the_chief_failed_does_not_hide_the_failure(no_ray, script, tmp_path):
     when(tmp_path / "ready", signal.SIGTERM, 0.5)
     assert run("--workers", "2", "--grace", "2", script(ASKED), "5", "at once") == 5
 
@@ -197,14 +195,14 @@ while not over.exists():
 
 
 @pytest.mark.parametrize(("kind", "name"), [("chief", "chief   "), ("worker", "worker 0")])
-def test_a_task_that_fails_is_started_again(no_ray, script, capsys, kind, name):
+def test_failed_task_is_restarted(no_ray, script, capsys, kind, name):
     assert run("--workers", "2", "--restart", "on-failure", script(FAILS), kind, "1", "7", "2") == 0
     out, err = capsys.readouterr()
     assert out == f"{name} | trained\n"
     assert f"hookline launch: {name.strip()} failed with exit status 7. It is started again in" in err
 
 
-def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys, monkeypatch):
+def test_restarts_are_limited_with_growing_waits(no_ray, script, capsys, monkeypatch):
     whole = RecoveryPolicy.backoff_secs
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, *given: whole(self, *given) / 8)
     started = clock.monotonic()
@@ -216,27 +214,27 @@ def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys, monke
     assert err.splitlines()[-1] == "hookline launch: chief failed with exit status 7."
 
 
-def test_a_signal_ends_the_wait_for_the_next_start(no_ray, script, capsys):
+def test_signal_ends_the_wait_for_a_restart(no_ray, script, capsys):
     with signalled(signal.SIGINT, 1.0):
         assert run("--restart", "on-failure", script("import sys; sys.exit(7)")) == 130
     assert "stopping on SIGINT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("status", [143, 130])
-def test_a_task_that_was_asked_to_end_has_not_failed(no_ray, script, capsys, status):
+def test_task_that_was_stopped_has_not_failed(no_ray, script, capsys, status):
     name = signal.Signals(status - 128).name
     assert run("--workers", "2", "--restart", "on-failure", script(FAILS), "worker", "1", str(status), "1") == 0
     assert f"hookline launch: worker 0 left the training on {name}.\n" == capsys.readouterr().err
 
 
-def test_the_guardian_is_told_of_every_task_that_has_ended(no_ray, script, capsys, monkeypatch):
+def test_guardian_is_notified_of_each_ended_task(no_ray, script, capsys, monkeypatch):
     forgotten = []
     monkeypatch.setattr(launch.Guardian, "withdraw", lambda self, group: forgotten.append(str(group)))
     assert run("--workers", "3", script("import os; print(os.getpid())")) == 0
     assert sorted(forgotten) == sorted(line.split()[-1] for line in capsys.readouterr().out.splitlines())
 
 
-def test_a_job_goes_on_without_its_guardian(no_ray, script, capsys, monkeypatch):
+def test_job_continues_without_its_guardian(no_ray, script, capsys, monkeypatch):
     class Mortal(launch.Guardian):
         def __init__(self, *args):
             super().__init__(*args)
@@ -259,7 +257,7 @@ def test_a_job_goes_on_without_its_guardian(no_ray, script, capsys, monkeypatch)
         (["--max-restarts", "3", __file__], "--max-restarts requires --restart on-failure"),
     ],
 )
-def test_what_makes_no_sense_is_said_without_a_traceback(no_ray, capsys, words, message):
+def test_invalid_arguments_give_no_traceback(no_ray, capsys, words, message):
     assert run(*words) == 2
     err = capsys.readouterr().err
     assert err.startswith("hookline launch: ")
@@ -267,19 +265,19 @@ def test_what_makes_no_sense_is_said_without_a_traceback(no_ray, capsys, words, 
 
 
 @pytest.mark.parametrize("words", [["--workers", "0"], ["--servers", "x"], ["--grace", "-1"], ["--restart", "all"]])
-def test_bad_numbers_are_refused(capsys, words):
+def test_invalid_numbers_are_refused(capsys, words):
     with pytest.raises(SystemExit, match="2"):
         run(*words, __file__)
     assert f"argument {words[0]}" in capsys.readouterr().err
 
 
-def test_without_ray_it_says_what_to_install(monkeypatch, capsys):
+def test_missing_ray_names_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("hookline.distributed.cluster.local_ray_cluster.find_spec", lambda name: None)
     assert run(__file__) == 2
     assert "pip install 'hookline[ray]'" in capsys.readouterr().err
 
 
-def test_a_cluster_that_does_not_start_or_answer_is_a_failure(monkeypatch, capsys):
+def test_cluster_that_does_not_start_or_respond_is_a_failure(monkeypatch, capsys):
     def refuse(address, timeout_secs):
         raise errors.UnavailableError(None, None, f"No Ray head listens at {address}")
 
@@ -331,7 +329,7 @@ def none_left(marker: str, within_secs: float) -> bool:
 
 
 def await_ready(job: subprocess.Popen[str]) -> None:
-    """Waits until the chief and a worker have said so."""
+    """Waits until the chief and a worker have logged it."""
     assert job.stdout is not None
     ready = [job.stdout.readline() for _ in range(2)]
     assert sorted(ready) == ["chief    | ready\n", "worker 0 | ready\n"], job.communicate()
@@ -378,7 +376,7 @@ with hl.train.MonitoredTrainingSession(k.target, k.is_chief, sys.argv[1], save_c
 
 @pytest.mark.slow_distributed
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, number, status):
+def test_signal_saves_the_work_of_all_tasks(script, marker, tmp_path, number, status):
     directory = str(tmp_path / "run")
     with launched(marker, "--workers", "2", script(TRAINS), directory) as job:
         await_ready(job)
@@ -401,7 +399,7 @@ def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, numbe
         pytest.param("SIG_IGN", marks=pytest.mark.slow_distributed),
     ],
 )
-def test_a_launcher_that_is_killed_leaves_no_process(script, marker, listening):
+def test_killed_launcher_leaves_no_process(script, marker, listening):
     path = script(
         f"import signal, time; signal.signal(signal.SIGTERM, signal.{listening})\n"
         "print('ready', flush=True); time.sleep(600)"
@@ -423,7 +421,7 @@ def joined():
 
 
 def servers_left(ray, job: str) -> int:
-    """How many servers a job still had on a cluster; now they are gone."""
+    """Returns the number of servers that a job still had on a cluster, and ends them."""
     count = (
         "from hookline.distributed.cluster import ray_connection as c; import sys\n"
         f"c.connect({ray.address!r}, {job!r}, {ray.token_path!r}, 5); print(c.kill_servers({job!r}))"
@@ -434,7 +432,7 @@ def servers_left(ray, job: str) -> int:
 
 
 @pytest.mark.slow_distributed
-def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
+def test_joined_cluster_is_left_without_servers(script, joined):
     from hookline.distributed.cluster import ray_connection
 
     path = script(
@@ -452,7 +450,7 @@ def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
 
 
 @pytest.mark.slow_distributed
-def test_a_launcher_that_is_killed_leaves_no_server_on_a_cluster_that_it_joined(script, joined, marker):
+def test_killed_launcher_leaves_no_server_on_a_joined_cluster(script, joined, marker):
     from hookline.distributed.cluster import ray_connection
 
     words = ["--address", joined.address, "--token-path", joined.token_path, "--job", "joined", "--workers", "2"]
@@ -465,7 +463,7 @@ def test_a_launcher_that_is_killed_leaves_no_server_on_a_cluster_that_it_joined(
 
 
 def child_called(parent: int, name: str) -> int:
-    """The child of a process whose command line contains a name."""
+    """Returns the child of a process whose command line contains a name."""
     for folder in Path("/proc").iterdir():
         try:
             if not folder.name.isdigit() or name.encode() not in (folder / "cmdline").read_bytes():
@@ -480,7 +478,7 @@ def child_called(parent: int, name: str) -> int:
 @pytest.mark.slow_distributed
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize("part", ["gcs_server", "raylet/raylet", "ray::RuntimeEnvAgent"])
-def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script, marker, part):
+def test_killed_head_is_an_error_within_a_minute(script, marker, part):
     path = script(
         "import time\n"
         "import hookline as hl\n"

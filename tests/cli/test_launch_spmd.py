@@ -1,4 +1,4 @@
-"""`hookline launch --spmd`: in most tests the scripts join no others; in the last ones they do."""
+"""`hookline launch --spmd`: in most tests the scripts form no SPMD job; in the last ones they do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(*words: str, processes: int = 2) -> int:
     return main(["launch", "--spmd", "--processes", str(processes), *words])
 
 
-def test_each_process_is_told_which_it_is_and_its_lines_carry_its_number(plain, script, capsys):
+def test_each_process_gets_its_index_and_its_lines_have_it(plain, script, capsys):
     names = "'NUM_PROCESSES', 'COORDINATOR_ADDRESS'"
     text = f"{WHO}print(me, *[os.environ['HOOKLINE_' + name] for name in ({names})], *sys.argv[1:])"
     assert run(script(text), "--steps", "4", processes=11) == 0
@@ -66,7 +66,7 @@ def test_all_processes_order_sets_alike(plain, script, capsys, monkeypatch, give
     assert first.startswith(seed)
 
 
-def test_each_start_has_a_secret_of_its_own_which_is_in_no_command(plain, script, capsys, monkeypatch):
+def test_each_start_has_its_own_secret_in_no_command_line(plain, script, capsys, monkeypatch):
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
     monkeypatch.setenv("HOOKLINE_TOKEN", "that of another")
     text = (
@@ -82,7 +82,7 @@ def test_each_start_has_a_secret_of_its_own_which_is_in_no_command(plain, script
     assert all(len(secret) == 64 for secret in secrets)
 
 
-def test_what_gloo_prints_is_left_out_also_in_the_middle_of_a_line(plain, script, capsys):
+def test_gloo_output_is_filtered_also_within_a_line(plain, script, capsys):
     line = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
     assert run(script(f"print('{line}'); print('los{line}s 0.5'); print('[Gloo] is good')"), processes=1) == 0
     assert capsys.readouterr().out == "0 | loss 0.5\n0 | [Gloo] is good\n"
@@ -96,7 +96,7 @@ def test_what_gloo_prints_is_left_out_also_in_the_middle_of_a_line(plain, script
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was ended by SIGKILL"),
     ],
 )
-def test_one_that_fails_is_named_and_the_others_are_ended(plain, script, capsys, end, status, words):
+def test_failed_process_is_named_and_the_others_are_ended(plain, script, capsys, end, status, words):
     started = clock.monotonic()
     assert run(script(f"{WHO}if me == 1: {end}\ntime.sleep(600)"), processes=3) == status
     assert clock.monotonic() - started < 20
@@ -104,7 +104,7 @@ def test_one_that_fails_is_named_and_the_others_are_ended(plain, script, capsys,
     assert said == [f"hookline launch: process 1 {words}. The others are ended, within 3 s."]
 
 
-def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_path):
+def test_process_that_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_path):
     ready = tmp_path / "ready"
     text = (
         f"{WHO}from pathlib import Path; ready = Path({str(ready)!r})\n"
@@ -116,7 +116,7 @@ def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_p
     assert "process 0 failed with exit status 5" in capsys.readouterr().err
 
 
-def test_after_a_failure_all_are_started_again_as_often_as_is_said(plain, script, capsys, monkeypatch):
+def test_failed_job_is_restarted_up_to_the_limit(plain, script, capsys, monkeypatch):
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.1 * attempt)
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     text = f"{WHO}print('programs in', os.environ['JAX_COMPILATION_CACHE_DIR'])\nsys.exit(7 if me else 0)"
@@ -129,15 +129,13 @@ def test_after_a_failure_all_are_started_again_as_often_as_is_said(plain, script
     assert not Path(folder).exists()
 
 
-def test_who_leaves_on_a_signal_is_not_started_again(plain, script, capsys):
+def test_process_that_leaves_on_a_signal_is_not_restarted(plain, script, capsys):
     assert run("--restart", "on-failure", script("import sys; sys.exit(143)")) == 143
     assert "again" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.campaign), 2])
-def test_of_those_that_fail_it_names_the_first_that_jax_has_not_aborted(
-    plain, script, capsys, monkeypatch, tmp_path, first
-):
+def test_first_failure_not_caused_by_jax_is_named(plain, script, capsys, monkeypatch, tmp_path, first):
     monkeypatch.setattr(launcher, "_POLL_SECS", 3.0)
     gone = tmp_path / "gone"
     text = (
@@ -151,7 +149,7 @@ def test_of_those_that_fail_it_names_the_first_that_jax_has_not_aborted(
     assert capsys.readouterr().err.startswith(f"hookline launch: process {first} failed with exit status {3 + first}.")
 
 
-def test_one_that_lost_another_is_not_the_first_though_it_ends_sooner(plain, script, capsys, tmp_path):
+def test_process_that_lost_a_peer_is_not_the_first_failure(plain, script, capsys, tmp_path):
     begun = tmp_path / "begun"
     text = (
         f"{WHO}from pathlib import Path; begun = Path({str(begun)!r})\n"
@@ -164,7 +162,7 @@ def test_one_that_lost_another_is_not_the_first_though_it_ends_sooner(plain, scr
     assert capsys.readouterr().err == "hookline launch: process 1 failed with exit status 3.\n"
 
 
-def test_one_that_leaves_on_a_signal_is_waited_for_by_none_and_waits_for_all(plain, script, capsys):
+def test_process_that_leaves_on_a_signal_lets_the_others_save(plain, script, capsys):
     text = "print('asked', flush=True)"
     text = f"{WHO}signal.signal(signal.SIGTERM, lambda *_: {text})\nif me: time.sleep(1); print('saved')\nsys.exit(143)"
     assert run(script(text)) == 143
@@ -187,7 +185,7 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)]
 )
-def test_a_signal_asks_each_process_once(plain, script, capsys, tmp_path, number, status):
+def test_signal_is_forwarded_once_to_each_process(plain, script, capsys, tmp_path, number, status):
     when(tmp_path / "ready1", number, 0.5)
     assert run(script(LISTENS)) == status
     out, err = capsys.readouterr()
@@ -195,7 +193,7 @@ def test_a_signal_asks_each_process_once(plain, script, capsys, tmp_path, number
     assert err == f"hookline launch: stopping on {number.name}, within 30 s; once more to stop at once.\n"
 
 
-def test_a_second_signal_does_not_wait(plain, script, tmp_path):
+def test_second_signal_does_not_wait(plain, script, tmp_path):
     text = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path / 'r')!r}, 'w')"
     when(tmp_path / "r", signal.SIGTERM, 0.1, 1.2)
     started = clock.monotonic()
@@ -216,15 +214,13 @@ sys.exit(143)
 @pytest.mark.parametrize(
     ("own", "status"), [("143", 137), ("1", 1), pytest.param("75", 137, marks=pytest.mark.campaign)]
 )
-def test_the_status_says_that_a_process_was_killed_or_failed_when_it_was_asked_to_end(
-    plain, script, capsys, tmp_path, own, status
-):
+def test_status_is_of_a_process_killed_or_failed_on_the_signal(plain, script, capsys, tmp_path, own, status):
     when(tmp_path / "ready1", signal.SIGTERM, 0.3)
     assert run("--grace", "0.5", script(DEAF), own) == status
     assert "hookline launch: process 1 was ended by SIGKILL.\n" in capsys.readouterr().err
 
 
-def test_that_one_left_on_a_signal_does_not_hide_that_another_was_killed(plain, script, capsys):
+def test_process_that_left_on_a_signal_does_not_hide_a_killed_one(plain, script, capsys):
     assert run("--grace", "0.5", script(DEAF), "143", "leave") == 137
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hookline")]
     assert said == [
@@ -233,7 +229,7 @@ def test_that_one_left_on_a_signal_does_not_hide_that_another_was_killed(plain, 
     ]
 
 
-def test_a_signal_while_others_leave_lets_them_save(plain, script, capsys, tmp_path):
+def test_signal_while_a_process_leaves_lets_the_others_save(plain, script, capsys, tmp_path):
     left = tmp_path / "left"
     text = f"{WHO}signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif me: time.sleep(2); print('saved')\n"
     when(left, signal.SIGTERM, 0.5)
@@ -252,12 +248,12 @@ def test_a_signal_while_others_leave_lets_them_save(plain, script, capsys, tmp_p
         (["--spmd", "--processes", "2", "--max-restarts", "2"], "--max-restarts requires --restart on-failure"),
     ],
 )
-def test_what_makes_no_sense_is_said_without_a_traceback(capsys, words, message):
+def test_invalid_arguments_give_no_traceback(capsys, words, message):
     assert main(["launch", *words, __file__]) == 2
     assert capsys.readouterr().err.startswith(f"hookline launch: {message}")
 
 
-def test_a_launcher_that_is_killed_leaves_no_process(script, tmp_path):
+def test_killed_launcher_leaves_no_process(script, tmp_path):
     text = f"open({str(tmp_path)!r} + '/' + str(os.getpid()) + '.pid', 'w').close(); time.sleep(600)"
     code = (
         "import importlib, sys; importlib.import_module('hookline.cli.launch_spmd')._SPMD_COMMAND = (sys.executable,)\n"
@@ -304,7 +300,7 @@ sys.exit()
 """
 
 
-def test_the_script_runs_in_step_and_as_python_would_run_it(script, capsys, tmp_path):
+def test_script_runs_as_spmd_and_as_python_would_run_it(script, capsys, tmp_path):
     (tmp_path / "beside.py").write_text("FOUND = 'found'")
     path = script(TOGETHER)
     assert run("--grace", "5", path, "--steps", "4") == 0
@@ -324,7 +320,7 @@ while True:
 """
 
 
-def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(script, capsys):
+def test_failed_process_leaves_at_once_with_the_scripts_traceback_only(script, capsys):
     path = script(APART)
     assert run(path) == 1
     err = capsys.readouterr().err
@@ -341,12 +337,12 @@ hl.train.Loop(lambda state, batch: (state, {}), {"w": 0.0}, lambda: iter([1.0]))
 """
 
 
-def test_a_refusal_is_one_sentence_in_every_process(script, capsys):
+def test_refusal_is_one_sentence_in_every_process(script, capsys):
     assert run(script(REFUSED)) == 1
     err = capsys.readouterr().err
     for process in "01":
         lines = [line for line in err.splitlines() if line.startswith(f"{process} | ")]
-        assert lines[-1].startswith(f"{process} | ValueError: Iterator 'batches': processes that run in step end"), err
+        assert lines[-1].startswith(f"{process} | ValueError: Iterator 'batches': SPMD processes end"), err
 
 
 LOST = """
@@ -363,8 +359,8 @@ while True:
 
 
 @pytest.mark.campaign
-def test_one_that_loses_another_in_a_script_without_hookline_ends_with_status_75(script):
-    command = [*launcher._RUN, script(LOST)]
+def test_lost_peer_in_a_script_without_hookline_gives_status_75(script):
+    command = [*launcher._SPMD_COMMAND, script(LOST)]
     with launcher._reserved_port() as port:
         places = [environment(f"127.0.0.1:{port}", 2, index, check_every_launch=False) for index in range(2)]
         processes = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
@@ -390,7 +386,7 @@ hl.train.Loop(lambda total, batch: (total + batch.sum(), {}), 0, source).run(Non
 
 
 @pytest.mark.campaign
-def test_one_that_ends_with_the_error_of_another_has_not_failed_first(script, capsys):
+def test_process_with_another_ones_error_is_not_the_first_failure(script, capsys):
     assert run(script(ENDS_WITH_IT)) == 1
     err = capsys.readouterr().err
     assert "hookline launch: process 1 failed with exit status 1." in err
@@ -417,10 +413,10 @@ time.sleep(120)
 @pytest.mark.campaign
 @pytest.mark.parametrize("where", ["in", "out"])
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_one_that_is_stopped_in_or_out_of_a_collective_ends_all_within_the_heartbeat(script, capsys, stopped, where):
+def test_stopped_process_ends_all_within_the_heartbeat_timeout(script, capsys, stopped, where):
     begun = clock.monotonic()
     assert run(script(ALONE), str(stopped), where) in (75, 134)
-    # JAX looks at signs of life now and then: up to twice the heartbeat of 10 s, and the start.
+    # JAX checks heartbeats at intervals: up to twice the heartbeat timeout of 10 s, and the start.
     assert clock.monotonic() - begun < 40
     out, err = capsys.readouterr()
     assert out.count("begun") == 2
@@ -455,9 +451,7 @@ print("ended", attempt, int(total), sum(int(batch.sum()) for batch, _ in zip(ite
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.campaign)])
-def test_killed_over_and_over_it_ends_with_the_numbers_of_one_that_was_left_alone(
-    script, capsys, tmp_path, monkeypatch, kills
-):
+def test_often_killed_job_ends_with_the_numbers_of_an_uninterrupted_one(script, capsys, tmp_path, monkeypatch, kills):
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
     logdir = tmp_path / "run"
     logdir.mkdir()

@@ -12,19 +12,19 @@ from hookline import errors
 from hookline.cli import main
 
 
-def test_it_says_its_version(capsys):
+def test_version_is_printed(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"hookline {version('hookline')}\n"
 
 
-def test_without_a_command_it_says_which_there_are():
+def test_missing_command_lists_the_commands():
     done = subprocess.run([sys.executable, "-m", "hookline.cli"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "usage: hookline" in done.stderr
 
 
-def test_stop_needs_a_cluster_that_is_there(capsys, monkeypatch):
+def test_stop_needs_an_existing_cluster(capsys, monkeypatch):
     def refuse(*arguments):
         raise errors.UnavailableError(None, None, "gone")
 
@@ -33,7 +33,7 @@ def test_stop_needs_a_cluster_that_is_there(capsys, monkeypatch):
     assert capsys.readouterr().err == "hookline stop: gone\n"
 
 
-def test_a_closed_output_is_said(capsys, monkeypatch, tmp_path):
+def test_closed_output_is_an_error(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["inspect", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "hookline: the standard output is closed.\n"

@@ -28,5 +28,5 @@ print(len(signals.caught), signals.exit_status)
 """
 
 
-def test_each_of_2000_signals_to_who_waits_as_the_launcher_does_is_caught():
+def test_launchers_wait_misses_none_of_2000_signals():
     assert run("-c", WAITS, timeout=20).stdout == "2000 143\n"

@@ -29,7 +29,7 @@ RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 @pytest.fixture
 def evil_run(own_run):
-    """A run of which every name is evil: of folder, checkpoints, variables, dtypes, devices, tags, hosts."""
+    """A run with terminal codes in every name: of folder, checkpoints, variables, dtypes, devices, tags, hosts."""
     folder = own_run.rename(own_run.with_name(f"run{EVIL}\nall is well"))
     for step in (4, 6):
         path = folder / f"model.ckpt-{step}"
@@ -68,7 +68,7 @@ def shown(capsys, *words):
     return status, out, err
 
 
-def test_no_command_shows_a_name_that_a_terminal_would_act_on(evil_run, capsys):
+def test_no_command_prints_terminal_codes_of_a_name(evil_run, capsys):
     run = evil_run
     for words in (["inspect"], ["inspect", "--all"], ["inspect", "--verify"], ["inspect", "--json"], ["clean"]):
         _, out, _ = shown(capsys, *words, run, *(["--keep", "1"] if words == ["clean"] else []))
@@ -87,7 +87,7 @@ def test_no_command_shows_a_name_that_a_terminal_would_act_on(evil_run, capsys):
         assert r"\x1b" in err
 
 
-def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
+def test_no_error_or_log_line_has_terminal_codes(evil_run, caplog, capsys):
     path = str(evil_run / f"evil{EVIL}-8")
     for look in (train.list_variables, train.verify, train.load):
         with pytest.raises(errors.OpError) as caught:
@@ -111,7 +111,7 @@ def test_no_error_and_no_log_line_holds_one(evil_run, caplog, capsys):
     assert not RAW.search(caplog.text)
 
 
-def test_ordinary_text_stays():
+def test_ordinary_text_is_unchanged():
     text = "Größe 模型 مرحبا 👩\u200d💻 naïve\n\tmodel.ckpt-7"
     assert escape_text(text) == text
     assert escape_line(text) == text.replace("\n", r"\n").replace("\t", r"\t")

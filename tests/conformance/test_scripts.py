@@ -1,6 +1,6 @@
 """One training on TensorFlow and on hookline: both run, and train alike.
 
-`mnist.json` is what the one on TensorFlow 2.21 has printed; `make test-all` says where it does not hold any more.
+`mnist.json` has the output of the one on TensorFlow 2.21; `make test-all` reports where it is out of date.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RECORDED = json.loads((Path(__file__).parent / "mnist.json").read_text(encoding=
 
 
 def on_hookline(logdir: Path, steps: int, env: dict[str, str]) -> dict[str, Any]:
-    """Returns what the script prints: its losses and the accuracy."""
+    """Returns the losses and the accuracy that the script prints."""
     script = SCRIPTS / "mnist_hookline.py"
     return json.loads(python.run(script, "--logdir", logdir, "--steps", steps, env=env, check=True).stdout)
 
 
 def on_tensorflow(logdir: Path, steps: int) -> dict[str, Any]:
-    """Returns what the other script prints, which is the same."""
+    """Returns the losses and the accuracy that the other script prints."""
     command = [str(TF_PYTHON), str(SCRIPTS / "mnist_tf1.py"), "--logdir", str(logdir), "--steps", str(steps)]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
@@ -37,7 +37,7 @@ def on_tensorflow(logdir: Path, steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.campaign
-def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path, environment):
+def test_hookline_script_trains_evaluates_and_resumes(tmp_path, environment):
     first = on_hookline(tmp_path, 150, environment())
     further = on_hookline(tmp_path, 160, environment())
 
@@ -54,7 +54,7 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert ours["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-5)
 
 
-def test_the_script_on_hookline_gives_the_losses_that_the_other_gave_on_tensorflow(tmp_path, environment):
+def test_hookline_script_gives_the_recorded_losses_of_tensorflow(tmp_path, environment):
     assert_same(on_hookline(tmp_path, len(RECORDED["losses"]), environment()), RECORDED)
 
 

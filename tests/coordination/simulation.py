@@ -1,4 +1,4 @@
-"""Processes in step, simulated in virtual time with the real protocol: seeded, without threads and without a clock."""
+"""SPMD processes, simulated in virtual time with the real protocol: seeded, without threads and without a clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import random
 from collections import defaultdict
 
-# The protocol itself: what users see of it is that all processes do the same.
+# The protocol itself: users see only that all processes do the same.
 from hookline.coordination.agreement import FAILURE, Delete, Get, Member, Set, WaitUntilApplied
 
 MICRO, WAIT = "micro", "wait"
@@ -54,7 +54,7 @@ class Simulated(Member):
 
 
 class World:
-    """All processes, the board, and the time.
+    """Simulates all processes, the key-value store, and the time.
 
     Args:
         seed: Everything random follows from it.
@@ -102,7 +102,7 @@ class World:
             process.is_gone = process.has_left = True
             process.is_listening = False
 
-    # The board --------------------------------------------------------------------------------------------------
+    # The key-value store ----------------------------------------------------------------------------------------
 
     def do(self, process, request, then):
         if isinstance(request, WaitUntilApplied):
@@ -192,7 +192,7 @@ class Process:
         self.world.do(self, request, self._listen)
 
     def changed(self):
-        """Wakes whoever waits for a change."""
+        """Wakes all that wait for a change."""
         if self._state == WAIT:
             self.world.at(self.world.random.uniform(0, 0.1), self._wake(self._token))
         if self.when_taken is not None and self.member.is_decision_applied:

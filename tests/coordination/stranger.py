@@ -1,4 +1,4 @@
-"""A stranger on the machine: it speaks with JAX's coordination service, of which it knows the address alone."""
+"""A stranger on the machine: it speaks with JAX's coordination service, and knows only the address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import grpc
 
 
 class Stranger:
-    """Reads and writes the keys of a job, as anyone does who can reach the service."""
+    """Reads and writes the keys of a job, as anyone can who reaches the service."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)
@@ -58,7 +58,7 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _parts(message: bytes) -> list[tuple[int, bytes]]:
-    """Returns the fields of a message all of whose fields are texts or messages."""
+    """Returns the fields of a message whose fields are all strings or messages."""
     found = []
     while message:
         field, place, length, shift = message[0] >> 3, 1, 0, 0

@@ -1,4 +1,4 @@
-"""The agreement of processes in step, with real threads on one board."""
+"""The agreement of SPMD processes, with real threads on one key-value store."""
 
 import random
 import threading
@@ -14,7 +14,7 @@ from hookline.testing import FakeClock
 
 
 def together(count, main):
-    """Calls `main(agreement)` in a thread for each process, whose listeners share a board; returns what they return."""
+    """Calls `main(agreement)` in a thread per process, with one key-value store; returns the results."""
     board, found = MemoryKeyValueStore(), [None] * count
 
     def work(index):
@@ -51,7 +51,7 @@ def test_threads_take_the_same_decisions_at_the_same_runs():
     assert all(run == boundary for run, boundary, _ in first)
 
 
-def test_a_stop_that_all_ask_for_comes_out_as_that_run():
+def test_stop_proposed_by_all_is_decided_for_that_run():
     def main(agreement):
         for run in range(1000):
             if agreement.before_run() is not None:
@@ -63,7 +63,7 @@ def test_a_stop_that_all_ask_for_comes_out_as_that_run():
     assert together(4, main) == [501] * 4
 
 
-def test_a_failure_is_told_to_the_others():
+def test_failure_is_broadcast_to_the_others():
     def main(agreement):
         for run in range(10**6):
             decision = agreement.before_run()
@@ -78,7 +78,7 @@ def test_a_failure_is_told_to_the_others():
     assert told == ((1, FAILURE, [1, "no disk"]),)
 
 
-def test_what_is_proposed_after_the_others_have_left_is_decided_alone():
+def test_proposal_after_the_others_left_is_decided_alone():
     def main(agreement):
         for _ in range(10):
             assert agreement.before_run() is None
@@ -93,7 +93,7 @@ def test_what_is_proposed_after_the_others_have_left_is_decided_alone():
     assert together(2, main)[0] == ((0, "stop", None),)
 
 
-def test_a_board_that_is_gone_is_an_error_at_the_next_run():
+def test_unavailable_key_value_store_is_an_error_at_the_next_run():
     class Gone(MemoryKeyValueStore):
         def get(self, key, timeout_secs):
             raise OSError("connection refused")
@@ -105,7 +105,7 @@ def test_a_board_that_is_gone_is_an_error_at_the_next_run():
     agreement.close()
 
 
-def test_peers_say_who_has_not_come():
+def test_missing_process_is_named():
     with FakeClock() as clock:
 
         class Slow(MemoryKeyValueStore):

@@ -106,7 +106,7 @@ class TestRequestStop:
     def test_from_a_signal_handler_that_interrupts_the_coordinator_does_not_deadlock(self, coord):
         class InterruptedClock(clock.Clock):
             def wait_for(self, condition, predicate, timeout_secs):
-                # What a handler does in the main thread while the coordinator holds its lock there.
+                # The action of a signal handler in the main thread while the coordinator holds its lock there.
                 coord.request_stop()
                 return predicate()
 
@@ -147,7 +147,7 @@ class TestStopOnException:
         assert not coord.should_stop()
 
     @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-    def test_an_interrupt_stops_the_others_and_goes_on(self, coord, kind):
+    def test_an_interrupt_stops_the_others_and_is_raised_again(self, coord, kind):
         with pytest.raises(kind), coord.stop_on_exception():
             raise kind
         with pytest.raises(kind):
@@ -165,7 +165,7 @@ class TestStopOnException:
         assert not coord.should_stop()
 
     @pytest.mark.parametrize("kind", [ValueError, StopIteration])
-    def test_after_join_the_exception_goes_on(self, coord, kind):
+    def test_after_join_the_exception_is_raised_again(self, coord, kind):
         coord.join()
         with pytest.raises(kind), coord.stop_on_exception():
             raise kind
@@ -173,7 +173,7 @@ class TestStopOnException:
 
 class TestWaitForStop:
     @pytest.mark.parametrize("stops", [True, False])
-    def test_ends_with_the_stop_or_when_the_time_is_over(self, coord, start, stops):
+    def test_ends_at_the_stop_or_the_timeout(self, coord, start, stops):
         answers = []
         with FakeClock() as fake:
             waiter = start(lambda: answers.append(coord.wait_for_stop(timeout=None if stops else 5)))
@@ -199,7 +199,7 @@ class TestJoin:
         assert not registered.is_alive()
         assert coord.joined
 
-    def test_returns_when_the_last_thread_ends_though_nobody_requests_a_stop(self, coord, start):
+    def test_returns_when_the_last_thread_ends_without_a_stop_request(self, coord, start):
         workers = [start(), start()]
         joiner = start(lambda: coord.join(workers))
         start.release.set()
@@ -231,7 +231,7 @@ class TestJoin:
             assert fake.monotonic() == 30.0
         assert coord.joined
 
-    def test_ends_before_the_grace_period_as_soon_as_the_threads_have_ended(self, coord, start):
+    def test_ends_before_the_grace_period_when_the_threads_end(self, coord, start):
         worker = start(coord.wait_for_stop)
         with FakeClock() as fake:
             begun_secs = fake.monotonic()
@@ -272,7 +272,7 @@ class TestJoin:
             coord.join([start()], stop_grace_period_secs=0)
         assert coord.joined
 
-    def test_brings_the_exception_of_a_thread_with_its_traceback(self, coord, start):
+    def test_raises_the_exception_of_a_thread_with_its_traceback(self, coord, start):
         def read_record():
             with coord.stop_on_exception():
                 raise ValueError("bad record")
@@ -281,7 +281,7 @@ class TestJoin:
             coord.join([start(read_record)])
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "read_record"
 
-    def test_a_thread_that_never_started_counts_as_ended(self, coord):
+    def test_a_thread_that_was_never_started_counts_as_ended(self, coord):
         coord.register_thread(threading.Thread())
         coord.join()
         assert coord.joined
@@ -296,7 +296,7 @@ class TestJoin:
 
 
 class CoordinatorAgainstModel(RuleBasedStateMachine):
-    """Any order of calls on one coordinator gives what three plain variables say."""
+    """Any order of calls on one coordinator gives the results of three plain variables."""
 
     def __init__(self):
         super().__init__()
@@ -343,7 +343,7 @@ TestAnyOrderOfCalls = CoordinatorAgainstModel.TestCase
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_what_is_to_happen_on_a_stop_happens_once_though_it_was_requested_before(coord, before):
+def test_on_stop_callback_is_called_once_also_after_an_earlier_stop(coord, before):
     calls = []
     if before:
         coord.request_stop()

@@ -1,4 +1,4 @@
-"""Seals of the entries on a board, and the greeting of the processes that have the same token."""
+"""Signatures of the entries in a key-value store, and the handshake of the processes with the same token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-# What a stranger may write on the board, which no session does.
+# Entries that a stranger may write into the key-value store, and no session does.
 from hookline.coordination.agreement import Agreement
 from hookline.coordination.key_value_store import (
     TOKEN,
@@ -28,7 +28,7 @@ SECRET, OTHER = b"a secret of the job", b"a secret of another"
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_a_text_opens_with_its_own_secret_place_and_seal_alone(place, text, other_place, other_text):
+def test_signed_text_verifies_only_with_its_secret_key_and_signature(place, text, other_place, other_text):
     seal = Signer(SECRET)
     sealed = seal.sign(place, text)
     assert seal.verify(place, sealed) == text
@@ -43,13 +43,13 @@ def test_a_text_opens_with_its_own_secret_place_and_seal_alone(place, text, othe
         assert seal.verify(place, sealed[:end]) is None
 
 
-def test_a_place_and_a_text_that_join_to_the_same_letters_have_other_seals():
+def test_signature_separates_the_key_from_the_text():
     seal = Signer(SECRET)
     assert seal.verify("a", seal.sign("ab", "c").replace(":c", ":bc")) is None
 
 
 def greet(*secrets, board=None):
-    """Greets in a thread for each process; returns the seal of each, or the error."""
+    """Performs the handshake in a thread per process; returns the signer of each, or the error."""
     board, found = board or MemoryKeyValueStore(), [None] * len(secrets)
 
     def work(index):
@@ -67,7 +67,7 @@ def greet(*secrets, board=None):
     return found
 
 
-def test_processes_with_the_same_token_have_the_same_seal_and_another_at_the_next_start():
+def test_processes_with_the_same_token_have_equal_signatures_until_the_next_start():
     first, second, third = greet(SECRET, SECRET, SECRET)
     assert third.verify("key", first.sign("key", "go on")) == "go on"
     assert second.verify("key", third.sign("key", "go on")) == "go on"
@@ -75,7 +75,7 @@ def test_processes_with_the_same_token_have_the_same_seal_and_another_at_the_nex
     assert again.verify("key", first.sign("key", "stop")) is None
 
 
-def test_processes_without_a_token_have_no_seal():
+def test_processes_without_a_token_have_no_signature():
     assert greet(None, None) == [None, None]
 
 
@@ -87,7 +87,7 @@ def test_processes_without_a_token_have_no_seal():
         ((SECRET, OTHER, SECRET), "process 1 has another token than process 0"),
     ],
 )
-def test_processes_with_different_tokens_are_told_so_at_the_start_all_of_them(secrets, told):
+def test_processes_with_different_tokens_all_fail_at_the_start(secrets, told):
     errors = greet(*secrets)
     assert [type(error) for error in errors] == [UnauthenticatedError] * 3, errors
     assert told in str(errors[0])
@@ -95,7 +95,7 @@ def test_processes_with_different_tokens_are_told_so_at_the_start_all_of_them(se
     assert "process 0 has" in str(errors[1])
 
 
-def test_what_a_stranger_has_copied_from_an_earlier_start_is_refused():
+def test_entry_copied_from_an_earlier_start_is_refused():
     class Watched(MemoryKeyValueStore):
         entries: list = []  # noqa: RUF012
 
@@ -113,15 +113,15 @@ def test_what_a_stranger_has_copied_from_an_earlier_start_is_refused():
 
 
 @pytest.mark.parametrize("forged", ["stop", '"stop"', "[[]]", "{}", '"[0, 1]"', '"[0, [2]]"', '"[0, {}]"'])
-def test_what_a_stranger_has_written_before_the_start_is_refused(forged):
+def test_entry_written_by_a_stranger_before_the_start_is_refused(forged):
     for secret in (SECRET, None):
         board = MemoryKeyValueStore()
-        board.set("peers/0/a greeting/0/answer", forged)
+        board.set("peers/0/handshake/0/answer", forged)
         found = greet(secret, secret, board=board)
         assert isinstance(found[1], UnauthenticatedError), found
 
 
-def test_a_forged_decision_is_an_error_before_the_next_run_and_no_decision():
+def test_forged_decision_is_an_error_before_the_next_run():
     board = MemoryKeyValueStore()
     ours = SignedKeyValueStore(board, Signer(SECRET))
     agreement = Agreement(ours, 0, 1, "ours")
@@ -133,7 +133,7 @@ def test_a_forged_decision_is_an_error_before_the_next_run_and_no_decision():
     agreement.close()
 
 
-def test_a_forged_call_ends_the_wait_of_the_agreement_too():
+def test_forged_request_ends_the_wait_of_the_agreement():
     board = MemoryKeyValueStore()
     agreement = Agreement(SignedKeyValueStore(board, Signer(SECRET)), 0, 1, "ours")
     board.set("agreement/ours/0/call", "call")
@@ -143,18 +143,18 @@ def test_a_forged_call_ends_the_wait_of_the_agreement_too():
     agreement.close()
 
 
-def test_a_forged_roll_call_is_reported():
+def test_forged_liveness_check_is_reported():
     board, ended = MemoryKeyValueStore(), []
     roll_call = LivenessMonitor(ProcessGroup(SignedKeyValueStore(board, Signer(SECRET)), 0, 1))
     roll_call.on_end = ended.append
-    board.set("roll-call/0/call", 'news [1, 0, "stop"]')
+    board.set("liveness/0/call", 'broadcast [1, 0, "stop"]')
     roll_call._thread.join(10)
     assert ended == [None]
-    assert "'roll-call/0/call'" in str(roll_call.error)
+    assert "'liveness/0/call'" in str(roll_call.error)
     roll_call.close()
 
 
-def test_a_token_comes_from_the_argument_or_the_launcher_or_a_named_file(tmp_path):
+def test_token_comes_from_the_argument_the_launcher_or_a_named_file(tmp_path):
     (tmp_path / "given").write_text("given" * 8 + "\n")
     (tmp_path / "named").write_text("named" * 8)
     for path in tmp_path.iterdir():
@@ -167,7 +167,7 @@ def test_a_token_comes_from_the_argument_or_the_launcher_or_a_named_file(tmp_pat
     assert find_token(None, {}) is None
 
 
-def test_a_token_that_is_missing_short_or_read_by_others_is_told(tmp_path, caplog):
+def test_missing_short_or_readable_token_is_an_error(tmp_path, caplog):
     with pytest.raises(UnauthenticatedError, match=r"absent is not a file.*HOOKLINE_TOKEN_PATH"):
         find_token(str(tmp_path / "absent"), {})
     with pytest.raises(UnauthenticatedError, match=r"token file /proc/self/mem cannot be read: Input/output error"):

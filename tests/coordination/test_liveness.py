@@ -1,4 +1,4 @@
-"""Roll calls of processes in step: all answer, whatever their main thread does, and all hear the verdict."""
+"""Liveness checks of SPMD processes: all answer, whatever their main thread does, and all receive the diagnosis."""
 
 import threading
 
@@ -26,7 +26,7 @@ def together(count, judge):
     return [Process(board, index, count, judge) for index in range(count)]
 
 
-def test_a_call_makes_all_answer_and_all_hear_what_is_wrong():
+def test_request_makes_all_answer_and_all_get_the_diagnosis():
     heard = []
 
     def judge(answers):
@@ -47,8 +47,8 @@ def test_a_call_makes_all_answer_and_all_hear_what_is_wrong():
     processes[1].roll_call.close()
 
 
-def test_the_first_that_leaves_ends_the_roll_calls_of_all():
-    earlier = set(threading.enumerate())  # Also those of another test that are about to end.
+def test_first_close_ends_the_liveness_checks_of_all():
+    earlier = set(threading.enumerate())  # Also threads of another test that are about to end.
     processes = together(2, lambda answers: None)
     processes[1].roll_call.close()
     processes[0].roll_call.close()

@@ -37,7 +37,7 @@ class Recorder(LooperThread):
         self.note("stop")
 
 
-def test_a_subclass_starts_runs_until_the_stop_and_stops(coord):
+def test_subclass_starts_runs_until_the_stop_and_stops(coord):
     looper = Recorder(coord)
     looper.start()
     coord.join()
@@ -55,7 +55,7 @@ def test_an_exception_is_reported_and_ends_the_thread_without_stop_loop(coord, f
     assert looper.calls == calls
 
 
-def test_a_stop_before_the_start_runs_nothing(coord):
+def test_stop_before_the_start_runs_nothing(coord):
     coord.request_stop()
     looper = Recorder(coord)
     looper.start()
@@ -79,7 +79,7 @@ def test_the_target_gets_its_arguments(coord, timer_interval_secs):
     assert looper.daemon
 
 
-def test_it_runs_at_once_and_then_at_the_boundaries_of_its_timer(coord):
+def test_loop_runs_at_once_and_then_at_each_timer_interval(coord):
     called = threading.Semaphore(0)
     times = []
 
@@ -107,7 +107,7 @@ def test_it_runs_at_once_and_then_at_the_boundaries_of_its_timer(coord):
     assert times == [0.0, 10.0, 35.0, 35.0, 40.0]
 
 
-def test_without_a_target_the_loop_does_nothing_until_the_stop(coord):
+def test_loop_without_a_target_waits_for_the_stop(coord):
     with FakeClock():
         looper = LooperThread(coord, 60)
         looper.start()

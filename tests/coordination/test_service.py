@@ -1,10 +1,10 @@
-"""What shows that another process is gone."""
+"""How the loss of another process is recognised."""
 
 # Errors that a session meets only where a process is lost.
 from hookline.coordination import service
 
 
-def test_the_cause_of_an_error_is_looked_for_once_though_two_errors_name_each_other():
+def test_search_for_a_cause_ends_in_a_cycle_of_errors():
     first, second = KeyError("a"), ValueError("b")
     first.__cause__, second.__context__ = second, first
     assert not service.is_connection_loss(first)

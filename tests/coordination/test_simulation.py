@@ -1,4 +1,4 @@
-"""The agreement of processes in step, in many seeded schedules; HOOKLINE_SCHEDULES says in how many."""
+"""The agreement of SPMD processes, in many seeded schedules; their number is HOOKLINE_SCHEDULES."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ from hookline.coordination.agreement import Decision
 SCHEDULES = int(os.environ.get("HOOKLINE_SCHEDULES", "500"))
 
 
-def test_no_schedule_breaks_a_promise():
+def test_no_schedule_breaks_an_invariant():
     step = 500
     parts = [range(first, min(first + step, SCHEDULES)) for first in range(0, SCHEDULES, step)]
     if SCHEDULES > 10_000:
@@ -73,6 +73,6 @@ class TakesLate(simulation.Simulated):
 
 
 @pytest.mark.parametrize("kind", [DoorLeftOpen, SmallestPledge, GoesOnWhileItAsks, TakesLate])
-def test_a_broken_protocol_is_found(kind):
+def test_broken_protocol_is_detected(kind):
     with pytest.raises((simulation.Broken, IndexError)):
         simulation.run(range(400), kind)

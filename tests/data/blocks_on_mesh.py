@@ -1,4 +1,4 @@
-"""Blocks on four CPU devices: prints where they and the batches out of them lie, and what is in them, as JSON.
+"""Blocks on four CPU devices: prints their shardings, those of their batches, and the values, as JSON.
 
 `python -m tests.data.blocks_on_mesh`, in a process that JAX knows four devices in.
 """

@@ -10,7 +10,7 @@ import hookline as hl
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """After each test whoever read ahead has gone, or goes as soon as its source lets it."""
+    """After each test all prefetching threads have ended, or end as soon as their sources let them."""
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:

@@ -1,4 +1,4 @@
-"""Scenarios of data by process, run one after another in each of several processes in step; prints what they found.
+"""Scenarios of data by process, run one after another in each of several SPMD processes; prints the results.
 
 Arguments: a folder for what the processes leave to each other.
 """
@@ -30,7 +30,7 @@ DATA = {"x": np.arange(44, dtype="float32").reshape(22, 2), "y": np.arange(22)}
 
 
 def scenario(function):
-    """Has a function be called, in this order; it returns what a test looks at."""
+    """Registers a scenario, in this order; a test checks its result."""
     SCENARIOS[function.__name__] = function
     return function
 
@@ -71,7 +71,7 @@ def read(given, most=99, **options):
 
 
 def refused(given, **options):
-    """Returns the error that building or the first run raises, and at the run of which number."""
+    """Returns the error of the construction or of a run, and the number of that run."""
     with hl.Graph().as_default(), hl.Session() as session:
         number = 0
         try:
@@ -91,7 +91,7 @@ def rows(*devices, axes=("data",)):
 
 
 class Sums(train.SessionRunHook):
-    """Notes what it fetches on every third step."""
+    """Records its fetches at every third step."""
 
     trigger = train.every(3)
 
@@ -103,7 +103,7 @@ class Sums(train.SessionRunHook):
 
 
 def trained(given, steps_per_run, **options):
-    """Trains on batches, in an order that shows; returns the result, what a hook saw, and how runs took batches."""
+    """Trains on ordered batches; returns the result, a hook's record, and how runs took batches."""
     with hl.Graph().as_default():
         batch = hl.data.iterator(given, **options)
         step = train.get_or_create_global_step()
@@ -428,7 +428,7 @@ def grain():
 
 @scenario
 def what_the_thread_calls():
-    """The calls into JAX that the thread makes which reads ahead, and to which places it puts arrays."""
+    """Records the prefetching thread's calls into JAX, and the devices of its arrays."""
     called, places = collections.Counter(), set()
 
     def note(frame, event, argument):
@@ -524,7 +524,7 @@ def a_loop():
 
 @scenario
 def a_loop_over_several_lengths():
-    """What it has seen of parts of 2 rows, and the lengths that its step was traced for."""
+    """Records parts of 2 rows, and the lengths that its step was traced for."""
     found = []
     for steps_per_run in (1, 3):
         traced = set()
@@ -604,7 +604,7 @@ def one_process_stops_for_good():
 
 @scenario
 def dropout():
-    """What is dropped of the weights, which lie whole in each process, and of a batch, which is split."""
+    """Applies dropout to the weights, which are replicated, and to a batch, which is sharded."""
     with hl.Graph(seed=3).as_default(), hl.Session() as session:
         batch = hl.data.iterator(hl.data.from_arrays(np.ones(16, "float32"), 16))
         weights = hl.Variable(jnp.ones(16), name="weights")

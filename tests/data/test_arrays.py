@@ -22,12 +22,12 @@ def test_shuffling_gives_each_epoch_its_own_order_of_the_same_examples():
     assert first != list(range(50))
 
 
-def test_the_order_follows_from_the_seed():
+def test_order_depends_on_the_seed():
     orders = [[b.tolist() for b in hl.data.from_arrays(np.arange(20), 3, shuffle_seed=seed)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_none_is_for_ever():
+def test_epochs_none_is_endless():
     source = iter(hl.data.from_arrays(np.arange(2), 2, epochs=None))
     assert [next(source).tolist() for _ in range(100)] == [[0, 1]] * 100
 
@@ -39,7 +39,7 @@ def test_none_is_for_ever():
     epochs=st.integers(0, 3),
     used=st.integers(0, 40),
 )
-def test_a_state_brings_another_one_to_the_same_place(n, size, seed, epochs, used):
+def test_state_restores_the_position_of_another_iterator(n, size, seed, epochs, used):
     source = hl.data.from_arrays(np.arange(n), size, shuffle_seed=seed, epochs=epochs)
     one = iter(source)
     for _ in range(used):
@@ -49,7 +49,7 @@ def test_a_state_brings_another_one_to_the_same_place(n, size, seed, epochs, use
     assert [batch.tolist() for batch in other] == [batch.tolist() for batch in one]
 
 
-def test_a_state_of_other_examples_is_refused():
+def test_state_of_other_examples_is_refused():
     state = iter(hl.data.from_arrays(np.arange(5), 2)).get_state()
     with pytest.raises(ValueError, match="examples"):
         iter(hl.data.from_arrays(np.arange(6), 2)).set_state(state)
@@ -68,6 +68,6 @@ def test_a_state_of_other_examples_is_refused():
         ((np.arange(3), 2, None, -1), ValueError, "epochs"),
     ],
 )
-def test_wrong_arguments_are_refused_where_they_are_given(arguments, kind, said):
+def test_wrong_arguments_are_refused_at_the_call(arguments, kind, said):
     with pytest.raises(kind, match=said):
         hl.data.from_arrays(*arguments)

@@ -1,4 +1,4 @@
-"""What is known of a batch: its checksum, and arrays of its own."""
+"""Properties of a batch: its checksum, and arrays of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hookline.data import batches  # A position shows the sum of a batch, and no
 
 
 @pytest.mark.parametrize("dtype", ["U8", "S8", object])
-def test_each_text_of_many_counts(dtype):
+def test_checksum_covers_each_string(dtype):
     text = np.array([str(number) for number in range(5000)], dtype)
     other = text.copy()
     other[2500] = "other"
     assert batches.crc32c(text) == batches.crc32c(text.copy()) != batches.crc32c(other)
 
 
-def test_the_checksum_of_objects_is_the_same_in_another_process():
+def test_checksum_of_objects_is_the_same_in_another_process():
     code = """
         import numpy as np
         from hookline.data import batches
@@ -34,7 +34,7 @@ def test_the_checksum_of_objects_is_the_same_in_another_process():
     assert len(sums) == 1
 
 
-def test_text_that_is_written_over_stays_in_the_batch():
+def test_overwritten_text_is_unchanged_in_the_batch():
     text = np.array(["a", "b"])
     batch = batches.copy_owned({"text": text})
     text[:] = "c"

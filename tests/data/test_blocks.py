@@ -49,7 +49,7 @@ def await_ready(reader, most, to_come=1):
 
 
 def taken(reader, most, capacity=None, to_come=1):
-    """Takes up to `most` batches, alone or in a block with room for `capacity`; returns the item and its batches."""
+    """Takes up to `most` batches, alone or in a block with that capacity; returns the item and its batches."""
     ready = await_ready(reader, most, to_come)
     if capacity is None:
         item = reader.take()
@@ -98,8 +98,8 @@ SOURCES = ["arrays", "list", "function", "one-shot"]
 STEPS = st.tuples(
     st.sampled_from(["use", "use", "use", "give back", "go to"]),
     st.integers(1, 9),  # At most so many batches,
-    st.none() | st.integers(0, 3),  # alone, or in a block with so much more room,
-    st.integers(0, 40),  # and back to what was reached so many uses ago;
+    st.none() | st.integers(0, 3),  # alone, or in a block with so much more capacity,
+    st.integers(0, 40),  # and back to the position of so many uses ago;
     st.integers(1, 40) | st.just(math.inf),  # and so many are to come.
 )
 
@@ -116,7 +116,7 @@ STEPS = st.tuples(
     broken_at=st.none() | st.integers(1, 20),
     steps=st.lists(STEPS, max_size=20),
 )
-def test_any_order_of_calls_gives_each_batch_in_its_turn(
+def test_any_order_of_calls_gives_the_batches_in_order(
     kind, last_batch, prefetch, count, size, seed, epochs, broken_at, steps
 ):
     arrays = hl.data.from_arrays(examples(count), size, shuffle_seed=seed, epochs=epochs)
@@ -178,7 +178,7 @@ def assert_found(found, expected):
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_arrays_give_a_block_at_once_also_across_the_end_of_an_epoch(seed):
+def test_arrays_give_a_block_at_once_across_epochs(seed):
     source = hl.data.from_arrays(examples(12), 3, shuffle_seed=seed, epochs=4)
     block, count = iter(source).read_many(10, 12)
     assert count == 10
@@ -196,7 +196,7 @@ def test_a_bulk_read_stops_before_a_smaller_batch_and_at_the_end():
 
 
 @pytest.mark.parametrize(("to_come", "expected"), [(1, [4, 4, 4]), (10, [10, 4, 4]), (math.inf, [256])])
-def test_small_arrays_are_read_at_once_for_all_runs_that_are_to_come(to_come, expected, monkeypatch):
+def test_small_arrays_are_read_at_once_for_all_coming_runs(to_come, expected, monkeypatch):
     reads, read_many = [], ArrayIterator.read_many
 
     def counted(self, count, capacity):
@@ -220,7 +220,7 @@ def test_large_arrays_are_read_for_one_run_at_a_time():
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetch, monkeypatch):
+def test_device_gets_small_arrays_in_one_transfer_for_single_step_runs(prefetch, monkeypatch):
     """As on a GPU, where each transfer takes longer than a small step. The device of the test is the processor."""
     puts, put = [], jax.device_put
     monkeypatch.setattr(jax, "device_put", lambda what, *more: (puts.append(what), put(what, *more))[1])
@@ -245,14 +245,14 @@ def test_a_device_gets_small_arrays_together_for_runs_that_take_one_each(prefetc
     )
 
 
-def test_they_come_so_under_a_guard_against_hidden_transfers():
+def test_joint_transfer_works_under_a_transfer_guard():
     with jax.default_device(jax.devices()[0]), reading(hl.data.from_arrays(np.arange(400.0), 4), prefetch=0) as reader:
         with jax.transfer_guard_host_to_device("disallow"):
             items = [taken(reader, 1)[0] for _ in range(100)]
         assert [float(item.value[0]) for item in items] == list(range(0, 400, 4))
 
 
-def test_blocks_are_kept_ready_as_asked_after_batches_that_came_together():
+def test_blocks_are_prefetched_after_single_batches():
     """On one device runs may take single batches first, and blocks later."""
     source = hl.data.from_arrays(np.zeros((10_000, 1), np.float32), 1, epochs=None)
     with jax.default_device(jax.devices()[0]), reading(source, prefetch=2) as reader:
@@ -305,7 +305,7 @@ class KnowingNumbers(Numbers):
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("kind", [Numbers, KnowingNumbers])
-def test_a_source_of_a_users_own_is_asked_for_many_and_set_back_into_the_middle(kind, prefetch):
+def test_users_source_is_read_in_bulk_and_restored_within_a_block(kind, prefetch):
     source = kind()
     with reading(lambda: source, prefetch=prefetch, spec=np.zeros(2, np.float32)) as reader:
         assert [batch[0] for batch in used(reader, 20, 20)] == list(range(20))
@@ -323,7 +323,7 @@ def test_a_source_of_a_users_own_is_asked_for_many_and_set_back_into_the_middle(
 
 
 @pytest.mark.parametrize("answer", [(np.zeros((3, 2)), 3), (np.zeros((4, 2)), 0), (np.zeros((4, 2)), 5)])
-def test_a_bulk_read_that_breaks_its_promise_is_an_error_that_says_so(answer):
+def test_bulk_read_of_a_wrong_length_is_an_error(answer):
     class Wrong(Numbers):
         def read_many(self, count, capacity):
             return answer
@@ -336,14 +336,14 @@ def test_a_bulk_read_that_breaks_its_promise_is_an_error_that_says_so(answer):
             reader.raise_error()
 
 
-def test_a_block_of_wider_numbers_is_cast_and_what_does_not_fit_is_refused():
+def test_block_of_wider_dtype_is_cast_and_a_misfit_is_refused():
     with reading(hl.data.from_arrays(np.arange(10, dtype=np.int64), 2)) as reader:
         item, found = taken(reader, 4, 4)
         assert item.value.dtype == np.int32
         assert np.concatenate(found).tolist() == list(range(8))
 
 
-def test_of_a_block_only_the_batch_that_does_not_fit_is_an_error():
+def test_only_the_misfit_batch_of_a_block_is_an_error():
     with reading(hl.data.from_arrays(np.arange(12, dtype=np.int64) * 2**29, 2)) as reader:
         assert np.concatenate(used(reader, 6, 6)).tolist() == [0, 2**29, 2**30, 2**30 + 2**29]
         with pytest.raises(errors.InvalidArgumentError, match="int32 holds only"):
@@ -351,7 +351,7 @@ def test_of_a_block_only_the_batch_that_does_not_fit_is_an_error():
         assert reader.position().value["count"] == 2
 
 
-def test_what_a_block_holds_may_be_used_up_in_portions_and_given_back_in_between():
+def test_batches_of_a_block_may_be_used_in_portions_and_given_back():
     with reading(hl.data.from_arrays(np.arange(64), 2)) as reader:
         await_ready(reader, 16)
         first, second = reader.take_block(5, 16), reader.take_block(4, 16)
@@ -365,7 +365,7 @@ def test_what_a_block_holds_may_be_used_up_in_portions_and_given_back_in_between
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_arrays_of_jax_and_random_keys_are_stacked_too(prefetch):
+def test_jax_arrays_and_random_keys_are_stacked(prefetch):
     keys = jax.random.split(jax.random.key(0), 6)
     source = [(jnp.full(3, number), keys[number]) for number in range(6)]
     with reading(source, prefetch=prefetch) as reader:
@@ -388,7 +388,7 @@ def test_arrays_of_jax_and_random_keys_are_stacked_too(prefetch):
         ([np.ones(2)], None),
     ],
 )
-def test_who_gives_no_blocks_says_why_and_is_read_batch_by_batch(source, said):
+def test_source_without_blocks_gives_its_reason_and_is_read_batch_by_batch(source, said):
     batch = hl.data.iterator(source)
     why = batch.op.block_error
     assert why is None if said is None else said in why
@@ -420,7 +420,7 @@ ONE = "one device of 1", "one device of 1"
         ("random_keys", [SPLIT] * 2),
     ],
 )
-def test_a_block_is_put_over_a_mesh_with_its_first_dimension_whole(case, leaves, on_four_devices):
+def test_block_is_put_over_a_mesh_with_its_first_dimension_whole(case, leaves, on_four_devices):
     blocks, singles, are_the_same, count = on_four_devices[case]
     assert [blocks, singles] == [[" and ".join(places)] for places in zip(*leaves, strict=True)]
     assert are_the_same
@@ -450,7 +450,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_a_ctrl_c_while_many_are_read_ends_that_run_at_once_and_loses_none(has_state):
+def test_ctrl_c_in_a_bulk_read_ends_that_run_and_loses_no_batch(has_state):
     class Source(Interrupted):
         if has_state:
 
@@ -470,7 +470,7 @@ def test_a_ctrl_c_while_many_are_read_ends_that_run_at_once_and_loses_none(has_s
         assert found == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_a_stop_ends_the_reading_and_what_was_read_is_still_given():
+def test_stop_ends_the_reading_after_the_batches_already_read():
     with reading(lambda: iter(np.ones((100, 2))), prefetch=2) as reader:
         reader.attach_coordinator(coord := Coordinator())
         used(reader, 8, 8)
@@ -481,7 +481,7 @@ def test_a_stop_ends_the_reading_and_what_was_read_is_still_given():
         assert reader.position().value["count"] < 100
 
 
-def test_a_reader_that_outlives_its_session_goes_on_within_a_block():
+def test_reader_that_outlives_its_session_continues_within_a_block():
     source = hl.data.from_arrays(np.arange(40), 2)
     with reading(source, shared=True) as reader:
         await_ready(reader, 8)
@@ -494,7 +494,7 @@ def test_a_reader_that_outlives_its_session_goes_on_within_a_block():
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("seed", [None, 2])
-def test_a_checkpoint_holds_a_place_within_a_block(seed, prefetch, tmp_path):
+def test_checkpoint_holds_a_position_within_a_block(seed, prefetch, tmp_path):
     source = hl.data.from_arrays(np.arange(30.0), 2, shuffle_seed=seed, epochs=3)
     batch = hl.data.iterator(source, prefetch=prefetch)
     step = hl.train.get_or_create_global_step()
@@ -517,11 +517,11 @@ def test_a_checkpoint_holds_a_place_within_a_block(seed, prefetch, tmp_path):
     assert found == np.concatenate(expected[1:]).tolist()
 
 
-# Who reads ------------------------------------------------------------------------------------------------------------
+# Threads that read ----------------------------------------------------------------------------------------------------
 
 
 class Watched:
-    """Numbers, each read by the thread whose name is noted, after as long as the clock then says."""
+    """Numbers that take a given time each; the name of each reading thread is recorded."""
 
     def __init__(self, clock, secs):
         self.clock, self.secs, self.readers = clock, secs, []
@@ -536,7 +536,7 @@ class Watched:
 @pytest.mark.parametrize(
     ("prefetch", "secs", "reads_ahead"), [(None, 0.01, True), (2, 0.01, True), (2, 0, False), (0, 0.01, False)]
 )
-def test_on_one_processor_a_thread_reads_where_its_source_waits(prefetch, secs, reads_ahead, session):
+def test_single_cpu_prefetches_only_from_a_slow_source(prefetch, secs, reads_ahead, session):
     with FakeClock() as clock:
         source = Watched(clock, secs)
         batch = hl.data.iterator(source, prefetch=prefetch, spec=np.float32(0))
@@ -546,13 +546,13 @@ def test_on_one_processor_a_thread_reads_where_its_source_waits(prefetch, secs, 
 
 @pytest.mark.parametrize(("prefetch", "has_thread"), [(None, False), (1, True)])
 @pytest.mark.parametrize("source", [[np.float32(1)] * 4, hl.data.from_arrays(np.arange(4), 1)], ids=["list", "arrays"])
-def test_what_is_at_hand_has_a_thread_only_where_it_is_asked_for(source, prefetch, has_thread, session):
+def test_data_in_memory_has_a_thread_only_on_request(source, prefetch, has_thread, session):
     session.run(hl.data.iterator(source, prefetch=prefetch, name="at_hand"))
     names = [thread.name for thread in threading.enumerate()]
     assert ("hookline-data-at_hand" in names) == has_thread
 
 
-def test_a_thread_reads_again_when_its_source_begins_to_wait(session):
+def test_thread_prefetches_again_when_the_source_becomes_slow(session):
     with FakeClock() as clock:
         source = Watched(clock, 0)
         batch = hl.data.iterator(source, prefetch=2, spec=np.float32(0))
@@ -563,10 +563,10 @@ def test_a_thread_reads_again_when_its_source_begins_to_wait(session):
     assert source.readers[190].startswith("hookline-data")
 
 
-# What a run gets ------------------------------------------------------------------------------------------------------
+# Results of a run -----------------------------------------------------------------------------------------------------
 
 
-def test_on_one_processor_the_program_gets_what_the_source_gave_and_the_caller_an_array(session):
+def test_single_cpu_program_gets_numpy_arrays_and_the_caller_jax_arrays(session):
     batch = hl.data.iterator(hl.data.from_arrays((np.arange(6.0), np.arange(6)), 2))
     (x, y), total = session.run((batch, hl.op(lambda x, y: (x * y).sum())(*batch)))
     assert (x.dtype, y.dtype, float(total)) == (np.float32, np.int32, 1.0)
@@ -576,7 +576,7 @@ def test_on_one_processor_the_program_gets_what_the_source_gave_and_the_caller_a
     assert session.run(kinds), "a host operation cannot change what the program reads"
 
 
-def test_a_session_that_has_come_to_the_end_of_its_data_is_let_go():
+def test_session_at_the_end_of_its_data_is_freed():
     def trained():
         with hl.Graph().as_default():
             batch = hl.data.iterator([np.ones(3)] * 3)
@@ -592,7 +592,7 @@ def test_a_session_that_has_come_to_the_end_of_its_data_is_let_go():
     assert session() is None
 
 
-def test_blocks_that_take_much_memory_are_said_once(monkeypatch, caplog):
+def test_large_blocks_are_logged_once(monkeypatch, caplog):
     monkeypatch.setattr(reading_ahead, "_LARGE_BYTES", 1000)
     for steps_per_run in (1, 4, 40):
         loop = hl.train.Loop(lambda state, _: (state + 1, {}), 0, [np.ones(10, "f4")] * 50, steps_per_run=steps_per_run)

@@ -1,4 +1,4 @@
-"""Data of workers whose variables live on parameter servers: each reads its own part, and goes on where it was."""
+"""Data of workers whose variables are on parameter servers: each reads its own part, and continues where it was."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Unanswered:
 
 
 class Network(DirectTransport):
-    """Two servers, and a network that loses answers when told to."""
+    """Two servers, and a network that loses answers on request."""
 
     def __init__(self):
         super().__init__([ParameterServer(), ParameterServer()])
@@ -74,7 +74,7 @@ def until_the_end(session, train):
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
-def test_a_batch_whose_answer_is_lost_is_used_once(after):
+def test_batch_is_used_once_though_the_answer_is_lost(after):
     network, train, total, session = job()
     with session:
         for _ in range(after):
@@ -85,7 +85,7 @@ def test_a_batch_whose_answer_is_lost_is_used_once(after):
 
 
 @pytest.mark.parametrize("at", [1, 3, 6])
-def test_a_session_lost_after_its_run_goes_on_with_the_batch_that_was_not_used(at):
+def test_session_lost_after_its_run_continues_with_the_unused_batch(at):
     # The run is tried again, with the next batch, and its update is found to be applied: that batch is still to come.
     _, train, total, session = job([FailOnce(at)])
     with session:
@@ -93,7 +93,7 @@ def test_a_session_lost_after_its_run_goes_on_with_the_batch_that_was_not_used(a
         assert int(session.raw_session().run(total)) == sum(BATCHES)
 
 
-def test_a_chief_that_restores_goes_back_to_the_position_of_the_checkpoint(tmp_path):
+def test_restored_chief_seeks_to_the_position_of_the_checkpoint(tmp_path):
     _, train, _, session = job([hl.train.StopAtStepHook(last_step=4)], checkpoint_dir=str(tmp_path))
     saver = hl.train.Saver()
     with session:

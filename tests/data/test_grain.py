@@ -1,4 +1,4 @@
-"""Grain's datasets and loaders go on where a checkpoint says, by Grain's own states."""
+"""Grain's datasets and loaders continue at a checkpoint's position, with Grain's own states."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trained(source, folder, last_step):
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_resumed_job_gets_the_batches_that_the_uninterrupted_one_got(kind, tmp_path):
+def test_resumed_job_gets_the_batches_of_an_uninterrupted_one(kind, tmp_path):
     whole = trained(SOURCES[kind], tmp_path / "whole", 9)
     trained(SOURCES[kind], tmp_path / "parts", 4)
     assert trained(SOURCES[kind], tmp_path / "parts", 9) == whole
@@ -72,7 +72,7 @@ class Named(Nameless):
 
 
 @pytest.mark.parametrize("source", [Nameless(), Named()])
-def test_a_source_whose_state_has_an_address_is_warned_of(source, caplog):
+def test_source_whose_state_has_an_address_gives_a_warning(source, caplog):
     sampler = grain.samplers.IndexSampler(num_records=40, seed=3, num_epochs=2)
     loader = grain.DataLoader(
         data_source=source, sampler=sampler, operations=[grain.transforms.Batch(4)], worker_count=0

@@ -1,4 +1,4 @@
-"""What an iterator is to the runs of one session: values, forms, ends, errors, threads."""
+"""An iterator in the runs of one session: values, forms, ends, errors, threads."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_each_run_gets_the_next_batch_until_the_end(source, prefetch, session):
         session.run(batch)
 
 
-def test_an_iterator_given_as_such_is_read_once(session):
+def test_plain_iterator_is_read_once(session):
     batch = hl.data.iterator(iter(batches()))
     assert len(until_the_end(session, batch)) == 4
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_no_data_at_all_is_the_end_at_once(prefetch):
+def test_empty_source_is_at_its_end_at_once(prefetch):
     batch = hl.data.iterator(list, prefetch=prefetch)
     with hl.Session() as session, pytest.raises(errors.OutOfRangeError, match="after 0 batches"):
         session.run(batch)
@@ -86,7 +86,7 @@ def test_batches_may_be_any_pytree(example, session):
         np.testing.assert_array_equal(got, given)
 
 
-def test_parts_of_a_batch_are_views_and_its_dtypes_are_those_of_jax(session):
+def test_parts_of_a_batch_are_views_with_jax_dtypes(session):
     x, y = hl.data.iterator([(np.ones((2, 3)), np.arange(2))])
     assert (x.shape, x.dtype, y.dtype) == ((None, 3), np.float32, np.int32)
     assert session.run(x.shape[1] * y)[1] == 3
@@ -100,21 +100,21 @@ def test_text_stays_on_the_host(session):
     assert [session.run(joined), session.run(joined)] == ["ab", "cd"]
 
 
-def test_arrays_of_text_come_beside_arrays_of_numbers(session):
+def test_arrays_of_text_may_be_beside_arrays_of_numbers(session):
     batch = hl.data.iterator(hl.data.from_arrays((np.arange(3), np.array(["a", "b", "c"])), batch_size=2))
     numbers, text = session.run(batch)
     assert numbers.tolist() == [0, 1]
     assert text.tolist() == ["a", "b"]
 
 
-def test_a_host_operation_may_stand_between_the_batch_and_the_device(session):
+def test_host_operation_may_process_a_batch_before_the_device(session):
     text = hl.data.iterator([["1", "2"], ["3"]])
     numbers = hl.host_op(lambda lines: np.array(lines, np.float32), spec=None)(text)
     total = hl.op(jnp.sum)(numbers)
     assert [float(value) for value in until_the_end(session, total)] == [3.0, 3.0]
 
 
-def test_several_readers_in_one_run_get_the_same_batch_and_other_runs_get_none(session):
+def test_readers_in_one_run_get_the_same_batch_and_other_runs_none(session):
     batch = hl.data.iterator(batches())
     other = hl.constant(1.0) + 1
     first, again = session.run((batch, batch * 1))
@@ -123,13 +123,13 @@ def test_several_readers_in_one_run_get_the_same_batch_and_other_runs_get_none(s
     assert float(session.run(batch)[0]) == 1.0
 
 
-def test_a_fed_batch_takes_nothing_from_the_source(session):
+def test_fed_batch_takes_nothing_from_the_source(session):
     batch = hl.data.iterator(batches())
     assert float(session.run(batch * 2, {batch: np.full(2, 9.0)})[0]) == 18.0
     assert float(session.run(batch)[0]) == 0.0
 
 
-def test_the_first_batch_is_read_for_its_spec_and_not_lost(session):
+def test_first_batch_is_read_for_its_spec_and_not_lost(session):
     made = []
 
     def source():
@@ -142,7 +142,7 @@ def test_the_first_batch_is_read_for_its_spec_and_not_lost(session):
     assert made == [1], "the source is begun once for both"
 
 
-def test_with_a_spec_nothing_is_read_before_the_first_run():
+def test_given_spec_reads_nothing_before_the_first_run():
     def source():
         raise AssertionError("read too early")
 
@@ -150,7 +150,7 @@ def test_with_a_spec_nothing_is_read_before_the_first_run():
     assert batch.shape == (None,)
 
 
-def test_a_generator_that_fills_the_same_array_again_does_no_harm(session):
+def test_generator_may_reuse_its_array(session):
     def source():
         buffer = np.zeros(2, np.float32)
         for i in range(5):
@@ -171,7 +171,7 @@ def uneven(last_batch):
 @pytest.mark.parametrize(
     ("last_batch", "length", "totals", "programs"), [("keep", None, [3, 7, 5], 2), ("drop", 2, [3, 7], 1)]
 )
-def test_a_smaller_batch_is_kept_and_compiled_for_or_dropped(last_batch, length, totals, programs, caplog):
+def test_smaller_batch_is_kept_and_compiled_or_dropped(last_batch, length, totals, programs, caplog):
     batch = uneven(last_batch)
     assert batch["x"].shape == (length,)
     total = hl.op(jnp.sum)(batch["x"])
@@ -180,7 +180,7 @@ def test_a_smaller_batch_is_kept_and_compiled_for_or_dropped(last_batch, length,
     assert sum("Compiling" in record.message for record in caplog.records) == programs
 
 
-def test_a_smaller_batch_is_padded_and_a_mask_says_so(caplog):
+def test_smaller_batch_is_padded_with_a_mask(caplog):
     batch, mask = uneven("pad")
     assert (batch["x"].shape, mask.shape, mask.dtype) == ((2,), (2,), bool)
     total = hl.op(lambda x, mask: jnp.where(mask, x, 100.0))(batch["x"], mask)
@@ -199,7 +199,7 @@ def test_a_smaller_batch_is_padded_and_a_mask_says_so(caplog):
         (np.array([["a"] * 3] * 2), "holds text"),
     ],
 )
-def test_a_batch_of_another_form_fails_the_run_that_would_have_had_it(second, said, session):
+def test_batch_of_another_structure_fails_its_run(second, said, session):
     batch = hl.data.iterator([np.ones((2, 3), np.float32), second], name="images")
     session.run(batch)
     with pytest.raises(errors.InvalidArgumentError, match=f"images.*{said}"):
@@ -207,7 +207,7 @@ def test_a_batch_of_another_form_fails_the_run_that_would_have_had_it(second, sa
 
 
 @pytest.mark.parametrize("last_batch", ["drop", "pad"])
-def test_a_larger_batch_is_an_error_where_shapes_are_fixed(last_batch, session):
+def test_larger_batch_is_an_error_with_fixed_shapes(last_batch, session):
     batch = hl.data.iterator([np.ones(2), np.ones(3)], last_batch=last_batch)
     session.run(batch)
     with pytest.raises(errors.InvalidArgumentError, match="has shape"):
@@ -232,14 +232,14 @@ def test_a_smaller_batch_with_text_is_dropped(names, session):
         session.run(batch)
 
 
-def test_what_cannot_be_done_with_text_is_refused():
+def test_unsupported_options_for_text_are_refused():
     with pytest.raises(errors.InvalidArgumentError, match="'drop' requires batches whose arrays"):
         hl.data.iterator([list("ab"), list("c")], last_batch="drop")
     with pytest.raises(errors.InvalidArgumentError, match="'pad' requires batches of numbers"):
         hl.data.iterator([np.array(list("ab"))], last_batch="pad")
 
 
-def test_padding_needs_examples():
+def test_padding_needs_a_number_of_examples():
     with pytest.raises(errors.InvalidArgumentError, match="number of examples"):
         hl.data.iterator([(np.ones(2), np.ones(3))], last_batch="pad")
 
@@ -248,7 +248,7 @@ def test_padding_needs_examples():
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_an_error_of_the_source_comes_at_the_run_that_would_have_had_the_batch(prefetch, session):
+def test_source_error_is_raised_in_the_run_of_its_batch(prefetch, session):
     def broken_source():
         yield from batches(2)
         raise ValueError("record 7 is bad")
@@ -264,7 +264,7 @@ def test_an_error_of_the_source_comes_at_the_run_that_would_have_had_the_batch(p
 
 
 class Interrupted:
-    """Numbers, of which the third is first answered by a Ctrl-C."""
+    """Numbers; the first request for the third one raises a Ctrl-C."""
 
     def __init__(self):
         self.at, self.done = 0, False
@@ -295,7 +295,7 @@ def remade():
 
 
 @pytest.mark.parametrize("source", [Interrupted, remade])
-def test_a_ctrl_c_in_the_source_ends_one_run_and_the_next_has_the_batch(source, session):
+def test_ctrl_c_in_the_source_ends_one_run_and_the_next_gets_the_batch(source, session):
     batch = hl.data.iterator(source(), prefetch=0)
     assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
     with pytest.raises(KeyboardInterrupt):
@@ -303,7 +303,7 @@ def test_a_ctrl_c_in_the_source_ends_one_run_and_the_next_has_the_batch(source, 
     assert [session.run(batch) for _ in range(3)] == [3.0, 4.0, 5.0]
 
 
-def test_an_iterator_that_a_ctrl_c_has_ended_is_not_taken_for_one_at_its_end(session):
+def test_iterator_ended_by_ctrl_c_is_not_at_its_end(session):
     batch = hl.data.iterator(iter(Interrupted()), prefetch=0)
     assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
     with pytest.raises(KeyboardInterrupt):
@@ -313,21 +313,21 @@ def test_an_iterator_that_a_ctrl_c_has_ended_is_not_taken_for_one_at_its_end(ses
             session.run(batch)
 
 
-def test_an_error_at_the_first_batch_comes_at_the_first_run(caplog):
+def test_error_at_the_first_batch_is_raised_in_the_first_run(caplog):
     def source():
         raise OSError("no such disk")
         yield
 
     with caplog.at_level("WARNING"):
         batch = hl.data.iterator(source)
-    assert "the first run that needs a batch raises: OSError: no such disk" in caplog.text
+    assert "The first run that needs a batch raises: OSError: no such disk" in caplog.text
     with hl.Session() as session, pytest.raises(OSError, match="no such disk"):
         session.run(batch)
-    with pytest.raises(OSError, match="no such disk"):  # It cannot be told that its arrays have a length in common.
+    with pytest.raises(OSError, match="no such disk"):  # It cannot know that its arrays have a length in common.
         hl.data.iterator(source, last_batch="pad")
 
 
-def test_a_run_that_fails_leaves_its_batch_to_the_next(session):
+def test_failed_run_leaves_its_batch_to_the_next(session):
     batch = hl.data.iterator(batches())
     failures = [RuntimeError("not now"), None, None]
 
@@ -343,7 +343,7 @@ def test_a_run_that_fails_leaves_its_batch_to_the_next(session):
     assert [float(session.run(early)[0]) for _ in range(2)] == [0.0, 1.0]
 
 
-def test_a_run_that_fails_behind_the_device_has_used_its_batch(session):
+def test_run_that_failed_after_its_device_program_has_used_its_batch(session):
     batch = hl.data.iterator(batches())
     total = hl.Variable(0.0, name="total")
     added = total.assign_add(hl.op(jnp.sum)(batch))
@@ -355,7 +355,7 @@ def test_a_run_that_fails_behind_the_device_has_used_its_batch(session):
     assert float(session.run(total)) == 2.0, "batches 0 and 1, each once"
 
 
-def test_a_run_that_is_interrupted_once_it_is_applied_has_used_its_batch(monkeypatch, session):
+def test_run_interrupted_after_its_update_has_used_its_batch(monkeypatch, session):
     def interrupt(_):
         raise KeyboardInterrupt
 
@@ -370,7 +370,7 @@ def test_a_run_that_is_interrupted_once_it_is_applied_has_used_its_batch(monkeyp
     assert session.run(batch)[0] == 1.0
 
 
-def test_a_run_that_is_refused_gets_its_batch_and_leaves_it(session):
+def test_run_beyond_the_last_step_leaves_its_batch(session):
     step = hl.train.get_or_create_global_step()
     batch = hl.data.iterator(batches())
     train = hl.group(step.assign_add(1))
@@ -380,7 +380,7 @@ def test_a_run_that_is_refused_gets_its_batch_and_leaves_it(session):
     assert session.backend.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
 
 
-def test_a_run_of_two_iterators_uses_none_where_one_has_ended(session):
+def test_run_of_two_iterators_uses_no_batch_if_one_is_at_its_end(session):
     short, long = hl.data.iterator(batches(1), name="short"), hl.data.iterator(batches(3), name="long")
     session.run((short, long))
     with pytest.raises(errors.OutOfRangeError, match="short"):
@@ -388,7 +388,7 @@ def test_a_run_of_two_iterators_uses_none_where_one_has_ended(session):
     assert float(session.run(long)[0]) == 1.0
 
 
-def test_a_run_inside_a_run_gets_a_batch_of_its_own(session):
+def test_nested_run_gets_its_own_batch(session):
     batch = hl.data.iterator(batches())
     step = hl.train.get_or_create_global_step()
     inner = []
@@ -403,7 +403,7 @@ def test_a_run_inside_a_run_gets_a_batch_of_its_own(session):
 # Threads --------------------------------------------------------------------------------------------------------------
 
 
-def test_no_more_is_read_ahead_than_was_asked_for(session):
+def test_prefetch_is_bounded_by_the_argument(session):
     read, third = [], threading.Event()
 
     def source():
@@ -421,7 +421,7 @@ def test_no_more_is_read_ahead_than_was_asked_for(session):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_many_threads_get_each_batch_once_and_never_enter_the_source_together(prefetch, session):
+def test_threads_get_each_batch_once_without_entering_the_source_together(prefetch, session):
     inside = threading.Lock()
 
     class Source:
@@ -462,7 +462,7 @@ def test_many_threads_get_each_batch_once_and_never_enter_the_source_together(pr
     assert int(session.run(total)) == sum(range(1, 201))
 
 
-def test_a_wait_for_data_holds_no_lock(session):
+def test_wait_for_data_holds_no_lock(session):
     gate = threading.Event()
 
     def source():
@@ -506,7 +506,7 @@ def test_closing_the_session_wakes_a_run_that_waits_for_data():
     assert outcome == ["Attempted to use a closed Session."]
 
 
-def test_the_coordinator_knows_the_thread_and_stops_it(session):
+def test_coordinator_registers_the_thread_and_stops_it(session):
     def endless():
         while True:
             yield np.float32(0)
@@ -523,7 +523,7 @@ def test_the_coordinator_knows_the_thread_and_stops_it(session):
         [session.run(batch) for _ in range(3)]  # Two were read ahead at most.
 
 
-def test_a_stop_wakes_a_run_that_waits_for_data(session):
+def test_stop_wakes_a_run_that_waits_for_data(session):
     gate, waiting = threading.Event(), threading.Event()
 
     def source():
@@ -543,7 +543,7 @@ def test_a_stop_wakes_a_run_that_waits_for_data(session):
     gate.set()
 
 
-def test_a_session_that_is_forgotten_takes_its_thread_and_batches_along():
+def test_garbage_collected_session_ends_its_thread_and_frees_its_batches():
     def endless():
         while True:
             yield np.zeros(1000, np.float32)
@@ -560,7 +560,7 @@ def test_a_session_that_is_forgotten_takes_its_thread_and_batches_along():
     assert not thread.is_alive()
 
 
-def test_a_used_batch_is_let_go(session):
+def test_used_batch_is_freed(session):
     batch = hl.data.iterator(lambda: batches(6), prefetch=1)
     values = [weakref.ref(session.run(batch)) for _ in range(4)]
     gc.collect()
@@ -582,12 +582,12 @@ def test_a_used_batch_is_let_go(session):
         ({"source": [1.0], "replay_bytes": "1"}, TypeError, "replay_bytes"),
     ],
 )
-def test_wrong_arguments_are_refused_where_they_are_given(arguments, kind, said):
+def test_wrong_arguments_are_refused_at_the_call(arguments, kind, said):
     with pytest.raises(kind, match=said):
         hl.data.iterator(**arguments)
 
 
-def test_what_stands_beside_text_is_put_where_the_sharding_says(session):
+def test_arrays_beside_text_get_the_sharding(session):
     rows = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P("data"))
     source = [{"x": np.ones((2, 3)), "text": np.array(["a", "b"])}]
     batch = hl.data.iterator(source, sharding=rows)
@@ -596,13 +596,13 @@ def test_what_stands_beside_text_is_put_where_the_sharding_says(session):
     assert text.tolist() == ["a", "b"]
 
 
-def test_a_device_is_a_place_under_both_names(session):
+def test_device_is_a_sharding_under_both_names(session):
     (device,) = jax.devices()[:1]
     one, other = (hl.data.iterator([np.ones(2)], **{name: device}) for name in ("sharding", "device"))
     assert all(array.committed and array.devices() == {device} for array in session.run((one, other)))
 
 
-def test_a_finalized_graph_refuses_an_iterator_before_anything_is_read():
+def test_finalized_graph_refuses_an_iterator_before_reading():
     hl.get_default_graph().finalize()
     read = []
     with pytest.raises(RuntimeError, match="finalized"):
@@ -610,7 +610,7 @@ def test_a_finalized_graph_refuses_an_iterator_before_anything_is_read():
     assert read == []
 
 
-def test_control_dependencies_do_not_hold_a_batch_up(session):
+def test_control_dependencies_do_not_delay_a_batch(session):
     step = hl.train.get_or_create_global_step()
     with hl.control_dependencies([step.assign_add(1)]):
         batch = hl.data.iterator(batches())
@@ -619,7 +619,7 @@ def test_control_dependencies_do_not_hold_a_batch_up(session):
     assert session.run(step) == 0
 
 
-def test_a_spec_with_open_lengths_takes_batches_of_any(session):
+def test_spec_with_open_lengths_takes_batches_of_any_length(session):
     open_spec = hl.extend.specs.array_spec("float32", (None, None))
     batch = hl.data.iterator(lambda: iter([np.ones((2, 3)), np.ones((5, 1))]), spec=open_spec)
 

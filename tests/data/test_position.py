@@ -1,4 +1,4 @@
-"""Where data go on: after a restore, a recovery, a restart; and what happens to sources that cannot."""
+"""The position in the data after a restore, a recovery and a restart; and sources without one."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def trained(source, steps=BATCHES, **options):
         return float(session.run(weight))
 
 
-# What `make test` has: each kind of place that a source goes back to, read ahead or not.
+# Part of `make test`: each kind of position that a source seeks to, prefetched or not.
 QUICK = {
     ("function", 0),
     ("generator function", 3),
@@ -146,7 +146,7 @@ QUICK = {
         for prefetch in (0, 3)
     ],
 )
-def test_a_restored_session_goes_on_with_the_next_batch_whatever_was_read_ahead(kind, prefetch, tmp_path):
+def test_restored_session_continues_with_the_next_batch_despite_prefetch(kind, prefetch, tmp_path):
     expected = trained(SOURCES[kind](), prefetch=prefetch)
     graph, train_op, weight, _ = model(SOURCES[kind](), prefetch=prefetch)
     with graph.as_default():
@@ -168,7 +168,7 @@ def test_a_restored_session_goes_on_with_the_next_batch_whatever_was_read_ahead(
                 assert float(session.run(weight)) == expected
 
 
-def test_a_session_goes_back_when_it_restores_itself(tmp_path):
+def test_session_that_restores_a_checkpoint_rewinds_its_data(tmp_path):
     with begun(plain) as (session, train_op, _, batch):
         saver = Saver()
         start = saver.save(session, f"{tmp_path}/model.ckpt", 0)
@@ -182,7 +182,7 @@ def test_a_session_goes_back_when_it_restores_itself(tmp_path):
         assert seen == [0.0, 1.0, 0.0]
 
 
-def test_a_position_that_was_restored_and_not_moved_is_saved_again(tmp_path):
+def test_restored_position_is_saved_again_unchanged(tmp_path):
     path = saved(plain, tmp_path, 3)
     with restored(plain, path) as (session, _):
         path = Saver().save(session, f"{tmp_path}/other.ckpt", 3)
@@ -190,12 +190,12 @@ def test_a_position_that_was_restored_and_not_moved_is_saved_again(tmp_path):
         assert float(session.run(batch)[0]) == 3.0
 
 
-def test_the_position_stands_in_the_checkpoint_under_the_name_of_the_iterator(tmp_path):
+def test_position_is_saved_under_the_iterators_name(tmp_path):
     path = saved(plain, tmp_path, 1, name="digits")
     assert {"digits/count", "digits/crc32c"} <= {name for name, _ in list_variables(path)}
 
 
-def test_a_saver_of_some_variables_leaves_the_data_alone(tmp_path):
+def test_saver_of_some_variables_does_not_change_the_position(tmp_path):
     with begun(plain, 1) as (session, train_op, weight, batch):
         whole = Saver(hl.global_variables()).save(session, f"{tmp_path}/model.ckpt", 1)
         part = Saver([weight]).save(session, f"{tmp_path}/weight.ckpt", 1)
@@ -205,14 +205,14 @@ def test_a_saver_of_some_variables_leaves_the_data_alone(tmp_path):
         assert float(session.run(batch)[0]) == 2.0
 
 
-def test_a_checkpoint_without_a_position_begins_the_data_anew_and_says_so(tmp_path, caplog):
+def test_checkpoint_without_a_position_starts_the_data_again_with_a_warning(tmp_path, caplog):
     path = saved(plain, tmp_path, 1, name="old")
     with caplog.at_level(logging.WARNING), restored(plain, path, name="new") as (session, batch):
         assert float(session.run(batch)[0]) == 0.0
     assert "no position of the iterator 'new'" in caplog.text
 
 
-def test_an_iterator_that_does_not_resume_begins_anew_in_each_session(tmp_path):
+def test_iterator_with_resume_false_starts_again_in_each_session(tmp_path):
     graph, train_op, _, batch = model(plain, resume=False)
     with graph.as_default():
         for _ in range(2):
@@ -225,7 +225,7 @@ def test_an_iterator_that_does_not_resume_begins_anew_in_each_session(tmp_path):
         assert not [name for name, _ in list_variables(path) if name.startswith("iterator")]
 
 
-# Data that are not what they were -------------------------------------------------------------------------------------
+# Changed data ---------------------------------------------------------------------------------------------------------
 
 
 def saved(source, path, steps=5, **options):
@@ -236,26 +236,26 @@ def saved(source, path, steps=5, **options):
 @pytest.mark.parametrize(
     ("later", "said"),
     [
-        (lambda: plain(1), "batch 5 is not the one"),
+        (lambda: plain(1), "batch 5 differs from the one"),
         (lambda: plain()[:3], "it ended after 3 batches, and 5 were used"),
         (lambda: WithState(), "another kind of source"),
         (iter, None),
     ],
     ids=["shifted", "shorter", "with a state", "unmade"],
 )
-def test_data_that_are_not_repeatable_are_an_error_that_says_so(later, said, tmp_path):
+def test_source_that_does_not_repeat_is_an_error(later, said, tmp_path):
     error = errors.FailedPreconditionError if said else TypeError
     with restored(later, saved(plain, tmp_path)) as (session, batch), pytest.raises(error, match=said):
         session.run(batch)
 
 
-def test_a_state_is_not_taken_for_a_place_of_another_source(tmp_path):
+def test_state_of_another_kind_of_source_is_refused(tmp_path):
     refused = pytest.raises(errors.FailedPreconditionError, match="another kind of source")
     with restored(plain, saved(WithState, tmp_path)) as (session, batch), refused:
         session.run(batch)
 
 
-def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_path):
+def test_state_refused_by_the_source_fails_the_run_with_its_error(tmp_path):
     path, refused = (
         saved(hl.data.from_arrays(np.arange(60.0), 2), tmp_path),
         pytest.raises(ValueError, match="cannot continue"),
@@ -264,7 +264,7 @@ def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_pa
         session.run(batch)
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_refused_when_it_is_saved(tmp_path):
+def test_state_that_cannot_be_saved_is_refused_at_the_save(tmp_path):
     class Odd(WithState):
         def _get(self):
             return {1: "a number as the key of a dict"}
@@ -276,7 +276,7 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused_when_it_is_saved(tmp_pat
         saved(Odd(), tmp_path)
 
 
-def test_a_state_that_no_checkpoint_can_hold_matters_only_where_it_is_saved(tmp_path):
+def test_state_that_cannot_be_saved_fails_only_saves_that_include_it(tmp_path):
     class Odd(WithState):
         def _get(self):
             return {1: "not text"}
@@ -292,7 +292,7 @@ def test_a_state_that_no_checkpoint_can_hold_matters_only_where_it_is_saved(tmp_
 # One-shot iterators ---------------------------------------------------------------------------------------------------
 
 
-def test_a_one_shot_iterator_goes_back_to_the_last_checkpoint_in_the_same_process(tmp_path):
+def test_plain_iterator_rewinds_to_the_last_checkpoint_in_the_same_process(tmp_path):
     expected = trained(plain)
     graph, train_op, weight, _ = model(iter(plain()))
     with graph.as_default():
@@ -314,7 +314,7 @@ def test_a_one_shot_iterator_goes_back_to_the_last_checkpoint_in_the_same_proces
             assert float(session.run(weight)) == expected
 
 
-def test_beyond_the_bound_a_recovery_is_refused(tmp_path):
+def test_recovery_beyond_replay_bytes_is_refused(tmp_path):
     with begun(iter(plain()), 1, replay_bytes=3 * 8) as (session, train_op, _, batch):
         path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
         for _ in range(10):
@@ -324,7 +324,7 @@ def test_beyond_the_bound_a_recovery_is_refused(tmp_path):
             session.run(batch)
 
 
-def test_what_a_checkpoint_holds_is_let_go(tmp_path):
+def test_batches_before_a_checkpoint_are_freed(tmp_path):
     with begun(iter(plain()), replay_bytes=6 * 8, prefetch=0) as (session, train_op, _, batch):
         for step in range(4, 24, 4):  # Never more than four between two saves, of twenty in all.
             for _ in range(4):
@@ -335,7 +335,7 @@ def test_what_a_checkpoint_holds_is_let_go(tmp_path):
         assert float(session.run(batch)[0]) == 20.0
 
 
-def test_a_save_does_not_wait_for_an_iterator_that_has_nothing_yet(tmp_path):
+def test_save_does_not_wait_for_a_slow_iterator(tmp_path):
     batches, path = queue.Queue(), []
     batches.put(plain()[0])
 
@@ -353,7 +353,7 @@ def test_a_save_does_not_wait_for_an_iterator_that_has_nothing_yet(tmp_path):
     assert saved
 
 
-def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_once(tmp_path, caplog):
+def test_plain_iterator_starts_again_after_a_restart_with_one_warning(tmp_path, caplog):
     path = saved(iter(plain()), tmp_path)
     graph, train_op, _, batch = model(iter(plain(10)))
     with graph.as_default(), caplog.at_level(logging.WARNING):
@@ -367,12 +367,12 @@ def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_on
     assert "Give a function that makes the iterator" in warnings[0]
 
 
-def test_who_follows_that_advice_goes_on_where_the_checkpoint_is(tmp_path):
+def test_function_that_returns_an_iterator_resumes_at_the_checkpoint(tmp_path):
     with restored(lambda: iter(plain()), saved(iter(plain()), tmp_path)) as (session, batch):
         assert float(session.run(batch)[0]) == 5.0
 
 
-def test_text_counts_among_the_bytes_that_are_kept(tmp_path, session):
+def test_text_counts_in_replay_bytes(tmp_path, session):
     texts = []
 
     class Text(str):
@@ -396,12 +396,12 @@ def test_one_source_serves_one_session_at_a_time():
         with hl.Session() as first, hl.Session() as second:
             first.run(batch)
             second.run(batch)
-            with pytest.raises(errors.FailedPreconditionError, match="another session reads"):
+            with pytest.raises(errors.FailedPreconditionError, match="another session has begun to read"):
                 first.run(batch)
 
 
-def test_a_way_that_a_stop_breaks_off_is_begun_again_by_whoever_goes_on():
-    """A worker's session that is lost while its data are read again is made anew, with the reader that there was."""
+def test_seek_interrupted_by_a_stop_is_repeated_by_the_next_session():
+    """A worker's session that is lost during a seek is created again with the same reader."""
     on_the_way, gate = threading.Event(), threading.Event()
 
     def source():
@@ -437,7 +437,7 @@ def test_a_way_that_a_stop_breaks_off_is_begun_again_by_whoever_goes_on():
     reader.close()
 
 
-def test_a_restore_lets_go_of_what_was_read_ahead(tmp_path):
+def test_restore_discards_prefetched_batches(tmp_path):
     class Record:
         pass
 
@@ -464,7 +464,7 @@ def test_a_restore_lets_go_of_what_was_read_ahead(tmp_path):
             assert len(records) < 20
 
 
-def test_data_that_are_restored_after_a_stop_hold_nobody_up(tmp_path):
+def test_data_restored_after_a_stop_block_nothing(tmp_path):
     class Hook(train.SessionRunHook):
         def after_create_session(self, session, coord):
             self.coord = coord
@@ -481,7 +481,7 @@ def test_data_that_are_restored_after_a_stop_hold_nobody_up(tmp_path):
         hook.coord.request_stop()
 
 
-def test_sessions_have_ways_of_their_own_through_a_source_that_can_be_begun_again():
+def test_sessions_read_a_restartable_source_independently():
     batch = hl.data.iterator(plain)
     with hl.Session() as first, hl.Session() as second:
         seen = [float(session.run(batch)[0]) for session in (first, first, second, first, second)]
@@ -524,7 +524,7 @@ def quick():
         *[pytest.param(kind, marks=pytest.mark.campaign) for kind in ("list", "loader with a state")],
     ],
 )
-def test_recovery_in_the_process_restores_the_data_without_anybody_calling_anything(kind, tmp_path, quick):
+def test_recovery_in_the_process_restores_the_data_automatically(kind, tmp_path, quick):
     sources = {**SOURCES, "one-shot": lambda: iter(plain())}
     expected = trained(sources[kind]())
     graph, train_op, weight, _ = model(sources[kind]())
@@ -544,7 +544,7 @@ def test_recovery_in_the_process_restores_the_data_without_anybody_calling_anyth
     assert last == expected
 
 
-def test_without_a_checkpoint_a_recovery_begins_model_and_data_anew(quick):
+def test_recovery_without_a_checkpoint_restarts_model_and_data(quick):
     expected = trained(plain, 8)
     graph, train_op, weight, _ = model(plain)
     with graph.as_default(), train.MonitoredSession(hooks=[FailAt(after=[5])], recovery=quick) as session:
@@ -556,7 +556,7 @@ def test_without_a_checkpoint_a_recovery_begins_model_and_data_anew(quick):
         assert float(session.raw_session().run(weight)) == expected
 
 
-def test_the_end_of_the_data_ends_the_training_and_no_thread_is_left(tmp_path):
+def test_end_of_the_data_ends_the_training_and_its_threads(tmp_path):
     graph, train_op, _, _ = model(plain)
     with graph.as_default():
         with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_summaries_steps=0) as session:
@@ -569,7 +569,7 @@ def test_the_end_of_the_data_ends_the_training_and_no_thread_is_left(tmp_path):
             raise StopIteration
 
 
-def test_a_limit_on_the_step_leaves_its_batch_to_the_job_that_goes_on(tmp_path):
+def test_step_limit_leaves_its_batch_to_the_resumed_job(tmp_path):
     expected = trained(plain)
     for last_step in (7, 8, BATCHES):
         graph, train_op, weight, _ = model(plain)

@@ -80,7 +80,7 @@ PARTS = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(n=st.integers(1, 24), seed=st.none() | st.just(3), epochs=st.integers(1, 3), parts=PARTS, in_rows=st.booleans())
-def test_each_epoch_has_every_example_once_whatever_is_changed_at_a_resume(n, seed, epochs, parts, in_rows):
+def test_each_epoch_has_every_example_once_after_any_change_at_a_resume(n, seed, epochs, parts, in_rows):
     seen, position = [], None
     for number, (size, most, runs, to_come) in enumerate(parts):
         arrays = hl.data.from_arrays(np.arange(n), size, shuffle_seed=seed, epochs=epochs)
@@ -106,7 +106,7 @@ def test_each_epoch_has_every_example_once_whatever_is_changed_at_a_resume(n, se
     ],
 )
 @pytest.mark.parametrize("most", [1, 4])
-def test_the_smaller_batch_at_the_end_of_that_epoch_is_a_last_batch(last_batch, expected, most):
+def test_smaller_batch_at_the_end_of_that_epoch_is_a_last_batch(last_batch, expected, most):
     position, _ = position_after(1, np.arange(9), 3)
     with reading(hl.data.from_arrays(np.arange(9), 4, epochs=2), position, last_batch=last_batch) as reader:
         found = []
@@ -122,7 +122,7 @@ def test_the_smaller_batch_at_the_end_of_that_epoch_is_a_last_batch(last_batch, 
     assert found == expected
 
 
-def test_the_log_names_both_batch_sizes_and_the_odd_batch(caplog):
+def test_log_names_both_batch_sizes_and_the_odd_batch(caplog):
     position, _ = position_after(37, np.arange(240), 8, epochs=2, most=4)
     with caplog.at_level(logging.INFO), reading(hl.data.from_arrays(np.arange(240), 16, epochs=2), position) as reader:
         taken(reader, 1)
@@ -131,7 +131,7 @@ def test_the_log_names_both_batch_sizes_and_the_odd_batch(caplog):
     assert "the last batch of this epoch has 8 examples" in caplog.text
 
 
-def test_more_epochs_continue_and_fewer_have_ended():
+def test_more_epochs_continue_and_fewer_are_at_the_end():
     position, _ = position_after(7, np.arange(10), 5, epochs=4)
     with reading(hl.data.from_arrays(np.arange(10), 5, epochs=5), position) as reader:
         assert len(to_the_end(reader)) == 3
@@ -142,7 +142,7 @@ def test_more_epochs_continue_and_fewer_have_ended():
 # Other values ---------------------------------------------------------------------------------------------------------
 
 
-def test_other_values_of_the_same_length_are_reported_once(caplog):
+def test_changed_values_of_the_same_length_are_logged_once(caplog):
     position, _ = position_after(3, np.arange(100.0), 5)
     cleaned = hl.data.from_arrays(np.arange(100.0) * 2, 5)
     with caplog.at_level(logging.WARNING):
@@ -166,7 +166,7 @@ def test_a_position_without_a_checksum_is_accepted_silently(caplog):
     assert not caplog.records
 
 
-def test_the_checksum_of_huge_examples_is_made_of_few():
+def test_checksum_of_huge_examples_samples_few():
     class Huge(np.ndarray):
         """An array that counts the bytes that are read from it, as of a file."""
 
@@ -192,7 +192,7 @@ def counting(state, batch):
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 16])
-def test_a_loop_that_resumes_with_another_batch_size_trains_each_example_of_an_epoch_once(steps_per_run, tmp_path):
+def test_loop_resumed_with_another_batch_size_trains_each_example_once(steps_per_run, tmp_path):
     for size, last_step in ((8, 37), (16, None)):
         batches = hl.data.from_arrays(np.arange(240), size, shuffle_seed=3, epochs=2)
         loop = train.Loop(counting, {"seen": jnp.zeros(240, jnp.int32)}, batches, steps_per_run=steps_per_run)

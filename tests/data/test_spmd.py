@@ -1,4 +1,4 @@
-"""Data by process, with real processes in step: see `spmd_job`, whose scenarios all run in one start of them."""
+"""Data by process, with real SPMD processes: see `spmd_job`, whose scenarios all run in one start of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.data import spmd_job as job
 from tests.loop.devices import on_devices
 
 SCRIPT = Path(job.__file__)
-# What of JAX launches a program, or asks the other processes.
+# JAX functions that launch a program, or call the other processes.
 LAUNCHES = {
     "apply_primitive",
     "backend_compile",
@@ -28,7 +28,7 @@ LAUNCHES = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    """What two processes with two devices each have found, by scenario."""
+    """The results of two processes with two devices each, by scenario."""
     folder = tmp_path_factory.mktemp("spmd")
     (folder / "of_one.json").write_text(json.dumps(job.used(job.source(), 5, last_batch="pad")))
     env = environment()
@@ -43,7 +43,7 @@ def found(tmp_path_factory, environment):
 
 @pytest.fixture
 def both(found):
-    """Returns what a scenario has found, which is the same in both processes."""
+    """Returns the result of a scenario, which is the same in both processes."""
 
     def both(name):
         one, other = found[name]
@@ -74,22 +74,22 @@ def of_parts(numbers, rows=2):
         "arrays_of_other_dtypes",
     ],
 )
-def test_batches_of_arrays_are_those_of_one_process(both, name):
+def test_batches_of_arrays_equal_those_of_one_process(both, name):
     assert both(name) == job.SCENARIOS[name]()
 
 
-def test_the_order_of_the_devices_in_the_mesh_does_not_matter_to_arrays(both):
+def test_order_of_devices_in_the_mesh_does_not_change_arrays(both):
     assert both("arrays_over_a_mesh_in_another_order") == job.SCENARIOS["arrays_with_a_smaller_last_batch"]()
 
 
-def test_each_process_gathers_its_own_rows_alone(both):
+def test_each_process_gathers_only_its_own_rows(both):
     one, blocks, gathered, gathered_in_blocks = both("each_process_gathers_its_own_rows")
     assert (gathered, gathered_in_blocks) == (20, 24)  # Of 40 and 48, in two processes.
     expected = job.each_process_gathers_its_own_rows()
     assert [one, blocks] == expected[:2]
 
 
-def test_several_steps_a_run_take_the_batches_that_one_process_would_take(both):
+def test_steps_per_run_take_the_same_batches_as_in_one_process(both):
     (alone, seen, ones), (together, seen_too, counts) = both("several_steps_a_run")
     (expected, _, _), (_, expected_rows, expected_counts) = job.several_steps_a_run()
     assert alone == together == expected
@@ -98,25 +98,25 @@ def test_several_steps_a_run_take_the_batches_that_one_process_would_take(both):
     assert (sum(counts), counts) == (15, expected_counts)
 
 
-def test_how_many_batches_a_run_takes_does_not_depend_on_how_fast_each_process_reads(both):
+def test_number_of_batches_does_not_depend_on_the_speed_of_each_process(both):
     (alone, seen, _), (together, seen_too, counts) = both("several_steps_a_run_of_a_source_that_waits")
     assert alone == together
     assert seen == seen_too
     assert counts == [1, 2, 3, 3, 2]  # A hook takes every third step; the first batch is a run of its own.
 
 
-def test_parts_stand_beside_each_other_in_the_order_of_the_processes(both):
+def test_parts_are_concatenated_in_process_order(both):
     assert both("parts") == of_parts(range(3))
 
 
-def test_parts_are_where_the_devices_of_their_process_are_in_the_mesh(both):
+def test_parts_are_put_on_the_devices_of_their_process(both):
     # The mesh begins with the first device of process 1, then comes the first one of process 0.
     (first, *_, end) = both("parts_over_a_mesh_in_another_order")
     assert first == [[100, 101, 0, 1, 102, 103, 2, 3]]
     assert end == "the end"
 
 
-def test_processes_that_have_the_same_rows_by_the_sharding_must_give_the_same(both):
+def test_processes_with_the_same_rows_must_give_equal_parts(both):
     alike, (kind, said, run) = both("parts_with_a_common_axis")
     assert alike == [[[0, 1, 2, 3]], [[1, 2, 3, 4]], "the end"]
     assert (kind, run) == ("InvalidArgumentError", 1)
@@ -140,12 +140,12 @@ def test_each_process_pads_its_own_part(both):
     assert end == "the end"
 
 
-def test_a_last_batch_that_may_be_dropped_is_not_counted_on(both):
+def test_last_batch_that_may_be_dropped_is_not_counted(both):
     of_a_list, of_a_function, of_a_given_length = both("parts_that_are_dropped")
     assert of_a_list == of_a_function == of_a_given_length == of_parts(range(3))
 
 
-def test_all_end_with_the_process_that_has_the_fewest_batches_and_the_chief_says_so(found):
+def test_all_end_with_the_process_with_the_fewest_batches_with_a_log_line(found):
     chief, other = found["lengths_that_differ"]
     assert chief[:2] == other[:2] == [4, "the end"]  # Three batches.
     (line,) = chief[2]
@@ -154,18 +154,18 @@ def test_all_end_with_the_process_that_has_the_fewest_batches_and_the_chief_says
     assert other[2] == []
 
 
-def test_a_source_without_an_end_says_so(both):
+def test_endless_source_has_no_end(both):
     assert both("a_source_that_never_ends") == [[[n, n, 100 + n, 100 + n]] for n in range(4)]
 
 
-def test_arrays_that_a_function_makes_are_a_part(both):
+def test_arrays_made_by_a_function_are_a_part(both):
     assert both("a_function_that_makes_arrays") == [
         *([[n, n + 1, 100 + n, 101 + n]] for n in (0, 2, 4)),
         "the end",
     ]
 
 
-def test_parts_may_be_equal_if_that_is_said(both):
+def test_equal_parts_are_accepted_on_request(both):
     assert both("equal_parts_that_may_be_equal") == [[[0, 1, 0, 1]], [[10, 11, 10, 11]], "the end"]
 
 
@@ -196,25 +196,25 @@ def test_parts_may_be_equal_if_that_is_said(both):
         ("a part that is not split", "ValueError", 0, ["3 examples", "of this process", "a multiple of 2"]),
         ("other forms", "InvalidArgumentError", 1, ["float32[2,3]", "float32[2,2]"]),
         ("a whole array", "InvalidArgumentError", 1, ["is in several processes already"]),
-        ("one device", "ValueError", 0, ["is not in all of them"]),
+        ("one device", "ValueError", 0, ["must cover all"]),
         ("an early end", "FailedPreconditionError", 3, ["ended after 2 batches", "the other processes expect 3"]),
     ],
 )
-def test_what_would_go_wrong_is_refused_in_all_processes(found, case, kind, run, said):
+def test_mistakes_are_refused_in_all_processes(found, case, kind, run, said):
     for process in found["what_is_refused"]:
         assert [process[case][0], process[case][2]] == [kind, run]
         for words in said:
             assert words in process[case][1]
 
 
-def test_an_error_before_the_first_batch_is_told_to_the_others(found):
+def test_error_before_the_first_batch_is_sent_to_the_others(found):
     other, failed = (process["an error in one process"] for process in found["what_is_refused"])
     assert failed == ["OSError", "no such disk", 1]
     assert other[0] == "FailedPreconditionError"
     assert "process 1 could not read its first batch: OSError: no such disk" in other[1]
 
 
-def test_arrays_go_on_exactly_with_another_number_of_processes(both):
+def test_arrays_continue_exactly_with_another_number_of_processes(both):
     whole = job.arrays_shuffled_and_padded()
     position, of_two, of_one = both("arrays_go_on")
     assert of_two == whole[4:]
@@ -222,11 +222,11 @@ def test_arrays_go_on_exactly_with_another_number_of_processes(both):
     assert job.gone_on(job.source(), position, last_batch="pad") == whole[4:]  # One process after two.
 
 
-def test_arrays_go_on_with_another_batch_size_as_in_one_process(both):
+def test_arrays_continue_with_another_batch_size_as_in_one_process(both):
     assert both("arrays_go_on_with_another_batch_size") == job.arrays_go_on_with_another_batch_size()
 
 
-def test_parts_of_arrays_go_on_with_another_batch_size_to_their_end(both):
+def test_parts_of_arrays_continue_with_another_batch_size_to_their_end(both):
     def beside(*parts):
         return [*([[*part, *(100 + example for example in part)]] for part in parts), "the end"]
 
@@ -235,7 +235,7 @@ def test_parts_of_arrays_go_on_with_another_batch_size_to_their_end(both):
     assert sixes == beside(*[range(6)] * 2)
 
 
-def test_parts_go_on_where_each_process_was(both):
+def test_parts_continue_where_each_process_was(both):
     cases = both("parts_go_on")
     assert cases["a list"] == [of_parts(range(2, 6)), 2, 2]
     stateful = [*([[n, n, 100 + n, 100 + n]] for n in range(3, 7)), "the end"]
@@ -244,7 +244,8 @@ def test_parts_go_on_where_each_process_was(both):
 
 
 @pytest.mark.parametrize(
-    ("case", "by"), [("of three", "3 processes"), ("of one", "one process alone"), ("for arrays", "2 processes")]
+    ("case", "by"),
+    [("of three", "3 SPMD processes"), ("of one", "a single process"), ("for arrays", "2 SPMD processes")],
 )
 def test_parts_of_another_number_of_processes_are_refused(both, case, by):
     kind, said = both("parts_go_on")[case]
@@ -253,7 +254,7 @@ def test_parts_of_another_number_of_processes_are_refused(both, case, by):
     assert "resume=False" in said
 
 
-def test_positions_of_all_processes_are_in_the_checkpoint(both):
+def test_checkpoint_has_the_positions_of_all_processes(both):
     total, totals = 0.0, []
     examples = job.arrays_with_a_smaller_last_batch()
     for step in range(7):
@@ -267,7 +268,7 @@ def more_examples():
     return job.read(job.source(last=20))[5:-1]
 
 
-def test_a_dataset_of_grain_is_divided_by_its_own_means(found):
+def test_grain_dataset_is_sharded_by_grain(found):
     pytest.importorskip("grain")
     (batches, of_iter, gone_on, unknown, same, order), other = found["grain"]
     assert other[:5] == [batches, of_iter, gone_on, unknown, same]
@@ -279,27 +280,27 @@ def test_a_dataset_of_grain_is_divided_by_its_own_means(found):
     assert "[jax.process_index()::jax.process_count()]" in same
 
 
-def test_the_thread_that_reads_ahead_puts_arrays_on_its_own_devices_and_does_nothing_else(found):
+def test_prefetching_thread_only_puts_arrays_on_its_own_devices(found):
     for process, (called, places) in enumerate(found["what_the_thread_calls"]):
         assert "make_array_from_callback" in called
         assert not LAUNCHES.intersection(called)
         assert places == [process]
 
 
-def test_a_stop_in_one_process_changes_nothing_that_runs_get(both):
+def test_stop_in_one_process_does_not_change_the_batches_of_runs(both):
     assert both("a_stop_changes_nothing_that_runs_get") == of_parts(range(8))[:-1]
 
 
-def test_a_run_that_is_refused_leaves_its_batch(both):
+def test_refused_run_leaves_its_batch(both):
     assert both("a_run_that_fails_leaves_its_batch") == [part(0, 1).sum() + part(1, 1).sum(), 2]
 
 
-def test_batches_that_nobody_has_put_anywhere_go_where_the_variables_are(both):
+def test_batches_without_sharding_go_to_the_variables_devices(both):
     expected = [float(np.sum(x)) for x, _ in job.arrays_with_a_smaller_last_batch()[:2]]
     assert both("the_default_follows_the_variables") == expected
 
 
-def test_a_loop_trains_on_the_batches_of_one_process(both):
+def test_loop_trains_on_the_batches_of_one_process(both):
     arrays, sharded, blocks, a_list, a_tensor = both("a_loop")
     assert (
         arrays
@@ -317,7 +318,7 @@ def test_a_loop_trains_on_the_batches_of_one_process(both):
     assert a_list == a_tensor == total
 
 
-def test_a_loop_compiles_once_for_each_length_of_parts(both):
+def test_loop_compiles_once_for_each_length_of_parts(both):
     seen = 0.0
     for length in (4, 8, 8, 4, 6, 6):
         seen = seen * 2 + 2 * length * 3
@@ -325,13 +326,13 @@ def test_a_loop_compiles_once_for_each_length_of_parts(both):
         assert found == [seen, [[4, 4], [4, 6], [4, 8]]]
 
 
-def test_a_loop_without_batches_resumes_as_one_that_was_not_interrupted(both):
+def test_loop_without_batches_resumes_like_an_uninterrupted_one(both):
     found = both("a_loop_without_batches")
     assert found[0::2] == found[1::2]
     assert found == pytest.approx([found[0]] * 6)
 
 
-def test_passes_over_the_data_are_those_of_one_process(both):
+def test_epochs_equal_those_of_one_process(both):
     arrays = [np.arange(8.0) + 8 * number for number in range(4)]
     parts = [np.concatenate([part(0, number), part(1, number)]) for number in range(4)]
 
@@ -345,20 +346,20 @@ def test_passes_over_the_data_are_those_of_one_process(both):
     assert both("passes") == wanted
 
 
-def test_a_stop_for_good_of_one_process_holds_for_the_next_start_of_all(both):
+def test_sticky_stop_of_one_process_holds_for_the_next_start_of_all(both):
     first, then = both("one_process_stops_for_good")
     assert first == then
     assert 3 <= int(first) < 20
 
 
-def test_what_is_drawn_is_the_same_in_all_processes_and_another_for_each_example(both):
+def test_random_values_are_equal_in_all_processes_and_differ_for_each_example(both):
     of_weights, of_batch = both("dropout")
     assert of_batch[:8] != of_batch[8:]
     assert of_weights == of_batch
     assert job.dropout() == [of_weights, of_batch], "as in one process"
 
 
-def test_a_value_is_shown_for_the_examples_of_each_process(both):
+def test_logged_value_covers_the_examples_of_each_process(both):
     *alone, smaller, several = both("means_by_process")
     assert smaller == {"mean/process_0": 8.0, "mean/process_1": 8.0}
     first = {"mean/process_0": 2.0, "mean/process_1": 6.0}
@@ -372,7 +373,7 @@ def test_a_value_is_shown_for_the_examples_of_each_process(both):
     }
 
 
-def test_what_is_no_value_of_examples_is_refused():
+def test_value_without_examples_is_refused():
     with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"one array with a value for each .* got 3.0"):
         job.hl.data.per_process_mean("loss", 3.0)
     with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"one array with a value for each .* got \{'a'"):
@@ -384,12 +385,12 @@ def test_what_is_no_value_of_examples_is_refused():
     assert job.hl.data.per_process_mean("loss", np.array([[1, 2], [3, 4]])) == {"loss/process_0": 2.5}
 
 
-def test_an_evaluation_counts_the_examples_of_all_processes(both):
+def test_evaluation_counts_the_examples_of_all_processes(both):
     expected = (1 * sum(range(1, 9)) + 9 * sum(range(9, 17))) / sum(range(1, 17))
     assert both("an_evaluation_that_counts_its_examples") == [pytest.approx(expected)] * 2
 
 
-def test_an_evaluation_has_the_same_means_in_all_processes(found):
+def test_evaluation_has_equal_means_in_all_processes(found):
     numbers = np.arange(20.0) ** 2
     ragged = np.concatenate([numbers[:4], numbers[4:6], numbers[12:19]])
     for process, (shuffled, in_blocks, uneven, padded, same, none, failed) in enumerate(found["an_evaluation"]):

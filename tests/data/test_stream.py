@@ -24,7 +24,7 @@ def test_each_reader_gets_the_next_element():
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_reader_goes_on_with_another_stream(prefetch):
+def test_reader_continues_with_another_stream(prefetch):
     node = source(Stream(iter([1.0])), prefetch)
     with hl.Session() as sess:
         assert float(sess.run(node.output)) == 1.0
@@ -48,7 +48,7 @@ def test_an_iterator_may_fill_the_same_array_again():
         assert [sess.run(node.output).tolist() for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_an_element_that_does_not_fit_the_spec_is_an_error():
+def test_element_that_does_not_fit_the_spec_is_an_error():
     node = source(Stream(iter([[1.0, 2.0]])), 0, specs.array_spec("float32", ()))
     with hl.Session() as sess, pytest.raises(errors.InvalidArgumentError, match="a batch has the structure"):
         sess.run(node.output)

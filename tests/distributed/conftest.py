@@ -83,14 +83,14 @@ def pids_of_group(group: int) -> list[int]:
 
 @pytest.fixture
 def members():
-    """Tells the living processes of a process group."""
+    """Returns a function that gives the living processes of a process group."""
     if not os.path.isdir("/proc/self"):
         pytest.skip("needs /proc")
     return pids_of_group
 
 
 class Forked(Python):
-    """What a `ProcessTree` is to a task, for Python from a fork server; job.py makes a group for itself."""
+    """Replaces `ProcessTree` for a task, with Python from a fork server; job.py makes a group for itself."""
 
     def status(self) -> int | None:
         return self.poll()
@@ -105,20 +105,20 @@ class Forked(Python):
 
 
 class Task:
-    """A process of a job, and what it has told."""
+    """A process of a job, and its reported events."""
 
     def __init__(self, group: ProcessTree | Forked, folder: Path, name: str) -> None:
         self.group, self.name = group, name
         self._log, self._errors = folder / f"{name}.jsonl", folder / f"{name}.err"
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What it told, in order."""
+        """Returns the reported events, in order."""
         text = self._log.read_text() if self._log.exists() else ""
         told = [json.loads(line) for line in text.splitlines()]
         return [event for event in told if kind in (None, event["event"])]
 
     def step(self) -> int:
-        """The last global step that it told of; -1 before."""
+        """Returns the last reported global step; -1 before."""
         return max((event["step"] for event in self.events()[-1:] if "step" in event), default=-1)
 
     def applied(self) -> list[int]:
@@ -126,7 +126,7 @@ class Task:
         return [event["step"] for event in self.events("step") if event["applied"]]
 
     def said(self, text: str) -> list[dict[str, Any]]:
-        """What it logged or failed with that has a text in it."""
+        """Returns log lines and errors that contain a text."""
         return [event for event in self.events() if text in event.get("text", "")]
 
     def await_(self, what: str, condition: Callable[[], Any], within_secs: float = 60) -> Any:
@@ -156,14 +156,14 @@ class Task:
         self.group.kill()
 
     def story(self) -> str:
-        """What is worth reading when a test fails."""
+        """Returns a summary to read when a test fails."""
         events = self.events()
         short = [e for e in events if e["event"] != "step"] + [e for e in events if e["event"] == "step"][-3:]
         return "\n".join(map(str, short)) + "\n" + self._errors.read_text()[-3000:]
 
 
 class Job:
-    """Tasks that run job.py on a Ray cluster; the settings are those of all its tasks."""
+    """Tasks that run job.py on a Ray cluster; the settings apply to all its tests."""
 
     def __init__(self, folder: Path, ray: LocalRayCluster, name: str, workers: int, servers: int, **settings) -> None:
         self.folder, self.ray, self.name, self.servers = folder, ray, name, servers
@@ -175,7 +175,7 @@ class Job:
         self.tasks: list[Task] = []
 
     def start(self, rank: int, *, on: Sequence[str] = (), **settings: Any) -> Task:
-        """Starts a task: 0 is the chief. `on` is what comes before a command to run it on another host."""
+        """Starts a task: 0 is the chief. `on` precedes a command to run it on another host."""
         name = f"task{rank}-{len(self.tasks)}"
         kind = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
         env = {**os.environ, **self.ray.environment(), **self._environment, **kind}
@@ -238,7 +238,7 @@ class Job:
         return found
 
     def stop(self) -> None:
-        """Ends what still runs, the servers as well."""
+        """Ends all remaining processes, and the servers."""
         for task in self.tasks:
             task.kill()
         if self.ray.address and ray_connection.listens(self.ray.address):
@@ -281,7 +281,7 @@ def actors(ray_cluster, options, job):
 
 @pytest.fixture
 def pid_of():
-    """Tells the process of an actor."""
+    """Returns a function that gives the process of an actor."""
 
     def ask(actor):
         import ray

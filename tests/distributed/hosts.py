@@ -21,7 +21,7 @@ UNSHARE = ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc"]
 
 
 def missing(*tools: str) -> str | None:
-    """What hosts need, beside these tools, and is not here."""
+    """Returns the missing requirements of hosts, beside these tools."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "needs root on Linux, to make hosts with networks of their own"
     if absent := [tool for tool in ("ip", "unshare", "nsenter", *tools) if shutil.which(tool) is None]:
@@ -47,7 +47,7 @@ class Host:
         self.enter = ["nsenter", "--no-fork", "--target", self.pid, *OWN, "sh", "-c", '"$@"; exit $?', "sh"]
 
     def run(self, *command: str, env: dict[str, str] | None = None) -> str:
-        """Runs a command on the host and returns what it printed."""
+        """Runs a command on the host and returns its output."""
         done = subprocess.run([*self.enter, *command], env=env, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
         return done.stdout

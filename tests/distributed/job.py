@@ -1,6 +1,6 @@
-"""One task of a job that the tests start, stop and kill: it trains, and tells in JSON lines what happens to it.
+"""One task of a job that the tests start, stop and kill: it trains, and reports events in JSON lines.
 
-Run as `python job.py '{"log": ..., "checkpoint_dir": ..., "last_step": ...}'`; who it is says the environment.
+Run as `python job.py '{"log": ..., "checkpoint_dir": ..., "last_step": ...}'`; the environment has its task.
 Each accepted update adds 1 to the global step, to a counter, and to two vectors that may live on two servers.
 """
 
@@ -24,7 +24,7 @@ TRUTH = np.linspace(-1, 1, 8, dtype=np.float32)
 
 
 class Log(logging.Handler):
-    """Appends events, and what hookline logs from WARNING on, to a file; a line is written at once or not at all."""
+    """Appends events, and hookline's log from WARNING on, to a file; a line is written whole or not at all."""
 
     def __init__(self, path, task):
         super().__init__(logging.WARNING)
@@ -40,7 +40,7 @@ class Log(logging.Handler):
 
 
 class Teller(hl.train.SessionRunHook):
-    """Tells of every session, and of the first run that is let through: it comes after the waiter."""
+    """Reports every session, and the first run after the waiter."""
 
     def __init__(self, log):
         self.log, self.started = log, False

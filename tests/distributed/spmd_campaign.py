@@ -1,4 +1,4 @@
-"""Jobs of two processes in step that are killed over and over, and end with the bits of one that is left alone.
+"""SPMD jobs of two processes that are killed repeatedly, and end with the bits of an uninterrupted one.
 
 Run in the root of the repository as `python -m tests.distributed.spmd_campaign --jobs 20 --kills 10`. Each job is
 started by the launcher, as with `--restart on-failure`. Each of its starts meets a mishap: a process is killed, stopped
@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.distributed.spmd_killed import AT_THE_END, number_of_start
 from tests.reliability.crashing.points import LATEST
 
-# The command, with a memory of its own of what it has started.
+# The command, which remembers the processes that it has started.
 from hookline.cli.launch_spmd import SpmdLaunchConfig, launch_spmd
 from hookline.train import RecoveryPolicy
 
@@ -48,7 +48,7 @@ SIGNALS = ["SIGKILL"] * 7 + ["SIGTERM"] * 2 + ["SIGSTOP"]
 
 
 def plan_of(number, kills, seed):
-    """Returns how a job is made, and what befalls it."""
+    """Returns the job's construction and its mishaps."""
     draw = random.Random(f"{seed}, job {number}")
     # Each kind where there are enough: a start that restores nothing is the first, and those that end are the last.
     kinds = [kind for kind in AIMS if kind != "end"]
@@ -71,7 +71,7 @@ def plan_of(number, kills, seed):
 
 
 class Killer:
-    """Kills a process of a job while it starts, where the plan says so."""
+    """Kills a process of a job while it starts, if the plan requires it."""
 
     def __init__(self, folder, mishaps):
         self._folder, self._mishaps = folder, mishaps
@@ -129,7 +129,7 @@ def run(folder, plan):
     with Killer(folder, plan["mishaps"]):
         asked = -1
         while (status := launch_spmd(what)) == 128 + signal.SIGTERM:
-            # Whoever leaves on a signal has not failed: a scheduler starts the job again.
+            # A process that leaves on a signal has not failed: a scheduler starts the job again.
             asked, before = _asked_to_end(folder), asked
             if asked == before:
                 raise KeyboardInterrupt("The campaign was asked to end.")
@@ -145,7 +145,7 @@ def _asked_to_end(folder):
 
 
 def outcome(folder):
-    """Returns the state that each process has ended with, and what each step has come to."""
+    """Returns the final state of each process, and the result of each step."""
     states = {(folder / f"ended-{process}").read_text() for process in range(PROCESSES)}
     steps = collections.defaultdict(set)
     for process in range(PROCESSES):
@@ -156,7 +156,7 @@ def outcome(folder):
 
 
 def check(folder, plan, expected):
-    """Raises `AssertionError` unless the job has met all mishaps and ended with the bits of the other."""
+    """Raises `AssertionError` unless the job has met all mishaps and ended with the bits of the other job."""
     left = [number for number in range(len(plan["mishaps"])) if not (folder / f"mishap-{number}").exists()]
     if left:
         raise AssertionError(f"mishaps {left} have not happened")

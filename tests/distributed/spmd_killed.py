@@ -1,4 +1,4 @@
-"""A training in step that kills itself where a plan says so; see `spmd_campaign.py`.
+"""An SPMD training that kills itself by a plan; see `spmd_campaign.py`.
 
 Run by `hookline launch --spmd` with a folder in which `plan.json` is. Each start carries out the next mishap of the
 plan, in one of the processes. What a step has come to is written down, so that it can be compared bit by bit.
@@ -22,7 +22,7 @@ AT_THE_END = ("lease's end: before", "lease's end: after", "close: before", "clo
 
 
 def number_of_start(folder, address):
-    """Returns how many mishaps there were before a start, the same to all who ask. Each has an address of its own."""
+    """Returns the number of earlier mishaps, the same to all processes of a start, which have their own address."""
     name = address.replace(":", "-")
     own = folder / f"counted-{name}-{os.getpid()}"
     own.write_text(str(len(list(folder.glob("mishap-*")))))
@@ -32,7 +32,7 @@ def number_of_start(folder, address):
 
 
 class Mishap:
-    """What is to befall this process in this start: a signal, when it comes to a point."""
+    """Carries out the mishap of this process in this start: a signal at a given point."""
 
     def __init__(self, folder, number, plan, process):
         self.path, self.how = folder / f"mishap-{number}", None
@@ -98,7 +98,7 @@ def train(folder, me, how, mishap):
         return (optax.apply_updates(params, changes), opt_state), {"loss": loss}
 
     class Steps(hl.train.SessionRunHook):
-        """Writes down what steps have come to, and reaches the points of steps."""
+        """Writes down the results of steps, and reaches the points of steps."""
 
         trigger = hl.train.every(NOTE_STEPS)
         begun_at = 0

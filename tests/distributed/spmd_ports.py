@@ -23,7 +23,7 @@ def listening() -> list[str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             mine.add(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # That of the listing itself.
+        except FileNotFoundError:  # The port of the listing itself.
             continue
     found = []
     for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):

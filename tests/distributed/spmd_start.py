@@ -1,4 +1,4 @@
-"""One process of the tests of the start in step: it does what its first argument says, and prints what it finds."""
+"""One process of the tests of the SPMD start: its first argument chooses the action, and it prints the result."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def trusting():
 
 
 def scheduled():
-    """Started without arguments, by what a scheduler has put into the environment."""
+    """Started without arguments, from a scheduler's environment variables."""
     hl.distributed.initialize()
     say(at=[jax.process_index(), jax.process_count()], log=LOG)
 
@@ -90,7 +90,7 @@ class Saves(hl.train.SessionRunHook):
 
 
 def own():
-    """Started by the script's own call, between two sessions' handlers: after those of one, and before those of two."""
+    """Started by the script's own call, between the signal handlers of two sessions."""
     before = preemption.SessionSignals(60, lambda: None, lambda: "nothing", lambda: False)
     before.open(graceful=True)
     jax.distributed.initialize(ADDRESS, 2, ME)
@@ -113,7 +113,7 @@ def own():
 
 
 def refused():
-    """What cannot start, and why; the last wait is ended by its limit, or by Ctrl-C."""
+    """Starts that fail, and why; the last wait ends by its timeout, or by Ctrl-C."""
     say(nothing=error_of(hl.distributed.initialize))
     say(untrusted=error_of(lambda: hl.distributed.initialize("127.0.0.1:1", 2, 1, require_token=True)))
     say(absent=error_of(lambda: hl.distributed.initialize("127.0.0.1:1", 2, 1, token_path="/absent")))

@@ -12,7 +12,7 @@ import hookline as hl
 
 
 class Tells(hl.train.SessionRunHook):
-    """Says that the training has begun, and leaves time for others."""
+    """Reports that the training has begun, and leaves time for others."""
 
     trigger = hl.train.every(1)
 

@@ -1,4 +1,4 @@
-"""A training in step whose numbers are whole, so that a step that is made twice, or not, shows.
+"""An SPMD training with integers only, so that a repeated or missing step shows.
 
 Its second process is killed in step 25 of the first start. The second start waits in step 45 until it gets a signal.
 With STEP_SECS in the environment nothing of that happens: a step takes so long.
@@ -19,7 +19,7 @@ import hookline as hl
 
 
 class Mishap(hl.train.SessionRunHook):
-    """What happens in which start."""
+    """The mishap of each start."""
 
     trigger = hl.train.every(1)
 

@@ -1,4 +1,4 @@
-"""Targets of sessions whose servers a test has chosen, and waiting for what servers do."""
+"""Targets of sessions with servers chosen by a test, and waiting for actions of servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from hookline import Graph, clock
 from hookline.distributed import RemoteStore, StalenessHook
 
-# What a target of a session gives to its store.
+# The interface of a session's target to its store.
 from hookline.distributed.protocol import Transport
 
 

@@ -18,7 +18,7 @@ from tests.stand_ins import RayTransport
 import hookline as hl
 from hookline import clock, errors
 
-# What a process is told of its task, and its connection to Ray.
+# The environment of a process's task, and its connection to Ray.
 from hookline.distributed import Cluster, ClusterOptions
 from hookline.distributed.cluster import ray_connection
 from hookline.distributed.cluster.cluster import find_task
@@ -33,7 +33,7 @@ def config(kind="worker", index=0, cluster=None):
 # Arguments and the environment
 
 
-def test_the_chief_is_task_0_and_worker_i_is_task_i_plus_1():
+def test_chief_is_task_0_and_worker_i_is_task_i_plus_1():
     assert Cluster("h:1").task_id == 0
     assert Cluster("h:1").is_chief
     worker = Cluster("h:1", "worker", 2, num_workers=4)
@@ -88,23 +88,23 @@ def test_a_wrong_option_is_refused_by_name(name, value):
         ClusterOptions(**{name: value})
 
 
-def test_a_worker_may_wait_for_the_chief_without_end():
+def test_worker_may_wait_for_the_chief_forever():
     assert ClusterOptions(wait_secs=math.inf).wait_secs == math.inf
 
 
-def test_tf_config_tells_the_task_and_the_numbers():
+def test_tf_config_gives_the_task_and_the_counts():
     cluster = Cluster.from_environment(config("worker", 2))
     assert (cluster.address, cluster.task_id, cluster.num_workers, cluster.num_servers) == ("e:6379", 3, 4, 2)
     assert Cluster.from_environment(config("chief")).is_chief
 
 
-def test_without_a_chief_in_tf_config_the_first_worker_is_it():
+def test_without_a_chief_in_tf_config_the_first_worker_is_chief():
     hosts = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
     assert [Cluster.from_environment(config("worker", i, hosts)).task_id for i in (0, 1)] == [0, 1]
     assert Cluster.from_environment(config("master", 0, {"master": ["a:1"], "ps": ["c:1"]})).is_chief
 
 
-def test_plain_variables_go_before_tf_config():
+def test_plain_variables_override_tf_config():
     plain = {
         "HOOKLINE_ADDRESS": "h:7",
         "HOOKLINE_TASK_TYPE": "worker",
@@ -120,7 +120,7 @@ def test_plain_variables_go_before_tf_config():
     assert Cluster.from_environment(plain, options).options == options
 
 
-def test_the_address_variable_goes_with_tf_config():
+def test_address_variable_works_with_tf_config():
     assert Cluster.from_environment({**config("chief"), "HOOKLINE_ADDRESS": "h:7"}).address == "h:7"
 
 
@@ -142,16 +142,16 @@ def test_the_address_variable_goes_with_tf_config():
         (config("chief", 0, {"chief": ["a:1"]}), "name a 'ps'"),
     ],
 )
-def test_a_wrong_or_missing_variable_says_what_to_do(environ, message):
+def test_wrong_or_missing_variable_gives_the_remedy(environ, message):
     with pytest.raises(ValueError, match=message):
         Cluster.from_environment(environ)
 
 
-def test_nothing_is_read_but_what_is_given():
+def test_only_the_given_environment_is_read():
     assert find_task({"HOOKLINE_TASK_TYPE": "chief", "HOOKLINE_ADDRESS": "h:1"})["num_servers"] == 1
 
 
-def test_a_target_is_the_cluster_as_a_string():
+def test_target_is_the_cluster_as_a_string():
     options = ClusterOptions(placement={"embedding/a": 1}, max_staleness=4, token_path="/a b/token", wait_secs=2.5)
     cluster = Cluster("[::1]:6379", "worker", 1, 3, 2, "a job", options)
     assert cluster.target.startswith("hookline-ray://[::1]:6379/")
@@ -159,7 +159,7 @@ def test_a_target_is_the_cluster_as_a_string():
 
 
 @pytest.mark.parametrize("target", ["", "grpc://a:1", "hookline-ray://a:1", "hookline-ray://a:1/?task_index=x"])
-def test_a_target_that_is_none_is_refused(target):
+def test_invalid_target_is_refused(target):
     with pytest.raises(ValueError, match="is not the `target` of a Cluster"):
         Cluster.from_target(target)
 
@@ -185,7 +185,7 @@ def test_messages_between_servers_may_take_as_long_as_a_call(monkeypatch, fake_c
 # Joining Ray
 
 
-def test_a_head_that_is_absent_is_told_within_seconds(closed_port):
+def test_absent_head_is_an_error_within_seconds(closed_port):
     started = clock.monotonic()
     with pytest.raises(errors.UnavailableError, match=f"No Ray head listens at 127.0.0.1:{closed_port}"):
         ray_connection.wait_for_head(f"127.0.0.1:{closed_port}", 0.5)
@@ -210,10 +210,10 @@ def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, option
     ray_connection.create_servers(job, 2)
     moments["created"] = clock.monotonic()
     thread.join()
-    # Half a second on a busy machine; the look is every 0.1 s.
+    # Half a second on a busy machine; it polls every 0.1 s.
     assert moments["found"] - moments["created"] < 0.5
 
-    # They outlive whoever asks again.
+    # They outlive the next caller.
     servers = [RayTransport(ray_connection.create_servers(job, 2)) for _ in range(2)]
     for index in range(2):
         assert len({server.call(index, "status").get().incarnation for server in servers}) == 1
@@ -224,7 +224,7 @@ def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, option
     assert ray_connection.kill_servers(job) == 0
 
 
-def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
+def test_process_joins_only_one_cluster(ray_cluster, options, closed_port):
     ray_connection.connect(ray_cluster.address, "a", options.token_path, 5)
     with pytest.raises(errors.FailedPreconditionError, match=f"connected to the Ray cluster at {ray_cluster.address}"):
         ray_connection.connect(f"127.0.0.1:{closed_port}", "a", options.token_path, 5)
@@ -245,13 +245,13 @@ def test_another_token_is_refused(ray_cluster, tmp_path):
     assert said.startswith("hookline.errors.UnauthenticatedError"), said
 
 
-def test_a_token_file_that_is_missing_is_named(ray_cluster, tmp_path, monkeypatch):
+def test_missing_token_file_is_named(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with pytest.raises(errors.UnauthenticatedError, match="missing is not a file"):
         ray_connection.find_token(str(tmp_path / "missing"))
 
 
-def test_a_token_file_that_others_can_read_is_warned_of(tmp_path, monkeypatch, caplog):
+def test_token_file_readable_by_others_gives_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     token = tmp_path / "token"
     token.write_text("0" * 64)
@@ -260,7 +260,7 @@ def test_a_token_file_that_others_can_read_is_warned_of(tmp_path, monkeypatch, c
     assert "chmod 600" in caplog.text
 
 
-def test_the_token_of_a_private_cluster_is_for_its_owner_only(ray_cluster):
+def test_token_of_a_local_cluster_is_readable_by_its_owner_only(ray_cluster):
     assert stat.S_IMODE(os.stat(ray_cluster.token_path).st_mode) == 0o600
 
 
@@ -268,12 +268,12 @@ def test_the_token_of_a_private_cluster_is_for_its_owner_only(ray_cluster):
 
 
 def guarded_by(port, raylet_port=None):
-    """A transport whose head has these ports on the loopback interface; one for both if not told otherwise."""
+    """A transport whose head has these ports on the loopback interface; one port for both by default."""
     head = ray_connection.Head(f"127.0.0.1:{port}", f"127.0.0.1:{raylet_port or port}")
     return RayTransport([Mock()], check_head=head.poll)
 
 
-def test_a_head_without_its_raylet_is_as_good_as_gone(fake_clock, closed_port, caplog):
+def test_head_without_its_raylet_counts_as_lost(fake_clock, closed_port, caplog):
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         guarded = guarded_by(port, closed_port)
@@ -285,7 +285,7 @@ def test_a_head_without_its_raylet_is_as_good_as_gone(fake_clock, closed_port, c
             guarded.call(0, "status")
 
 
-def test_a_head_that_is_gone_is_told_long_before_ray_ends_the_process(fake_clock, closed_port):
+def test_lost_head_is_an_error_long_before_ray_ends_the_process(fake_clock, closed_port):
     guarded = guarded_by(closed_port)
 
     def call_each_second():
@@ -298,7 +298,7 @@ def test_a_head_that_is_gone_is_told_long_before_ray_ends_the_process(fake_clock
     assert fake_clock.monotonic() < 30
 
 
-def test_a_head_that_comes_back_in_time_is_nothing(fake_clock):
+def test_head_restart_within_timeout_is_ignored(fake_clock):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         guarded = guarded_by(sock.getsockname()[1])
@@ -310,8 +310,8 @@ def test_a_head_that_comes_back_in_time_is_nothing(fake_clock):
             guarded.call(0, "status")
 
 
-def test_a_head_that_is_missed_once_after_a_long_step_is_nothing(fake_clock):
-    """Or after the process was stopped: nobody looked meanwhile."""
+def test_one_missed_check_after_a_long_step_is_ignored(fake_clock):
+    """Or after the process was stopped, so that no check was made."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         guarded = guarded_by(sock.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Messages as bytes: what comes back is what was sent, or nothing is sent."""
+"""Messages as bytes: each is decoded unchanged, or not sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as st_np
 
 from hookline import errors
 
-# Messages as bytes: what users see of them is that values arrive.
+# Messages as bytes: users see only that values arrive.
 from hookline.distributed.codec import CodecError, decode, encode
 from hookline.distributed.protocol import Committed, EncodedArray, Pulled, decode_leaves, encode_leaves, flatten
 from hookline.distributed.server.server_state import Apply, Put
@@ -28,7 +28,7 @@ PLAIN = st.recursive(
 
 
 def travelled(message):
-    """What `unpack` makes of the bytes, with the arrays filled as a connection does."""
+    """Returns the decoded value of the bytes, with the arrays filled as a connection does."""
     body, sent = encode(message)
     arrived, arrays = decode(body)
     for array, original in zip(arrays, sent, strict=True):
@@ -37,21 +37,21 @@ def travelled(message):
 
 
 @given(PLAIN)
-def test_plain_values_come_back_as_they_were(value):
+def test_plain_values_are_decoded_unchanged(value):
     back = travelled(value)
     assert back == value
     assert type(back) is type(value)
 
 
 @given(st_np.arrays(st.sampled_from(["<f4", "<i8", "|b1", "<c8", "|u1"]), st_np.array_shapes(min_dims=0)))
-def test_arrays_keep_their_type_shape_and_numbers(array):
+def test_arrays_keep_dtype_shape_and_values(array):
     first, second = travelled((array, {"again": array.T}))
     assert (first.dtype, first.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(first, array)
     np.testing.assert_array_equal(second["again"], array.T)
 
 
-def test_the_records_of_the_protocol_come_back_as_such():
+def test_protocol_records_keep_their_class():
     leaves = encode_leaves([jnp.ones(2, jnp.bfloat16), jax.random.key(3), np.zeros(10_000), 7])
     tree = {"w": (1.0, [None, 2.0]), "b": {}}
     for record in (
@@ -77,18 +77,18 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize("value", [{1, 2}, 1 + 2j, np.int64(1), np.float32, len, object(), 2**64])
-def test_other_things_are_refused(value):
+def test_other_objects_are_refused(value):
     with pytest.raises(CodecError, match="not plain data"):
         encode(("echo", {"deep": (value,)}))
 
 
-def test_a_tree_of_classes_is_refused_because_only_pickling_finds_them():
+def test_tree_of_classes_is_refused():
     with pytest.raises(CodecError, match="User-defined nodes"):
         encode(Put("v", *flatten(Pair(1.0, 2.0))))
 
 
 class OwnError(KeyError):
-    """A class that the other side does not know."""
+    """A class that the receiver does not know."""
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ class OwnError(KeyError):
         (ValueError(object()), ValueError, "object"),
     ],
 )
-def test_errors_come_back_as_the_nearest_class_that_everybody_knows(error, kind, text):
+def test_error_is_decoded_as_its_nearest_known_class(error, kind, text):
     error.add_note("said by the server")
     back = travelled(error)
     assert isinstance(back, kind)
@@ -114,19 +114,19 @@ def test_errors_come_back_as_the_nearest_class_that_everybody_knows(error, kind,
 @pytest.mark.parametrize(
     "body", [b"", b"\xc1", b"\x80\x81", encode({})[0] + b"\x00", b"\x81\xc0\x92\xa4open\xa1x", b"\x81\xc0\x91\xa5error"]
 )
-def test_what_pack_has_not_made_is_refused(body):
+def test_bytes_not_made_by_encode_are_refused(body):
     with pytest.raises(CodecError, match="cannot be read"):
         decode(body)
 
 
-def test_an_error_is_made_of_no_other_class_than_an_exception():
+def test_only_exception_classes_are_decoded_as_errors():
     body = encode(ValueError("x"))[0].replace(b"\xaaValueError", b"\xa4exit")
     with pytest.raises(CodecError, match="cannot be read"):
         decode(body)
 
 
 @pytest.mark.parametrize("dtype", ["|O", "|V8", "<U2", "<M8[s]", "O,i4", ("O", (1,)), "nonsense"])
-def test_an_array_of_anything_but_numbers_is_refused(dtype):
+def test_array_of_other_than_numbers_is_refused(dtype):
     # Bytes taken for pointers would end the process.
     small = (dtype, (1,), b"A" * 16)
     for wire in (small, EncodedArray("dtype", "bfloat16", small)):
@@ -138,6 +138,6 @@ def test_an_array_of_anything_but_numbers_is_refused(dtype):
 
 
 @pytest.mark.parametrize("name", ["object", "float64", "O,i4", "datetime64[s]"])
-def test_bits_are_taken_for_no_dtype_that_travels_otherwise(name):
+def test_raw_bits_are_refused_for_dtypes_with_another_encoding(name):
     with pytest.raises(CodecError, match="dtype"):
         decode_leaves([EncodedArray("dtype", name, ("<u8", (1,), b"A" * 8))])

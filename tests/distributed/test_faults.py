@@ -1,4 +1,4 @@
-"""Real processes, killed with kill -9 under load: what is promised holds.
+"""Real processes, killed with kill -9 under load: the promises hold.
 
 No update is applied twice: each adds 1 to the global step and to variables on every server, and what checkpoints hold
 agrees. A step that was shown disappears only by a restore, which is logged with the number of steps lost.
@@ -65,7 +65,7 @@ def recovered(task, count: int = 2):
 
 
 @pytest.mark.parametrize("over_ray", [False, pytest.param(True, marks=pytest.mark.campaign)])
-def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job, over_ray):
+def test_job_survives_a_killed_worker_and_then_a_killed_server(ray_cluster, start_job, over_ray):
     settings = {"last_step": 250, "save_steps": 20, "pause_secs": 0.005, "over_ray": over_ray}
     job = start_job(ray_cluster, workers=2, servers=2, **settings)
     chief, worker = job.start(0), job.start(1)
@@ -88,7 +88,7 @@ def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job, over_ray)
 
 
 @SLOW
-def test_a_worker_is_killed_again_and_again(ray_cluster, start_job):
+def test_job_survives_a_worker_killed_repeatedly(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=1500, pause_secs=0.002)
     chief = job.start(0, pause_secs=0.02)
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_a_worker_is_killed_again_and_again(ray_cluster, start_job):
 
 @SLOW
 @pytest.mark.parametrize(("servers", "victim"), [(1, 0), (2, 0), (2, 1)])
-def test_a_server_is_killed_twice(ray_cluster, start_job, servers, victim, record_property):
+def test_job_survives_a_server_killed_twice(ray_cluster, start_job, servers, victim, record_property):
     job = start_job(ray_cluster, workers=3, servers=servers, last_step=1200, save_steps=30, pause_secs=0.01)
     chief, *_workers = tasks = [job.start(rank) for rank in range(3)]
     for task in tasks:
@@ -128,7 +128,7 @@ def test_a_server_is_killed_twice(ray_cluster, start_job, servers, victim, recor
 
 
 @SLOW
-def test_a_server_and_the_chief_are_killed_together(ray_cluster, start_job):
+def test_job_survives_a_server_and_the_chief_killed_together(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=800, save_steps=20, pause_secs=0.01)
     chief, worker = job.start(0), job.start(1)
     chief.await_step(100)
@@ -141,7 +141,7 @@ def test_a_server_and_the_chief_are_killed_together(ray_cluster, start_job):
 
 
 @SLOW
-def test_servers_stopped_for_a_while_go_on(ray_cluster, start_job):
+def test_briefly_stopped_servers_continue(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=600, save_steps=40, pause_secs=0.01)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
@@ -159,7 +159,7 @@ def test_servers_stopped_for_a_while_go_on(ray_cluster, start_job):
 
 @SLOW
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_server_stopped_for_longer_than_calls_may_take(ray_cluster, start_job, victim):
+def test_job_survives_a_server_stopped_beyond_the_call_timeout(ray_cluster, start_job, victim):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=600, save_steps=40, pause_secs=0.01, call_secs=2)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
@@ -171,13 +171,13 @@ def test_a_server_stopped_for_longer_than_calls_may_take(ray_cluster, start_job,
         # Another session each, on the values as they are.
         assert all(lost == 0 for _, _, lost in check_story(task)), task.story()
     assert max(len(task.events("session")) for task in (chief, worker)) > 1
-    # What timed out was applied all the same, but once: each run that ended well stands for one step.
+    # A call that timed out was applied, but once: each successful run is one step.
     assert len(job.steps()) == 600
 
 
 @SLOW
-def test_a_worker_cut_off_for_a_while_goes_on(ray_cluster, start_job):
-    # SIGSTOP of the whole worker process stands for the loss of its network: all it sends and gets is late.
+def test_briefly_stopped_worker_continues(ray_cluster, start_job):
+    # SIGSTOP of the whole worker process simulates the loss of its network: all its messages are delayed.
     job = start_job(ray_cluster, workers=2, servers=2, last_step=800, pause_secs=0.01, call_secs=2)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
@@ -195,7 +195,7 @@ def test_a_worker_cut_off_for_a_while_goes_on(ray_cluster, start_job):
 
 
 @SLOW
-def test_a_worker_cut_off_during_a_restore_sends_nothing_into_the_new_values(ray_cluster, start_job):
+def test_worker_stopped_during_a_restore_does_not_update_the_new_values(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=600, save_steps=20, pause_secs=0.01)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(50)
@@ -214,7 +214,7 @@ def test_a_worker_cut_off_during_a_restore_sends_nothing_into_the_new_values(ray
 
 @SLOW
 @pytest.mark.parametrize("seed", [1, 2])
-def test_faults_of_all_kinds_one_after_the_other(ray_cluster, start_job, seed):
+def test_job_survives_faults_of_all_kinds(ray_cluster, start_job, seed):
     rng = random.Random(seed)
     job = start_job(ray_cluster, workers=3, servers=2, last_step=2000, save_steps=20, pause_secs=0.01)
     tasks = [job.start(rank) for rank in range(3)]
@@ -262,7 +262,7 @@ PARTS = ["gcs_server", "raylet/raylet", "ray::RuntimeEnvAgent"]
 
 @SLOW
 @pytest.mark.parametrize("part", PARTS)
-def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
+def test_restart_after_a_killed_head_resumes(start_job, members, part):
     with LocalRayCluster(object_store_bytes=100_000_000) as cluster:
         job = start_job(cluster, workers=3, servers=2, last_step=1000, save_steps=20, pause_secs=0.02)
         chief, worker = job.start(0), job.start(1)
@@ -285,7 +285,7 @@ def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
 
 
 class StartedByHand:
-    """A Ray head from `ray start`, whose parts nobody watches.
+    """A Ray head from `ray start`, whose processes are not watched.
 
     To `start_job` it is what a `LocalRayCluster` is, but with no `address`: pytest has joined another one.
     """
@@ -309,7 +309,7 @@ class StartedByHand:
         assert started.wait(60) == 0, (folder / "start.log").read_text()
 
     def environment(self) -> dict[str, str]:
-        """What tasks need."""
+        """Returns the settings of tasks."""
         return self._environment
 
 
@@ -327,7 +327,7 @@ def started_by_hand():
 
 @SLOW
 @pytest.mark.parametrize("part", PARTS[1:])
-def test_a_part_of_a_head_that_nobody_watches_is_killed(started_by_hand, start_job, members, part):
+def test_job_survives_a_killed_unwatched_part_of_the_head(started_by_hand, start_job, members, part):
     job = start_job(started_by_hand, workers=3, servers=2, last_step=10_000, pause_secs=0.02)
     tasks = [job.start(0), job.start(1), job.start(2, wait_until=10_000)]
     for task in tasks[:2]:

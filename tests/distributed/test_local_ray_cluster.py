@@ -29,7 +29,7 @@ SLEEP = "import time; time.sleep(600)"
 
 
 def open_files(pids: list[int]) -> Iterator[tuple[str, int]]:
-    """What processes have open, and in which way."""
+    """Returns the paths that processes have open, and how."""
     for pid in pids:
         try:
             links = os.listdir(f"/proc/{pid}/fd")
@@ -54,7 +54,7 @@ def listening_elsewhere(pids: list[int]) -> list[str]:
     return found
 
 
-def test_everything_listens_on_loopback_and_reports_nothing(ray_cluster, members):
+def test_local_cluster_listens_on_loopback_and_sends_no_usage_statistics(ray_cluster, members):
     pids = members(ray_cluster.head.pid)
     assert len(pids) > 3
     assert listening_elsewhere(pids) == []
@@ -83,15 +83,15 @@ def paths_of(cluster, members) -> list[Path]:
 
 
 def others_come_to(path: Path) -> bool:
-    """Whether a user who owns nothing on the way, and is in no group of it, comes to a path."""
+    """Returns whether a user who owns nothing on the way, and is in no group of it, can reach a path."""
     return all(os.stat(parent).st_mode & stat.S_IXOTH for parent in path.parents)
 
 
-def test_no_path_of_a_private_cluster_can_be_reached_by_other_users(ray_cluster, members):
+def test_other_users_cannot_reach_files_of_a_local_cluster(ray_cluster, members):
     paths = paths_of(ray_cluster, members)
     sockets = [path for path in paths if path.is_socket()]
     assert {path.name for path in sockets} >= {"raylet", "plasma_store"}
-    # Names of sockets may have 107 characters. In some of them Ray writes its process, whose number may get longer.
+    # Names of sockets may have 107 characters. In some of them Ray writes its pid, which may get longer.
     assert max(len(str(path)) for path in sockets) <= 107 - 7
     assert len(paths) > 20
     assert [str(path) for path in paths if others_come_to(path)] == []
@@ -101,7 +101,7 @@ def test_no_path_of_a_private_cluster_can_be_reached_by_other_users(ray_cluster,
 
 
 @pytest.mark.slow_distributed
-def test_a_cluster_that_is_started_again_is_as_closed_as_before(members):
+def test_restarted_cluster_is_as_closed_as_before(members):
     cluster, folders = LocalRayCluster(object_store_bytes=100_000_000), set()
     for _ in range(2):
         with cluster:
@@ -137,7 +137,7 @@ print(json.dumps([p for p in paths if can(p, to_use + to_change)] + [p for p in 
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="needs root, to become another user")
-def test_another_user_can_neither_read_nor_replace_anything_of_a_private_cluster(ray_cluster, members):
+def test_other_user_can_neither_read_nor_replace_files_of_a_local_cluster(ray_cluster, members):
     folder = Path(ray_cluster.token_path).parent
     paths = [str(path) for path in (*paths_of(ray_cluster, members), folder / "absent")]
     given = json.dumps([str(folder), paths])
@@ -145,7 +145,7 @@ def test_another_user_can_neither_read_nor_replace_anything_of_a_private_cluster
     assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
 
 
-def test_a_place_where_others_may_rename_the_folder_is_refused(monkeypatch, tmp_path):
+def test_folder_that_others_may_rename_is_refused(monkeypatch, tmp_path):
     place = tmp_path / "open"
     place.mkdir()
     place.chmod(0o777)
@@ -159,8 +159,8 @@ def test_a_place_where_others_may_rename_the_folder_is_refused(monkeypatch, tmp_
         LocalRayCluster().start(lambda: True)
 
 
-@pytest.mark.campaign  # The fixture `ray_cluster` sees what it leaves, at the end of all tests.
-def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluster, members):
+@pytest.mark.campaign  # The fixture `ray_cluster` checks its leftovers at the end of all tests.
+def test_stop_leaves_no_process_or_file_and_spares_others(ray_cluster, members):
     with LocalRayCluster(object_store_bytes=100_000_000) as other:
         group, folder = other.head.pid, Path(other.token_path).parent
         assert other.address != ray_cluster.address
@@ -179,7 +179,7 @@ def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluste
         pytest.param("gcs_server", marks=pytest.mark.slow_distributed),
     ],
 )
-def test_a_cluster_that_loses_a_part_ends_as_a_whole_and_says_so(members, caplog, part):
+def test_cluster_that_loses_a_process_ends_as_a_whole_with_an_error(members, caplog, part):
     with LocalRayCluster(object_store_bytes=100_000_000) as cluster:
         group, address = cluster.head.pid, cluster.address
         (pid,) = [pid for pid in members(group) if part.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -194,7 +194,7 @@ def test_a_cluster_that_loses_a_part_ends_as_a_whole_and_says_so(members, caplog
 
 
 @pytest.mark.slow_distributed
-def test_a_cluster_ends_with_whoever_started_it(members):
+def test_cluster_ends_with_the_process_that_started_it(members):
     code = (
         "import sys; from hookline.distributed.cluster.local_ray_cluster import LocalRayCluster as C\n"
         "c = C(object_store_bytes=100_000_000).start(); print(c.head.pid, c.token_path, flush=True); sys.stdin.read()"
@@ -208,7 +208,7 @@ def test_a_cluster_ends_with_whoever_started_it(members):
     assert not Path(token).parent.exists()
 
 
-def test_a_start_that_fails_shows_what_ray_said_and_leaves_nothing(monkeypatch, tmp_path):
+def test_failed_start_shows_rays_output_and_leaves_nothing(monkeypatch, tmp_path):
     head = tmp_path / "head.py"
     head.write_text("raise SystemExit('no shared memory here')")
     monkeypatch.setattr(module, "_HEAD", head)
@@ -219,7 +219,7 @@ def test_a_start_that_fails_shows_what_ray_said_and_leaves_nothing(monkeypatch, 
         _ = cluster.token_path
 
 
-def test_a_start_ends_when_it_is_cancelled_and_when_it_takes_too_long(monkeypatch, tmp_path):
+def test_start_ends_on_cancellation_and_timeout(monkeypatch, tmp_path):
     head = tmp_path / "head.py"
     head.write_text(SLEEP)
     monkeypatch.setattr(module, "_HEAD", head)
@@ -229,7 +229,7 @@ def test_a_start_ends_when_it_is_cancelled_and_when_it_takes_too_long(monkeypatc
         LocalRayCluster(start_timeout_secs=0.2).start()
 
 
-def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
+def test_missing_ray_names_what_to_install(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'hookline\\[ray\\]'"):
         LocalRayCluster()
@@ -238,14 +238,14 @@ def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
 # Process groups
 
 
-def test_children_that_a_process_left_behind_end_with_it(members):
+def test_orphaned_children_end_with_the_process(members):
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])"
     group = ProcessTree([sys.executable, "-c", code])
     assert group.wait(timeout_secs=60) == 0
     until(lambda: not members(group.pid), within_secs=10)
 
 
-def test_a_process_that_does_not_listen_is_killed_after_the_grace(members):
+def test_stubborn_process_is_killed_after_the_grace_period(members):
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); {SLEEP}"
     groups = [ProcessTree([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     for group in groups:
@@ -259,7 +259,7 @@ def test_a_process_that_does_not_listen_is_killed_after_the_grace(members):
         group.stdout.close()
 
 
-def test_a_process_may_end_by_itself_when_asked_to():
+def test_process_may_end_by_itself_when_asked():
     group = ProcessTree([sys.executable, "-c", SLEEP])
     stop_all([group], grace_secs=30)
     assert group.status() == -signal.SIGTERM

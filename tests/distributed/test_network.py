@@ -40,7 +40,7 @@ HASTY = {
 
 
 def missing() -> str | None:
-    """What these tests need and is not here."""
+    """Returns the missing requirements of these tests."""
     return "needs Ray" if find_spec("ray") is None else hosts_are_missing("tc")
 
 
@@ -61,7 +61,7 @@ class Hosts:
         connect(self.a, self.b)
 
     def environment(self) -> dict[str, str]:
-        """What tasks need, by docs/distributed.md."""
+        """Returns the settings of tasks, as in docs/distributed.md."""
         head = {"HOOKLINE_ADDRESS": f"{self.a.address}:6379", "HOOKLINE_TOKEN_PATH": self.token_path}
         # pytest has joined the cluster of other tests, on the loopback interface.
         return {**head, LOOPBACK_VARIABLE: "1"}
@@ -115,7 +115,7 @@ def check_end(job, tasks, last_step: int) -> None:
     until(lambda: not hosts.a.processes("ray::ParameterServer"))
 
 
-def test_a_command_on_a_host_that_is_stopped_and_continued_comes_to_its_end(hosts, members):
+def test_command_on_a_stopped_host_finishes_after_it_continues(hosts, members):
     group = ProcessTree(
         [*hosts.a.enter, sys.executable, "-c", "print(input()); raise SystemExit(3)"], stdin=subprocess.PIPE
     )
@@ -149,15 +149,15 @@ def cut(chief, worker, begin, end) -> None:
     assert chief.step() > step + 20, chief.story()
 
 
-def test_a_worker_whose_host_is_cut_off_for_a_while_goes_on(hosts, start_job):
+def test_worker_on_a_briefly_disconnected_host_continues(hosts, start_job):
     hosts.start_ray(hosts.a)
     hosts.start_ray(hosts.b)
-    # With one server a run is one call: its answer is what is lost.
+    # With one server a run is one call: only its answer can be lost.
     job = start_job(hosts, workers=2, servers=1, last_step=2500, pause_secs=0.01)
     chief, worker = job.start(0, on=hosts.a.enter, pause_secs=0.03), job.start(1, on=hosts.b.enter, call_secs=2)
     cut(chief, worker, lambda: hosts.b.link("down"), lambda: hosts.b.link("up"))
     for _ in range(2):
-        # What the worker sends is received, and applied; it hears nothing of it.
+        # The worker's messages are received, and applied; it gets no answer.
         cut(chief, worker, lambda: hosts.a.lose(1), hosts.a.lose_nothing)
     check_end(job, [chief, worker], 2500)
     assert chief.events("log") == []
@@ -166,7 +166,7 @@ def test_a_worker_whose_host_is_cut_off_for_a_while_goes_on(hosts, start_job):
     assert len(job.steps()) == 2500
 
 
-def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_job):
+def test_worker_disconnected_for_too_long_gets_an_error_and_rejoins(hosts, start_job):
     hosts.start_ray(hosts.a, **HASTY)
     hosts.start_ray(hosts.b)
     job = start_job(hosts, workers=3, servers=2, last_step=5000, pause_secs=0.05)
@@ -185,7 +185,7 @@ def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_jo
     hosts.b.link("up")
     assert worker.end(60) == 1
     ended = clock.monotonic()
-    # Ray's node was declared dead, hears of it now, and ends.
+    # Ray's node was declared dead, learns of it now, and ends.
     until(lambda: not hosts.b.processes("raylet/raylet"))
     print(f"told after {error['time'] - began:.1f} s, the task has ended after {ended - began:.1f} s")
     hosts.start_ray(hosts.b)
@@ -193,11 +193,11 @@ def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_jo
     check_end(job, [chief, other, again], 5000)
     assert chief.events("log") == other.events("log") == []
     assert updates(again) > 100
-    # What became of the last update of the worker that ended, nobody asked.
+    # No process asked for the outcome of the ended worker's last update.
     assert len(job.steps()) == len(set(job.steps())) >= 4999
 
 
-def test_training_over_a_network_that_loses_packets(hosts, start_job):
+def test_training_succeeds_over_a_lossy_network(hosts, start_job):
     hosts.start_ray(hosts.a)
     hosts.start_ray(hosts.b)
     job = start_job(hosts, workers=2, servers=2, last_step=1500, pause_secs=0.01)

@@ -28,7 +28,7 @@ def ignores(pid: int, number: int) -> bool:
 
 
 @pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.slow_distributed)])
-def test_a_signal_to_all_processes_saves_what_all_have_done(ray_cluster, start_job, members, servers):
+def test_signal_to_all_processes_saves_all_updates(ray_cluster, start_job, members, servers):
     job = start_job(ray_cluster, workers=2, servers=servers, last_step=ENDLESS, save_steps=ENDLESS, pause_secs=0.01)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
@@ -45,7 +45,7 @@ def test_a_signal_to_all_processes_saves_what_all_have_done(ray_cluster, start_j
 
 
 @pytest.mark.slow_distributed
-def test_a_signal_to_one_worker_lets_it_leave_and_the_others_go_on(ray_cluster, start_job):
+def test_worker_leaves_on_a_signal_and_the_others_continue(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=3, servers=1, last_step=600, save_steps=ENDLESS, pause_secs=0.01)
     chief, leaves, stays = (job.start(rank) for rank in range(3))
     leaves.await_step(20)
@@ -58,7 +58,7 @@ def test_a_signal_to_one_worker_lets_it_leave_and_the_others_go_on(ray_cluster, 
     assert len(job.steps()) == len(set(job.steps())) == 600
 
 
-def test_a_run_that_waits_for_slower_workers_leaves_its_wait(tmp_path):
+def test_run_that_waits_for_slower_workers_ends_on_a_signal(tmp_path):
     server = ParameterServer()
     # Nobody may be ahead of the slowest.
     target = Target(DirectTransport([server]), max_staleness=0)

@@ -52,7 +52,7 @@ def same(one, other):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("servers", [1, 2])
-def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actors, servers):
+def test_training_over_ray_alone_equals_local_training_and_no_server_listens(actors, servers):
     import ray
 
     handles = actors(servers, over_ray=True)
@@ -69,7 +69,7 @@ def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actor
     ],
     ids=["plain", "class"],
 )
-def test_trees_of_any_kind_reach_the_servers(actors, make):
+def test_updates_of_any_pytree_reach_the_servers(actors, make):
     found = trained(apart(RayTransport(actors(2))), make)
 
     same(found, trained("", make))
@@ -79,9 +79,7 @@ def test_trees_of_any_kind_reach_the_servers(actors, make):
 
 
 @pytest.mark.parametrize("over_ray", [True, pytest.param(False, marks=pytest.mark.campaign)])
-def test_a_chief_says_whether_its_servers_listen_and_its_training_is_training_at_home(
-    ray_cluster, job, options, over_ray
-):
+def test_chief_chooses_whether_servers_listen_and_training_equals_local_training(ray_cluster, job, options, over_ray):
     options = ClusterOptions(token_path=options.token_path, over_ray=over_ray, placement={"left": 0, "right": 1})
     same(trained(Cluster(ray_cluster.address, num_servers=2, job=job, options=options)), trained(""))
 
@@ -100,7 +98,7 @@ def connections(handle):
     return ray.get(threads).count("hookline-serve")
 
 
-def test_a_session_that_is_closed_has_no_connections(actors):
+def test_closed_session_has_no_connections(actors):
     (handle,) = actors(1)
     hl.Variable(0, name="count")
     session = hl.Session(Target(RayTransport([handle])))
@@ -142,7 +140,7 @@ with LocalRayCluster() as cluster:
 
 @pytest.mark.campaign
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-def test_in_a_cluster_that_encrypts_all_calls_go_over_ray(tmp_path):
+def test_all_calls_use_ray_in_a_cluster_with_tls(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=hookline"]
     request += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -163,7 +161,7 @@ def test_in_a_cluster_that_encrypts_all_calls_go_over_ray(tmp_path):
     assert json.loads(ran.stdout.splitlines()[-1]) == [[3, 3], [None, None]]
 
 
-def test_a_function_of_a_package_that_the_servers_do_not_have_is_one_sentence(actors, monkeypatch):
+def test_function_of_a_package_missing_on_the_servers_is_named(actors, monkeypatch):
     package = types.ModuleType("only_here")
     exec("def plus(old, by): return old + by", vars(package))
     monkeypatch.setitem(sys.modules, "only_here", package)

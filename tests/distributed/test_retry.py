@@ -1,4 +1,4 @@
-"""A run that is tried again does not do twice what it did to variables on servers."""
+"""A retried run does not repeat its updates of variables on servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.codec import CodecError
 from hookline.distributed.server.server import Decisions
 
-# Messages that come late or twice, which a worker sends only where a network fails.
+# Delayed or duplicate messages, which a worker sends only when a network fails.
 from hookline.distributed.staleness_bound import LEASE_SECS, AdmissionClient
 from hookline.testing import FakeClock
 from hookline.train import latest_checkpoint
@@ -31,7 +31,7 @@ class Unanswered:
 
 
 class Network(DirectTransport):
-    """Loses the answers of calls, or delivers calls late."""
+    """Loses the answers of calls, or delays calls."""
 
     def __init__(self, count, max_staleness=None):
         super().__init__([ParameterServer() for _ in range(count)])
@@ -74,7 +74,7 @@ def clock():
 
 
 class Sums:
-    """Every update adds its batch to a sum, on the last server; the sum tells which batches were applied."""
+    """Adds each batch to a sum on the last server; the sum shows which batches were applied."""
 
     def __init__(self, servers, **options):
         self.network = Network(servers, **options)
@@ -108,7 +108,7 @@ class Sums:
         return int(total), int(other[0]), int(step)
 
 
-# One server decides alone; two have to agree, which is what most of these tests are about.
+# One server decides alone; two have to agree, as in most of these tests.
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.campaign), 2])
 def sums(request):
     return Sums(request.param)
@@ -120,7 +120,7 @@ WHOLE = (sum(BATCHES), len(BATCHES), len(BATCHES))
 
 @ONE_AND_TWO
 @pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.campaign), 3])
-def test_an_update_whose_answer_is_lost_is_not_applied_again(sums, times):
+def test_update_is_not_applied_again_after_a_lost_answer(sums, times):
     with sums.session() as sess:
         sums.network.lose("commit", times, after=2)
         sums.run(sess)
@@ -129,7 +129,7 @@ def test_an_update_whose_answer_is_lost_is_not_applied_again(sums, times):
 
 
 @ONE_AND_TWO
-def test_an_update_that_comes_late_is_refused_once_it_was_given_up(sums):
+def test_delayed_update_is_refused_after_it_was_given_up(sums):
     with sums.session() as sess:
         sums.network.lose("commit", after=2, late=True)
         sums.run(sess, BATCHES[:3])
@@ -141,7 +141,7 @@ def test_an_update_that_comes_late_is_refused_once_it_was_given_up(sums):
         assert sums.values(sess) == WHOLE
 
 
-def test_what_became_of_it_is_asked_until_there_is_an_answer(sums):
+def test_outcome_request_is_repeated_until_it_is_answered(sums):
     with sums.session() as sess:
         sums.network.lose("commit", after=2)
         sums.network.lose("outcome", 4)
@@ -150,7 +150,7 @@ def test_what_became_of_it_is_asked_until_there_is_an_answer(sums):
     assert sums.network.lost["outcome"] == [0, 0]
 
 
-def test_a_hook_that_fails_after_the_update_does_not_repeat_it(sums, tmp_path):
+def test_hook_that_fails_after_the_update_does_not_repeat_it(sums, tmp_path):
     with sums.saving_session(2, tmp_path) as sess:
         # Saving after a run takes a snapshot, which the network does not let through.
         sums.network.lose("begin_snapshot", after=1)
@@ -159,7 +159,7 @@ def test_a_hook_that_fails_after_the_update_does_not_repeat_it(sums, tmp_path):
     assert sums.network.lost["begin_snapshot"] == [0, 0]
 
 
-def test_a_step_function_repeats_none_of_its_updates(sums):
+def test_step_function_repeats_none_of_its_updates(sums):
     def step_fn(step_context):
         for batch in BATCHES[:3]:
             step_context.session.run(sums.train, {sums.x: batch})
@@ -173,7 +173,7 @@ def test_a_step_function_repeats_none_of_its_updates(sums):
         assert sums.values(sess) == (2014, 6, 6)
 
 
-def test_an_attempt_that_fails_between_two_updates_confuses_them_with_no_others(sums):
+def test_failure_between_two_updates_repeats_only_the_unapplied_one(sums):
     def step_fn(step_context):
         step_context.session.run(sums.train, {sums.x: 1})
         # Reading fails once, in the second attempt.
@@ -186,7 +186,7 @@ def test_an_attempt_that_fails_between_two_updates_confuses_them_with_no_others(
         assert sums.values(sess) == (1001, 2, 2)
 
 
-def test_an_update_of_a_hook_s_while_the_session_is_made_anew_is_no_part_of_the_run(sums):
+def test_hooks_update_during_session_recovery_is_no_part_of_the_run(sums):
     class Adds(hl.train.SessionRunHook):
         def after_create_session(self, session, coord):
             session.run(sums.train, {sums.x: 100})
@@ -201,7 +201,7 @@ def test_an_update_of_a_hook_s_while_the_session_is_made_anew_is_no_part_of_the_
         assert sums.values(sess) == (203, 4, 4)
 
 
-def test_what_became_of_an_update_is_known_though_its_sender_went_on(sums):
+def test_outcome_is_known_though_the_sender_continued(sums):
     def step_fn(step_context):
         try:
             step_context.session.run(sums.train, {sums.x: 1})
@@ -217,7 +217,7 @@ def test_what_became_of_an_update_is_known_though_its_sender_went_on(sums):
 
 
 @ONE_AND_TWO
-def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_path):
+def test_update_in_the_restored_checkpoint_is_not_repeated(sums, tmp_path):
     class FailsBehindItsSave(hl.train.CheckpointSaverHook):
         times = 1
 
@@ -235,7 +235,7 @@ def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_
         assert sums.values(sess) == WHOLE
 
 
-def test_an_update_is_not_repeated_though_its_owner_died_after_it_was_accepted():
+def test_accepted_update_is_not_repeated_after_its_owner_dies():
     sums = Sums(2)
     chief = hl.Session(sums.network)
     chief.run(hl.global_variables_initializer())
@@ -260,7 +260,7 @@ def test_an_update_is_not_repeated_though_its_owner_died_after_it_was_accepted()
     assert restored.sessions == 3
 
 
-def test_an_update_that_counts_no_step_is_repeated_if_the_checkpoint_may_be_older(sums, tmp_path):
+def test_update_without_a_step_is_repeated_if_the_checkpoint_may_be_older(sums, tmp_path):
     class Fails(hl.train.SessionRunHook):
         armed = False
 
@@ -278,7 +278,7 @@ def test_an_update_that_counts_no_step_is_repeated_if_the_checkpoint_may_be_olde
         assert sums.values(sess) == (1003, 2, 2)
 
 
-def test_a_hook_that_fails_once_in_each_run_is_no_reason_to_give_up(sums):
+def test_hook_that_fails_once_in_each_run_is_always_retried(sums):
     class Fails(hl.train.SessionRunHook):
         last = 0
 
@@ -292,7 +292,7 @@ def test_a_hook_that_fails_once_in_each_run_is_no_reason_to_give_up(sums):
         assert sums.values(sess) == (20, 20, 20)
 
 
-def test_after_a_restore_the_run_is_repeated_for_its_update_is_gone(sums, tmp_path):
+def test_run_is_repeated_after_a_restore_without_its_update(sums, tmp_path):
     with sums.saving_session(2, tmp_path) as sess:
         sums.run(sess, BATCHES[:3])
         sums.network.lose("commit", then=lambda: sums.network.servers.__setitem__(-1, ParameterServer()))
@@ -300,7 +300,7 @@ def test_after_a_restore_the_run_is_repeated_for_its_update_is_gone(sums, tmp_pa
         assert sums.values(sess)[0] == sum(BATCHES[:2]) + BATCHES[3]
 
 
-def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
+def test_session_without_recovery_raises_an_unknown_outcome(sums):
     session = sums.plain_session()
     sums.network.lose("commit")
     with pytest.raises(errors.UnavailableError, match="Whether the update was applied is not known"):
@@ -309,7 +309,7 @@ def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
     assert int(session.run(sums.total)) == 3
 
 
-def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
+def test_unreadable_answer_is_no_refusal(sums, monkeypatch):
     class Unreadable:
         def get(self):
             raise CodecError("Parameter server 0 gave an answer that cannot be read")
@@ -321,7 +321,7 @@ def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
         assert sums.values(sess) == WHOLE
 
 
-def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_path):
+def test_end_of_training_is_sent_until_the_servers_answer(sums, tmp_path):
     with sums.saving_session(100, tmp_path) as sess:
         sums.run(sess)
         sums.network.lose("end_training", 2)
@@ -329,7 +329,7 @@ def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_pat
     assert latest_checkpoint(str(tmp_path)).endswith(f"-{len(BATCHES)}")
 
 
-def test_a_server_lost_at_the_end_of_the_training_is_an_error_that_says_what_to_do(sums, tmp_path):
+def test_server_lost_at_the_end_of_the_training_is_an_error_with_a_remedy(sums, tmp_path):
     sess = sums.saving_session(4, tmp_path)
     sums.run(sess)
     sums.network.servers[0] = ParameterServer()
@@ -341,7 +341,7 @@ def test_a_server_lost_at_the_end_of_the_training_is_an_error_that_says_what_to_
         assert sums.values(sess) == WHOLE
 
 
-def test_who_learns_that_its_update_was_applied_holds_nobody_back():
+def test_worker_that_learns_its_outcome_blocks_no_other():
     sums = Sums(1, max_staleness=0)
     with sums.session() as sess:
         sums.network.lose("commit")
@@ -349,7 +349,7 @@ def test_who_learns_that_its_update_was_applied_holds_nobody_back():
         assert sums.network.servers[0]._decisions._staleness_bound._admitted == {}
 
 
-def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_when_it_is_back(sums, tmp_path):
+def test_chief_that_died_after_end_training_writes_the_last_checkpoint_on_restart(sums, tmp_path):
     def session():
         return sums.saving_session(100, tmp_path, hl.train.StopAtStepHook(last_step=len(BATCHES)))
 
@@ -363,7 +363,7 @@ def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_wh
     assert latest_checkpoint(str(tmp_path)).endswith(f"-{len(BATCHES)}")
 
 
-def test_values_that_are_set_are_read_by_the_next_run(sums):
+def test_loaded_values_are_read_by_the_next_run(sums):
     session = sums.plain_session()
     double = sums.total.assign_add(sums.total)
     session.run(double)
@@ -372,7 +372,7 @@ def test_values_that_are_set_are_read_by_the_next_run(sums):
     assert int(session.run(sums.total)) == 200
 
 
-def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
+def test_lost_admission_answer_blocks_no_other_worker():
     sums = Sums(1, max_staleness=0)
     session = sums.plain_session()
     sums.network.lose("admit")
@@ -398,7 +398,7 @@ def with_an_undecided_update(max_staleness):
     return sums, session, late
 
 
-def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_decided():
+def test_update_with_an_unknown_outcome_blocks_others_until_it_is_decided():
     sums, session, late = with_an_undecided_update(max_staleness=0)
 
     assert not other_may_begin(sums, session), "the update may still come, and would be missed"
@@ -406,7 +406,7 @@ def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_
     assert other_may_begin(sums, session)
 
 
-def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_begins():
+def test_update_with_an_unknown_outcome_is_given_up_before_the_next_run():
     sums, session, late = with_an_undecided_update(max_staleness=0)
 
     def between(total):
@@ -420,7 +420,7 @@ def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_beg
 
 
 @pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
-def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_before(servers, monkeypatch):
+def test_session_after_an_undelivered_update_does_not_wait_for_the_earlier_one(servers, monkeypatch):
     sums = Sums(servers, max_staleness=0)
     admit = Decisions.admit
     monkeypatch.setattr(Decisions, "admit", lambda *args: admit(*args[:-1], 0.0) or pytest.fail("somebody waits"))
@@ -431,7 +431,7 @@ def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_b
     assert len(sums.network.late) == 1
 
 
-def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
+def test_undecided_update_of_a_closed_session_blocks_no_other():
     sums, session, late = with_an_undecided_update(max_staleness=0)
     gate = sums.network.servers[0]._decisions._staleness_bound
     assert gate.admit("other", 0) is None
@@ -441,7 +441,7 @@ def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
         DirectTransport.call(sums.network, *late).get()
 
 
-def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monkeypatch, caplog):
+def test_session_closes_though_the_servers_cannot_be_reached(monkeypatch, caplog):
     sums, session, _ = with_an_undecided_update(max_staleness=0)
 
     def fail(server, method, *args):
@@ -454,7 +454,7 @@ def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monk
     assert "not notified that an update was given up: Parameter server 0 cannot be reached" in caplog.text
 
 
-def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
+def test_undecided_update_of_another_thread_is_kept_during_admission(monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=1)
     receive, asked, go_on = sums.network.servers[0].dispatch, threading.Event(), threading.Event()
 
@@ -465,7 +465,7 @@ def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_n
             assert go_on.wait(30)
         return found
 
-    # The server could not take another call meanwhile, so the answer is what is held up.
+    # The server could not take another call meanwhile, so the answer is held up.
     monkeypatch.setattr(sums.network.servers[0], "dispatch", lambda m: hold(m) if m[0] == "outcome" else receive(m))
     thread = threading.Thread(target=lambda: session.run(sums.train, {sums.x: 2}))
     thread.start()
@@ -485,7 +485,7 @@ def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_n
         DirectTransport.call(sums.network, *late).get()
 
 
-def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
+def test_idle_worker_with_a_given_up_update_sends_no_heartbeat(clock, monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=5)
     decisions, renewed, heard = sums.network.servers[0]._decisions, [], threading.Semaphore(0)
     renew = decisions.renew
@@ -506,7 +506,7 @@ def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock
 
 
 @pytest.mark.parametrize("server", [0, 1])
-def test_variables_that_a_chief_adds_are_known_to_all_although_a_message_was_lost(server):
+def test_variables_added_by_the_chief_are_registered_despite_a_lost_message(server):
     network = Network(2)
     graphs = [hl.Graph(), hl.Graph()]
     for graph in graphs:
@@ -528,7 +528,7 @@ def test_variables_that_a_chief_adds_are_known_to_all_although_a_message_was_los
     assert float(worker.run("later:0")) == 2
 
 
-def test_values_that_are_set_during_a_run_do_not_end_it():
+def test_values_loaded_during_a_run_do_not_end_it():
     sums = Sums(1, max_staleness=0)
     session = sums.plain_session()
     set_other = hl.host_op(lambda total: session.load({"other": np.ones(1000, np.float32)}))(sums.total)
@@ -536,7 +536,7 @@ def test_values_that_are_set_during_a_run_do_not_end_it():
     assert not session.run([free, sums.train], {sums.x: 1})[0]
 
 
-def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
+def test_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
     sums = Sums(1, max_staleness=0)
     session = sums.plain_session()
     sums.network.servers[0]._decisions._staleness_bound.admit("slower", 0)
@@ -559,7 +559,7 @@ def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers()
     assert outcome == ["The session was closed while a run waited for slower workers."]
 
 
-def test_a_chief_that_comes_back_with_another_script_starts_over_what_was_never_finished(sums):
+def test_restarted_chief_with_a_changed_script_restarts_an_unfinished_start(sums):
     def fail(scaffold, session):
         raise RuntimeError("the script has an error")
 
@@ -574,7 +574,7 @@ def test_a_chief_that_comes_back_with_another_script_starts_over_what_was_never_
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_the_result_of_an_update_is_what_it_has_made_of_the_value(sums, overlap):
+def test_result_of_an_update_is_the_new_value(sums, overlap):
     session = hl.Session(sums.network)
     session.backend.store._pulls._overlap = overlap
     session.run(hl.global_variables_initializer())
@@ -584,7 +584,7 @@ def test_the_result_of_an_update_is_what_it_has_made_of_the_value(sums, overlap)
     assert int(session.run(add)) == 5
 
 
-def test_a_bounded_run_inside_a_host_operation_of_another_is_refused():
+def test_nested_bounded_run_is_refused():
     sums = Sums(1, max_staleness=0)
     session = hl.Session(sums.network)
     tick = hl.host_op(lambda step: session.run(sums.jump))(sums.step)
@@ -595,7 +595,7 @@ def test_a_bounded_run_inside_a_host_operation_of_another_is_refused():
     assert sums.values(session) == (1, 1, 1)
 
 
-def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
+def test_run_admitted_before_a_restore_is_lost():
     sums = Sums(2, max_staleness=0)
     session = sums.plain_session()
     saved = session.snapshot()

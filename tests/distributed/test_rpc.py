@@ -1,4 +1,4 @@
-"""Calls over TCP: who may call, what comes back, and what is told when it cannot."""
+"""Calls over TCP: authentication, answers, and the errors of failed calls."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def calls(server):
     return caller(server)
 
 
-def test_arrays_of_any_size_come_back_as_they_left_and_cannot_be_written_to(calls):
+def test_arrays_of_any_size_are_returned_unchanged_and_read_only(calls):
     for count in (0, 3, 100_000, 3_000_000):
         array = np.arange(count, dtype=np.float32)
         name, back = calls.call(("echo", "name", array)).get()
@@ -100,7 +100,7 @@ def test_arrays_of_any_size_come_back_as_they_left_and_cannot_be_written_to(call
                 back[0] = 1
 
 
-def test_calls_one_after_the_other_share_a_connection_and_calls_at_once_have_their_own(calls, server):
+def test_sequential_calls_share_a_connection_and_concurrent_ones_do_not(calls, server):
     for number in range(20):
         assert calls.call(("echo", number)).get() == (number,)
     assert len(server.connections) == 1
@@ -134,7 +134,7 @@ def test_threads_get_their_own_answers(server):
         ("lock", TypeError, "A lock is not plain data"),
     ],
 )
-def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(calls, server, word, kind, text):
+def test_server_error_reaches_the_caller_and_the_connection_stays(calls, server, word, kind, text):
     for _ in range(3):
         with pytest.raises(kind, match=text):
             calls.call((word,)).get()
@@ -142,7 +142,7 @@ def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(call
     assert len(server.connections) == 1
 
 
-def test_who_closes_has_no_connection_left_and_reads_what_is_under_way(calls, server):
+def test_close_ends_connections_after_pending_calls(calls, server):
     asked = calls.call(("ask",))
     assert calls.call(("echo", 1)).get() == (1,)
     calls.close()
@@ -154,7 +154,7 @@ def test_who_closes_has_no_connection_left_and_reads_what_is_under_way(calls, se
     assert calls.call(("echo", 2)).get() == (2,), "a call opens another one for itself"
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_call(server):
+def test_delayed_answer_is_not_taken_for_another_calls(server):
     calls = caller(server, timeout_secs=0.2)
     late = calls.call(("block",))
     with pytest.raises(errors.UnavailableError, match="Server 7 gave no answer in time"):
@@ -163,19 +163,19 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_call(ser
     assert calls.call(("echo", 1)).get() == (1,)
 
 
-def test_an_answer_that_nobody_reads_is_not_taken_for_that_of_another_call(calls):
+def test_unread_answer_is_not_taken_for_another_calls(calls):
     calls.call(("echo", "unread"))
     assert calls.call(("echo", 1)).get() == (1,)
 
 
-def test_an_answer_that_cannot_be_read_names_the_server(calls, monkeypatch):
+def test_unreadable_answer_names_the_server(calls, monkeypatch):
     asked = calls.call(("echo", 1))
     monkeypatch.setattr(asked._line, "receive", lambda: decode(b"\xc1"))
     with pytest.raises(CodecError, match="Server 7 gave an answer that cannot be read"):
         asked.get()
 
 
-def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this_call(calls, server):
+def test_connection_closed_by_another_thread_is_no_error_of_this_call(calls, server):
     class Loses(ServerClient):
         @property
         def _address(self):
@@ -189,7 +189,7 @@ def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this
     assert Loses(calls.who, server.listener.address, calls._find_address, 30.0).call(("echo", 1)).get() == (1,)
 
 
-def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(calls, server):
+def test_unencodable_argument_is_the_callers_error_and_nothing_is_sent(calls, server):
     calls.call(("echo", 1)).get()
     for thing in (threading.Lock(), lambda: 1, {1, 2}, np.float32, np.int64(1)):
         with pytest.raises(TypeError, match="not plain data"):
@@ -199,7 +199,7 @@ def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(calls, 
     assert len(server.connections) == 1
 
 
-def test_who_has_another_key_is_not_heard(server, caplog):
+def test_caller_with_another_key_is_refused(server, caplog):
     forged = server.listener.address._replace(key=bytes(32))
     with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
         ServerClient("Server 7", forged, lambda: forged, 30.0).call(("echo", "forged"))
@@ -226,7 +226,7 @@ class Boom:
         return open, (self.path, "w")
 
 
-def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp_path, caplog):
+def test_pickle_is_never_unpickled_even_with_the_key(server, tmp_path, caplog):
     line = connect(server.listener.address, 30.0)
     line._connection.send_bytes(pickle.dumps((True, ("echo", Boom(str(tmp_path / "boom"))))))
     with pytest.raises((EOFError, OSError)):
@@ -238,7 +238,7 @@ def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
-def test_an_answer_may_lie_unread_for_long_and_a_host_that_vanished_is_still_noticed(server, monkeypatch):
+def test_answer_may_stay_unread_and_a_vanished_host_is_noticed(server, monkeypatch):
     lines = []
 
     class Kept(SocketConnection):
@@ -260,7 +260,7 @@ def test_an_answer_may_lie_unread_for_long_and_a_host_that_vanished_is_still_not
     assert limits(calls=False) == (UNREAD_SECS, 1, 20, 0)
 
 
-def test_who_proves_its_key_too_slowly_or_at_great_length_is_cut_off(server, monkeypatch):
+def test_slow_or_long_key_proof_is_cut_off(server, monkeypatch):
     monkeypatch.setattr("hookline.distributed.connections.HANDSHAKE_SECS", 0.5)
     for size in (200, 2**30):
         with socket.create_connection(server.listener.address[:2], 30) as stranger:
@@ -280,7 +280,7 @@ def test_who_proves_its_key_too_slowly_or_at_great_length_is_cut_off(server, mon
     assert caller(server).call(("echo", 1)).get() == (1,)
 
 
-def test_who_finds_nobody_at_a_server_s_port_is_told_what_may_be_in_the_way(closed_port):
+def test_closed_server_port_gives_possible_reasons(closed_port):
     address, failures = Address("127.0.0.1", closed_port, bytes(32)), Failures()
     hint = rf"at 127.0.0.1:{closed_port} .*ConnectionRefusedError.*set ClusterOptions\(over_ray=True\) on the chief"
     with pytest.raises(errors.UnavailableError, match=f"Server 7 cannot be reached {hint}"):
@@ -308,7 +308,7 @@ def test_connections_need_no_md5_of_openssl(tmp_path):
     assert ran.stdout == "('echo',)\n", ran.stderr
 
 
-def test_a_server_has_to_prove_its_key_before_it_is_called():
+def test_server_proves_its_key_before_a_call():
     heard = []
     with socket.create_server(("127.0.0.1", 0)) as fake:
 
@@ -334,7 +334,7 @@ def test_a_server_has_to_prove_its_key_before_it_is_called():
     assert heard[1:] == [b"#FAILURE#"]
 
 
-def test_a_server_that_cannot_start_a_thread_listens_on_and_its_caller_tries_again(server, monkeypatch):
+def test_server_without_a_thread_keeps_listening_and_the_caller_retries(server, monkeypatch):
     start, failed = threading.Thread.start, []
 
     def fail_once(thread):
@@ -374,7 +374,7 @@ def processes():
         process.communicate()
 
 
-def test_a_server_killed_in_the_middle_of_a_call_is_told_at_once_and_its_successor_found(processes):
+def test_server_killed_in_a_call_is_an_error_at_once_and_its_successor_is_found(processes):
     process, address = processes()
     where = [address]
     calls = ServerClient("Server 7", address, lambda: where[0], 600.0)
@@ -399,7 +399,7 @@ def held(pid):
 
 
 def ended(sock):
-    """Whether the other side has ended a connection; what it has sent first is read."""
+    """Returns whether the other side has ended a connection, after reading its earlier data."""
     sock.setblocking(False)
     try:
         while sock.recv(100):
@@ -415,12 +415,12 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /
 
 
 @needs_proc
-def test_strangers_hold_few_threads_and_files_and_a_member_comes_in(processes):
+def test_unauthenticated_connections_hold_few_threads_and_files(processes):
     process, address = processes()
     threads, files = held(process.pid)
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(socket.create_connection(address[:2], 30)) for _ in range(400)]
-        # The last of them is behind all others, and so is this one.
+        # The last of them waits behind all others, and so does this one.
         assert ServerClient("Server 7", address, lambda: address, 30.0).call(("pid",)).get() == process.pid
         most = held(process.pid)
         assert sum(not ended(sock) for sock in strangers) <= MAX_UNAUTHENTICATED
@@ -432,7 +432,7 @@ def test_strangers_hold_few_threads_and_files_and_a_member_comes_in(processes):
 
 @pytest.mark.campaign
 @needs_proc
-def test_members_come_in_while_strangers_come_again_and_again(processes):
+def test_members_connect_during_a_flood_of_unauthenticated_connections(processes):
     process, address = processes()
     before, most, over = held(process.pid), (0, 0), threading.Event()
     came = [0] * 4
@@ -461,12 +461,12 @@ def test_members_come_in_while_strangers_come_again_and_again(processes):
         for thread in flooding:
             thread.join()
     assert sum(came) > 4 * MAX_UNAUTHENTICATED
-    # Whoever has just ended, or come in, is counted too.
+    # Threads and files that have just ended, or begun, are counted too.
     assert most[0] - before[0] <= 4 * MAX_UNAUTHENTICATED
     assert most[1] - before[1] <= 4 * MAX_UNAUTHENTICATED
 
 
-def test_whoever_comes_when_all_places_are_taken_is_refused_and_the_log_says_so_once(server, caplog, monkeypatch):
+def test_connection_beyond_the_limit_is_refused_and_logged_once(server, caplog, monkeypatch):
     monkeypatch.setattr("hookline.distributed.connections._HANDSHAKE_GRACE_SECS", 60.0)
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(socket.create_connection(server.listener.address[:2], 30)) for _ in range(80)]
@@ -479,11 +479,11 @@ def test_whoever_comes_when_all_places_are_taken_is_refused_and_the_log_says_so_
     assert said == "A connection was refused: 64 other connections are not yet authenticated."
 
 
-# Servers among each other --------------------------------------------------------------------------------------------
+# Messages between servers --------------------------------------------------------------------------------------------
 
 
 class Failures:
-    """What a link has told of."""
+    """Records the failures that a link reports."""
 
     def __init__(self):
         self.came, self.all = threading.Event(), []
@@ -493,7 +493,7 @@ class Failures:
         self.came.set()
 
 
-def test_a_message_has_no_answer_and_its_failure_is_told(server):
+def test_message_has_no_answer_and_its_failure_is_reported(server):
     links, failures = SocketPeerClient([server.listener.address]), Failures()
     for number in range(100):
         links.notify(0, "echo", number, on_failure=failures)
@@ -504,7 +504,7 @@ def test_a_message_has_no_answer_and_its_failure_is_told(server):
     links.close()
 
 
-def test_links_travel_as_addresses(server):
+def test_peer_client_is_pickled_as_addresses(server):
     links, failures = SocketPeerClient([server.listener.address]), Failures()
     links.notify(0, "echo", on_failure=failures)
     again = pickle.loads(pickle.dumps(links))
@@ -514,7 +514,7 @@ def test_links_travel_as_addresses(server):
     again.close()
 
 
-def test_a_server_that_is_killed_is_told_to_those_who_have_a_link_to_it(processes):
+def test_killed_server_is_reported_to_its_peer_clients(processes):
     process, address = processes()
     links, failures = SocketPeerClient([address]), Failures()
     links.notify(0, "pid", on_failure=failures)
@@ -527,7 +527,7 @@ def test_a_server_that_is_killed_is_told_to_those_who_have_a_link_to_it(processe
     assert "Parameter server 0 cannot be reached" in str(after.all[0])
 
 
-def test_a_link_that_is_closed_is_no_failure(server):
+def test_closed_peer_client_is_no_failure(server):
     links, failures = SocketPeerClient([server.listener.address]), Failures()
     links.notify(0, "echo", on_failure=failures)
     (reader,) = [thread for thread in threading.enumerate() if thread.name == "hookline-link"]

@@ -91,7 +91,7 @@ class Servers:
         return self.transport.call(server, "stage", self.tickets[server], transaction, entries, [f"v{server}"])
 
     def ask(self, transaction, entries, last_step=None, pull=(), owners=()):
-        """The reply comes when all owners have told that they have their parts."""
+        """Asks for a transaction; the reply comes when all owners have voted."""
         return self.transport.call(0, "commit", self.tickets[0], transaction, entries, last_step, pull, list(owners))
 
     def commit(self, *args, **options):
@@ -103,7 +103,7 @@ class Servers:
         return self.commit(transaction, [self.entry(0, value), Apply("global_step/assign_add", [])], **options)
 
     def others_train(self, number, owner=1):
-        """An owner looks for parts that it has kept for long whenever another one comes."""
+        """Makes an owner check its old parts, as it does when another one arrives."""
         self.stage(("other", number), owner, 6)
         assert self.train(("other", number), 6, owners=[owner]).accepted
 
@@ -117,14 +117,14 @@ def servers():
 
 
 @pytest.mark.parametrize("method", ["_decisions_of", "dispatch", "__init__", "nonsense"])
-def test_only_what_is_meant_for_others_can_be_called(method):
+def test_only_remote_methods_can_be_called(method):
     servers = Servers(1)
     with pytest.raises(errors.UnimplementedError, match="no method"):
         servers.call(0, method, RuntimeError("forged"))
     assert servers.call(0, "status").epoch is not None
 
 
-def test_all_that_a_server_has_in_public_can_be_called():
+def test_all_public_server_methods_can_be_called():
     public = {
         name for part in (ParameterServer, VariableOwner, Decisions) for name in vars(part) if not name.startswith("_")
     }
@@ -133,7 +133,7 @@ def test_all_that_a_server_has_in_public_can_be_called():
 
 
 @pytest.mark.parametrize("restart", [0, 1])
-def test_a_server_that_came_back_empty_answers_nothing_but_aborted(servers, restart):
+def test_server_that_restarted_empty_answers_only_aborted(servers, restart):
     servers.transport.servers[restart] = ParameterServer()
 
     for method, args in (
@@ -148,7 +148,7 @@ def test_a_server_that_came_back_empty_answers_nothing_but_aborted(servers, rest
         servers.call(restart, "wait_delivered", servers.tickets[restart], 9, 1.0)
 
 
-def test_an_update_computed_before_a_restore_is_refused():
+def test_update_computed_before_a_restore_is_refused():
     servers = Servers(1)
     old = servers.tickets[0]
     servers.begin()
@@ -159,7 +159,7 @@ def test_an_update_computed_before_a_restore_is_refused():
     assert servers.value(0) == 0
 
 
-def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_asked_and_changes_nothing(servers):
+def test_error_of_an_update_function_reaches_both_callers_and_changes_nothing(servers):
     v = hl.Variable(np.zeros(2, np.float32), name="v1")
     bad = portable(hl.update(v, lambda old, x: old + x, hl.placeholder(jnp.float32, None), name="bad").op)
     servers.call(1, "register", servers.tickets[1], [bad])
@@ -173,7 +173,7 @@ def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_aske
     assert servers.train(("a", 2)).step == 1
 
 
-def test_a_global_step_is_assigned_only_where_the_transaction_begins_below_the_limit():
+def test_global_step_is_assigned_only_below_the_limit():
     servers = Servers(1)
     jump = [servers.entry(0, 1), Apply("global_step/assign", [(encode_leaves([np.int32(9)]), None)])]
 
@@ -200,7 +200,7 @@ def in_thread(server, call):
     return thread, outcome
 
 
-def test_a_wait_for_a_step_ends_with_the_step_and_with_a_new_epoch():
+def test_wait_for_a_step_ends_with_the_step_and_with_a_new_epoch():
     servers = Servers(1)
     server, ticket = servers.transport.servers[0], servers.tickets[0]
     near, near_outcome = in_thread(server, lambda: server.dispatch(("wait_for_step", ticket, 1, 60.0)))
@@ -214,7 +214,7 @@ def test_a_wait_for_a_step_ends_with_the_step_and_with_a_new_epoch():
     assert far_outcome == ["aborted"]
 
 
-def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ended():
+def test_wait_ends_at_its_timeout_or_the_end_of_training():
     servers = Servers(1)
     with FakeClock(autojump_secs=0.01):
         assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1.0) == (0, False)
@@ -222,7 +222,7 @@ def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ende
     assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1000.0) == (0, True)
 
 
-def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatch):
+def test_wait_on_a_server_has_an_upper_limit(servers, monkeypatch):
     live = servers.transport.servers
     with FakeClock(autojump_secs=0.01) as fake:
         start = fake.monotonic()
@@ -233,7 +233,7 @@ def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatc
         live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
 
 
-def test_a_decision_that_comes_just_as_the_wait_for_it_ends_is_the_answer(monkeypatch):
+def test_decision_at_the_timeout_of_its_wait_is_the_answer(monkeypatch):
     class Late(Future):
         def result(self, timeout=None):
             if timeout is not None:
@@ -246,7 +246,7 @@ def test_a_decision_that_comes_just_as_the_wait_for_it_ends_is_the_answer(monkey
     assert server.answer(("commit",)) == "accepted"
 
 
-def test_a_transaction_is_decided_when_all_owners_have_told_and_brings_the_values():
+def test_transaction_is_decided_when_all_owners_have_voted():
     servers = Servers(3)
     replies = [servers.stage(("a", 1), 1, 5)]
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1, 2])
@@ -263,7 +263,7 @@ def test_a_transaction_is_decided_when_all_owners_have_told_and_brings_the_value
     assert [servers.value(server) for server in range(3)] == [4, 5, 6]
 
 
-def test_nobody_waits_for_a_transaction_whose_parts_have_not_come(servers):
+def test_transaction_without_its_parts_blocks_no_other(servers):
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
     servers.stage(("b", 1), 1, 6)
 
@@ -276,7 +276,7 @@ def test_nobody_waits_for_a_transaction_whose_parts_have_not_come(servers):
     assert (servers.value(0), servers.value(1)) == (5 * 31 + 4, 6 * 31 + 7)
 
 
-def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropped(servers):
+def test_given_up_transaction_is_refused_and_its_delayed_parts_are_dropped(servers):
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
 
     assert not servers.call(0, "outcome", servers.tickets[0], ("a", 1), [1]).accepted
@@ -291,7 +291,7 @@ def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropp
     assert servers.value(0) == 0
 
 
-def test_late_parts_of_what_was_refused_at_once_are_dropped(servers):
+def test_delayed_parts_of_a_refused_transaction_are_dropped(servers):
     servers.call(0, "end_training", servers.tickets[0])
     with pytest.raises(errors.OutOfRangeError):
         servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]).get()
@@ -302,7 +302,7 @@ def test_late_parts_of_what_was_refused_at_once_are_dropped(servers):
     assert int(held(late.get().values, "v1")) == 0
 
 
-def test_a_request_or_a_part_that_comes_twice_is_refused_and_the_first_one_counts(servers):
+def test_repeated_request_or_part_is_refused_and_the_first_counts(servers):
     first = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
     with pytest.raises(errors.InternalError, match="sent twice"):
         servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]).get()
@@ -319,7 +319,7 @@ def test_a_request_or_a_part_that_comes_twice_is_refused_and_the_first_one_count
     assert not servers.transport.servers[1]._decisions.owner._staged
 
 
-def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_dropped(servers):
+def test_silent_sender_between_its_parts_is_excluded(servers):
     with FakeClock() as fake:
         servers.stage(("silent", 1), 1, 5)
         for number in range(2):
@@ -330,7 +330,7 @@ def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_d
         assert not servers.transport.servers[1]._decisions.owner._staged
         with pytest.raises(errors.AbortedError, match="was excluded"):
             servers.train(("silent", 1), 5, owners=[1])
-        # What it still sends is dropped at once.
+        # Its later messages are dropped at once.
         servers.stage(("silent", 2), 1, 5)
         servers.transport.deliver_all()
 
@@ -338,12 +338,12 @@ def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_d
     assert not servers.transport.servers[1]._decisions.owner._staged
 
 
-def test_a_worker_whose_request_lies_at_the_step_server_waits_for_a_busy_owner_and_is_not_shut_out():
+def test_worker_with_a_pending_request_waits_for_a_busy_owner():
     servers = Servers(3)
     with FakeClock() as fake:
         servers.stage(("patient", 1), 1, 5)
         asked = servers.ask(("patient", 1), [servers.entry(0, 4)], owners=[1, 2])
-        # Server 2 compiles something; the part lies there, too.
+        # Server 2 is compiling; the part waits there, too.
         for number in range(8):
             fake.advance(ASK_SECS + 1)
             servers.others_train(number)
@@ -355,10 +355,10 @@ def test_a_worker_whose_request_lies_at_the_step_server_waits_for_a_busy_owner_a
     assert servers.value(2) == 7
 
 
-def test_a_request_that_a_busy_step_server_reads_after_the_question_about_its_part_is_not_late(servers):
+def test_request_read_after_the_owners_question_is_not_too_late(servers):
     with FakeClock() as fake:
         servers.stage(("patient", 1), 1, 5)
-        # The step server compiles something, and then reads what has come meanwhile, the owner's questions first.
+        # The step server compiles, and then reads the pending messages, the owner's questions first.
         for number in range(3):
             fake.advance(ASK_SECS + 1)
             servers.stage(("other", number), 1, 6)
@@ -369,7 +369,7 @@ def test_a_request_that_a_busy_step_server_reads_after_the_question_about_its_pa
     assert servers.value(1) == 5
 
 
-def test_who_has_gone_before_all_its_parts_came_is_shut_out_although_its_request_came():
+def test_lost_sender_of_missing_parts_is_excluded_despite_its_request():
     servers = Servers(3)
     with FakeClock() as fake:
         servers.stage(("gone", 1), 1, 5)
@@ -383,7 +383,7 @@ def test_who_has_gone_before_all_its_parts_came_is_shut_out_although_its_request
     assert not servers.transport.servers[1]._decisions.owner._staged
 
 
-def test_a_request_without_parts_is_not_kept_for_ever(servers):
+def test_request_without_parts_is_dropped_in_time(servers):
     with FakeClock() as fake:
         asked = servers.ask(("silent", 1), [servers.entry(0, 4)], owners=[1])
         fake.advance(UNDECIDED_SECS + 1)
@@ -394,7 +394,7 @@ def test_a_request_without_parts_is_not_kept_for_ever(servers):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_who_waits_for_a_decision_is_told_that_a_server_was_lost(lost):
+def test_lost_server_is_reported_to_those_that_wait_for_a_decision(lost):
     servers = Servers(3)
     part = servers.stage(("a", 1), 2, 5)
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1, 2])
@@ -409,7 +409,7 @@ def test_who_waits_for_a_decision_is_told_that_a_server_was_lost(lost):
                 reply.get()
 
 
-def test_an_owner_hears_from_the_step_server_that_another_one_was_lost():
+def test_owner_learns_of_a_lost_server_from_the_step_server():
     servers = Servers(3)
     part = servers.stage(("a", 1), 1, 5)
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1, 2])
@@ -425,7 +425,7 @@ def test_an_owner_hears_from_the_step_server_that_another_one_was_lost():
 
 
 @pytest.mark.parametrize("server", [0, 1])
-def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(servers, server):
+def test_restore_is_reported_to_those_that_wait_for_a_decision(servers, server):
     asked, part = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]), servers.stage(("a", 1), 1, 5)
     servers.begin()
 
@@ -433,7 +433,7 @@ def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(servers, 
         (asked, part)[server].get()
 
 
-def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_silent(servers):
+def test_accepted_part_that_is_lost_ends_the_epoch(servers):
     servers.stage(("a", 1), 1, 5)
     servers.transport.deliver_all()
     servers.transport.servers[1] = ParameterServer()
@@ -444,7 +444,7 @@ def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_sil
     assert servers.call(0, "status").epoch is None
 
 
-def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkeypatch, caplog):
+def test_first_error_of_a_broken_server_is_named_by_all_servers(monkeypatch, caplog):
     servers = Servers(3)
     state = servers.transport.servers[0]._decisions.owner.state
 
@@ -457,7 +457,7 @@ def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkey
         servers.stage(("a", 1), owner, 5)
     with pytest.raises(RuntimeError, match="out of memory"):
         servers.train(("a", 1), owners=[1, 2])
-    # The others tell the step server that they could not carry out what it sent.
+    # The others notify the step server that they could not carry out its message.
     servers.transport.deliver_all()
 
     for server in range(3):
@@ -472,7 +472,7 @@ def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkey
 
 
 @pytest.mark.parametrize("count", [1, SMALL_BYTES])
-def test_values_that_were_pulled_do_not_change_with_later_updates(count):
+def test_pulled_values_do_not_change_with_later_updates(count):
     servers = Servers(1)
     double = portable(hl.update(hl.Variable(np.ones(count), name="v"), lambda old: old * 2, name="double").op)
     servers.call(0, "register", servers.tickets[0], [double])
@@ -488,7 +488,7 @@ def test_values_that_were_pulled_do_not_change_with_later_updates(count):
 
 
 class Sent:
-    """A transaction: what of it is sent, in any order, and what has come back."""
+    """A transaction: its parts, sent in any order, and its replies."""
 
     def __init__(self, name, values, last_step):
         self.name, self.values, self.last_step = name, values, last_step
@@ -558,7 +558,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers, values=parts, told=st.integers(0, 2))
     def train(self, worker, values, told):
-        """A whole transaction; what its owners tell the step server comes at once, unless there is more in the way."""
+        """Runs a whole transaction; its owners' votes arrive at once, unless other messages are pending."""
         if worker in self.open or self.lost:
             return
         posted = self.servers.transport.posted
@@ -628,7 +628,7 @@ class Protocol(RuleBasedStateMachine):
                     self.send_to(sent, sent.unsent.pop())
 
     def see_who_is_out(self):
-        """Nobody is shut out but whose request was missing for long, or one of its parts for very long."""
+        """A sender is excluded only if its request was missing for long, or one of its parts for very long."""
         out = self.servers.transport.servers[0]._decisions._senders._excluded
         for sent in [*self.open.values(), *self.left]:
             if sent.name[0] in out - self.out and not sent.decided and sent.since is not None:
@@ -638,7 +638,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def die(self, worker):
-        """What it has sent stays behind, what it has not will never come; it comes back as another sender."""
+        """Its sent messages stay, the others never come; it returns as another sender."""
         if worker in self.open:
             self.left.append(self.open.pop(worker))
         self.lives += 1
@@ -646,7 +646,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers, late=st.booleans())
     def give_up(self, worker, late):
-        """It asks for the outcome; what was under way may arrive after that."""
+        """Asks for the outcome; messages under way may arrive afterwards."""
         if worker not in self.open or self.lost:
             return
         sent = self.open.pop(worker)
@@ -694,7 +694,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def deliver_pending(self):
-        """All messages arrive: what was sent is decided and applied, answers and snapshots hold what they should."""
+        """Delivers all messages: transactions are decided and applied, answers and snapshots have the right values."""
         if self.lost:
             return
         servers = self.servers
@@ -741,7 +741,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.lost)
     @rule()
     def restore(self):
-        """What is still under way belongs to the epoch before and may come at any time."""
+        """Messages under way belong to the previous epoch and may arrive at any time."""
         left = list(self.servers.transport.posted)
         self.servers.transport.posted.clear()
         self.servers.begin()
@@ -755,7 +755,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=workers, luck=st.integers(0, 2))
     def everybody_else_is_silent_for_long(self, worker, luck):
-        """Who has not sent its request is shut out; whose request is here waits for its other parts."""
+        """Excludes senders without a request; a sender whose request has arrived waits for its other parts."""
         if luck != 2 or self.lost or self.sealed or self.servers.count == 1:
             return
         self.deliver_pending()
@@ -796,8 +796,8 @@ TestProtocol = Protocol.TestCase
         ("wait_for_step", (0, 9.0)),
     ],
 )
-def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatch, method, args):
-    """The server begins anew between the end of the wait and the reading of what was waited for."""
+def test_call_that_waited_over_the_end_of_an_epoch_is_aborted(servers, monkeypatch, method, args):
+    """The server starts again between the end of the wait and the read of its result."""
     servers.call(0, "begin_snapshot", servers.tickets[0], "begin_snapshot", {1: ["v1"]})
     servers.transport.deliver_all()
     owner, ticket = servers.transport.servers[1]._decisions.owner, servers.tickets[1]
@@ -815,7 +815,7 @@ def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatc
         servers.transport.call(1, method, ticket, *args).get()
 
 
-def test_values_of_a_snapshot_that_nobody_collects_are_dropped(servers):
+def test_uncollected_snapshot_values_are_dropped(servers):
     with FakeClock() as fake:
         for number in range(20):
             servers.call(0, "begin_snapshot", servers.tickets[0], f"cut{number}", {1: ["v1"]})
@@ -825,7 +825,7 @@ def test_values_of_a_snapshot_that_nobody_collects_are_dropped(servers):
         assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
 
 
-def test_a_staged_part_whose_sender_went_on_without_it_is_dropped(servers):
+def test_staged_part_is_dropped_when_its_sender_continues_without_it(servers):
     with FakeClock() as fake:
         servers.stage(("a", 1), 1, 5)
         servers.train(("a", 2), 7)
@@ -836,7 +836,7 @@ def test_a_staged_part_whose_sender_went_on_without_it_is_dropped(servers):
         servers.train(("a", 3), 7)
 
 
-def test_a_random_key_and_bfloat16_live_on_a_server():
+def test_random_key_and_bfloat16_are_stored_on_a_server():
     servers = Servers(1)
     key = hl.Variable(lambda: jax.random.key(1), name="key", trainable=False)
     half = hl.Variable(jnp.ones(3, jnp.bfloat16), name="half")

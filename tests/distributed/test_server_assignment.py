@@ -22,7 +22,7 @@ def placed(servers, variables=None, **options):
     return assign_servers(variables, updates, servers, global_step=hl.train.get_global_step(), **options)
 
 
-def test_large_variables_spread_and_the_global_step_lives_on_the_first_server():
+def test_large_variables_are_distributed_and_the_global_step_is_on_the_first_server():
     for name in ("a", "b", "c", "d"):
         hl.Variable(jnp.zeros(1000), name=name)
     hl.train.create_global_step()
@@ -33,7 +33,7 @@ def test_large_variables_spread_and_the_global_step_lives_on_the_first_server():
     assert sorted(homes[name] for name in "abcd") == [0, 0, 1, 1]
 
 
-def test_a_variable_lives_with_its_optimizer_state():
+def test_variable_is_on_the_server_of_its_optimizer_state():
     weights = [hl.Variable(jnp.zeros(n), name=f"w{n}") for n in (30, 20, 10)]
     loss = hl.op(lambda *w: sum(jnp.sum(x**2) for x in w))(*weights)
     hl.train.Optimizer(optax.adam(0.1)).minimize(loss, global_step=hl.train.create_global_step())
@@ -45,7 +45,7 @@ def test_a_variable_lives_with_its_optimizer_state():
         assert homes[f"w{n}"] == homes[f"optimizer/w{n}"]
 
 
-def test_what_an_update_reads_behind_another_lives_with_it():
+def test_variable_updated_after_another_is_on_the_same_server():
     w, average = hl.Variable(jnp.zeros(8), name="w"), hl.Variable(jnp.zeros(9), name="average")
     hl.Variable(jnp.zeros(8), name="other")
     with hl.control_dependencies([w.assign_add(jnp.ones(8))]):
@@ -56,14 +56,14 @@ def test_what_an_update_reads_behind_another_lives_with_it():
     assert homes["w"] == homes["average"] != homes["other"]
 
 
-def test_hints_by_the_beginning_of_a_name_count_most_specific_first():
+def test_most_specific_name_prefix_hint_counts():
     for name in ("net/a", "net/deep/b", "network"):
         hl.Variable(jnp.zeros(2), name=name)
 
     assert placed(3, hints={"net": 1, "net/deep": 2}) == {"net/a": 1, "net/deep/b": 2, "network": 0}
 
 
-def test_a_hint_that_splits_an_update_names_both_variables():
+def test_hint_that_splits_an_update_names_both_variables():
     a, b = hl.Variable(0.0, name="a"), hl.Variable(0.0, name="b")
     hl.update((a, b), lambda values: values)
 
@@ -71,20 +71,20 @@ def test_a_hint_that_splits_an_update_names_both_variables():
         placed(2, hints={"a": 0, "b": 1})
 
 
-def test_a_hint_of_no_such_server_is_an_error():
+def test_hint_of_a_missing_server_is_an_error():
     hl.Variable(0.0, name="a")
 
     with pytest.raises(ValueError, match="server 2, but there are 2"):
         placed(2, hints={"a": 2})
 
 
-def test_what_has_a_place_keeps_it():
+def test_assigned_variable_keeps_its_server():
     old, new = hl.Variable(jnp.zeros(1), name="old"), hl.Variable(jnp.zeros(9), name="new")
 
     assert placed(2, [old, new], placed={"old": 1}) == {"old": 1, "new": 0}
 
 
-def test_a_hint_that_concerns_no_variable_is_warned_of(caplog):
+def test_hint_for_no_variable_gives_a_warning(caplog):
     v = hl.Variable(1.0, name="embedding/table")
     transport = DirectTransport([ParameterServer(), ParameterServer()])
 

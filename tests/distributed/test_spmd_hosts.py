@@ -1,4 +1,4 @@
-"""Processes in step on two hosts: a network that is away for a while, or for too long, and a host that vanishes."""
+"""SPMD processes on two hosts: a network that fails briefly, or for too long, and a host that vanishes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Cluster:
             own = {"HOOKLINE_COORDINATOR_ADDRESS": address, "HOOKLINE_PROCESS_ID": str(index)}
             env = {**kept, **own, "HOOKLINE_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu", "STEP_SECS": str(step_secs)}
             with (self.folder / f"told-{self.starts}-{index}").open("w") as file:
-                # Who enters a host comes to its root.
+                # A process that enters a host comes to its root.
                 there = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder)]
                 command = [*host.enter, *there, sys.executable, str(SCRIPT)]
                 found.append(ProcessTree(command, env, stdout=file, stderr=file))
@@ -63,7 +63,7 @@ class Cluster:
             return 0
 
     def told(self) -> str:
-        """What the last start has printed."""
+        """Returns the output of the last start."""
         names = [f"told-{self.starts}-{index}" for index in (0, 1)]
         return "\n".join(f"{name}:\n{(self.folder / name).read_text()[-3000:]}" for name in names)
 
@@ -74,7 +74,7 @@ class Cluster:
         self.hosts[1].group.kill()
 
     def put_another(self) -> None:
-        """Puts another host in the place of the one that has vanished."""
+        """Replaces the host that has vanished."""
         self.hosts[1] = self._host(1)
         # The old cable goes when the system comes to it.
         self.hosts[0].run("sh", "-c", "ip link del eth0 2> /dev/null; true")
@@ -105,7 +105,7 @@ def ended(groups: list[ProcessTree], within_secs: float) -> list[int | None]:
     return [group.wait(max(0.1, deadline - clock.monotonic())) for group in groups]
 
 
-def test_a_cut_of_five_seconds_ends_nothing(cluster):
+def test_network_failure_of_five_seconds_ends_nothing(cluster):
     groups = cluster.start()
     until(lambda: cluster.step() >= 50)
     cluster.hosts[1].link("down")
@@ -115,7 +115,7 @@ def test_a_cut_of_five_seconds_ends_nothing(cluster):
     cluster.assert_whole()
 
 
-def test_a_cut_of_a_minute_ends_both_within_the_heartbeat_and_they_go_on_from_their_checkpoint(cluster):
+def test_network_failure_of_a_minute_ends_both_processes_and_they_resume(cluster):
     groups = cluster.start()
     until(lambda: cluster.step() >= 50)
     cluster.hosts[1].link("down")
@@ -129,7 +129,7 @@ def test_a_cut_of_a_minute_ends_both_within_the_heartbeat_and_they_go_on_from_th
     cluster.assert_whole()
 
 
-def test_where_a_host_vanishes_the_other_ends_and_goes_on_with_a_new_one(cluster):
+def test_job_resumes_with_a_new_host_after_one_vanishes(cluster):
     groups = cluster.start()
     until(lambda: cluster.step() >= 50)
     begun = clock.monotonic()

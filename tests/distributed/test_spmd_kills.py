@@ -1,4 +1,4 @@
-"""Jobs in step that are killed over and over; `make test-in-step-all` has twenty, and ten mishaps in each."""
+"""SPMD jobs that are killed repeatedly; `make test-in-step-all` has twenty, and ten mishaps in each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JOBS, KILLS = os.environ.get("HOOKLINE_KILLED_JOBS", "2"), os.environ.get("HOOKL
 
 
 @pytest.mark.campaign
-def test_a_job_that_is_killed_over_and_over_ends_with_the_bits_of_one_that_is_left_alone(tmp_path):
+def test_often_killed_job_ends_with_the_bits_of_an_uninterrupted_one(tmp_path):
     command = ["-m", "tests.distributed.spmd_campaign", "--jobs", JOBS, "--kills", KILLS, "--keep", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, *command], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Where processes in step listen, on a machine whose name leads to an address that others can reach."""
+"""The addresses that SPMD processes listen on, on a machine whose name has an address that others can reach."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _namespaces():
         pytest.skip(reason)
 
 
-def test_processes_of_the_launcher_listen_on_the_loopback_interface_alone(tmp_path):
+def test_processes_of_the_launcher_listen_only_on_loopback(tmp_path):
     chief, other = listening(
         tmp_path, sys.executable, "-m", "hookline.cli", "launch", "--spmd", "--processes", 2, SCRIPT
     )
     assert (set(chief), set(other)) == ({"127.0.0.1"}, {"127.0.0.1"})
 
 
-def test_processes_of_several_hosts_listen_on_the_address_of_the_machines_name_and_the_first_on_all(tmp_path):
+def test_processes_of_several_hosts_listen_on_the_hosts_address(tmp_path):
     both = 'for me in 1 0; do "$0" "$1" "$2" $me & done; wait'
     chief, other = listening(tmp_path, "sh", "-c", both, sys.executable, SCRIPT, f"{NAMED}:20000")
     assert (set(chief), set(other)) == ({"::", NAMED}, {NAMED})

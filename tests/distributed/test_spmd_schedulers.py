@@ -1,4 +1,4 @@
-"""The scripts of docs/spmd.md, with stand-ins that do what Slurm and a JobSet do."""
+"""The scripts of docs/spmd.md, with stand-ins for Slurm and a JobSet."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assert_whole(folder, processes=2):
         assert int(count) == processes
 
 
-def test_slurm_puts_a_job_back_that_has_lost_a_process_or_its_time(folder):
+def test_slurm_requeues_a_job_that_lost_a_process_or_its_time(folder):
     (folder / "job.sh").write_text(SLURM)
     variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2"}
 
@@ -89,7 +89,7 @@ def test_slurm_puts_a_job_back_that_has_lost_a_process_or_its_time(folder):
     assert_whole(folder)
 
 
-def test_slurm_goes_on_with_three_nodes_where_the_fourth_is_gone_for_good(folder):
+def test_slurm_continues_with_three_nodes_after_the_fourth_is_gone(folder):
     (folder / "job.sh").write_text(SLURM.replace("#SBATCH --nodes=2", "#SBATCH --nodes=3-4"))
     variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "127.0.0.1"}
 
@@ -105,7 +105,7 @@ def test_slurm_goes_on_with_three_nodes_where_the_fourth_is_gone_for_good(folder
     assert_whole(folder, processes=3)
 
 
-def test_slurm_does_not_put_a_job_back_whose_script_is_wrong(folder):
+def test_slurm_does_not_requeue_a_job_with_a_wrong_script(folder):
     (folder / "job.sh").write_text(SLURM)
     (folder / "train.py").write_text("raise ValueError\n")
     variables = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2"}
@@ -114,7 +114,7 @@ def test_slurm_does_not_put_a_job_back_whose_script_is_wrong(folder):
     assert not (folder / "requeued").exists()
 
 
-def test_slurm_puts_a_job_back_so_often_and_no_more(folder):
+def test_slurm_requeues_a_job_up_to_the_limit(folder):
     (folder / "job.sh").write_text(SLURM)
     (folder / "train.py").write_text("raise SystemExit(75)\n")
     for count in (19, 20):
@@ -147,7 +147,7 @@ def pods_of(folder, job_set):
     return pods, job["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_a_job_set_creates_all_pods_again(folder):
+def test_job_set_recreates_all_pods(folder):
     job_set = pytest.importorskip("yaml").safe_load(KUBERNETES)
     (replicated,) = job_set["spec"]["replicatedJobs"]
     assert replicated["template"]["spec"]["backoffLimit"] == 0
@@ -166,6 +166,6 @@ def test_a_job_set_creates_all_pods_again(folder):
     killed, asked, ended = statuses
     assert killed[1] == -signal.SIGKILL
     assert killed[0] in (75, -signal.SIGABRT)
-    assert set(asked) <= {143, -signal.SIGTERM}  # Who ends last has left the session when the controller asks it, too.
+    assert set(asked) <= {143, -signal.SIGTERM}  # The last to end has left the session when the controller stops it.
     assert ended == [0, 0]
     assert_whole(folder)

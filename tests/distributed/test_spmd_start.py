@@ -1,4 +1,4 @@
-"""The start of processes in step, with real ones."""
+"""The start of SPMD processes, with real ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = str(Path(__file__).with_name("spmd_start.py"))
 
 
 class Ended:
-    """A process that has ended: its exit status, what it has found, and its last lines of errors."""
+    """A process that has ended: its exit status, its results, and its last error lines."""
 
     def __init__(self, what: str, *words: str, **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE_")}
@@ -31,7 +31,7 @@ class Ended:
 
 
 def together(what: str, **variables: str) -> list[Ended]:
-    """Two processes that are told of each other."""
+    """Two processes with each other's address."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -40,19 +40,19 @@ def together(what: str, **variables: str) -> list[Ended]:
             return list(threads.map(lambda index: Ended(what, str(index), address, **variables), range(2)))
 
 
-def test_processes_that_are_told_of_each_other_run_in_step():
+def test_processes_started_with_each_others_address_run_as_spmd():
     chief, other = together("ours")
     assert (chief.status, other.status) == (0, 0), chief.errors + other.errors
     assert (chief.found["at"], other.found["at"]) == ([0, 2], [1, 2])
     (address,) = chief.found["listening"]
     assert address.endswith("0100007F"), "127.0.0.1 alone."
-    heartbeat = "that run in step. A process that gives no sign of life for 10 s counts as lost."
+    heartbeat = "in this SPMD job. A process that sends no heartbeat for 10 s counts as lost."
     assert chief.found["log"] == [f"This is process 0 of 2 {heartbeat}"], "The second call says so and does nothing."
     assert other.found["log"] == [f"This is process 1 of 2 {heartbeat}"]
 
 
 @pytest.mark.parametrize("others", ["one", pytest.param("other", marks=pytest.mark.campaign), "", None])
-def test_processes_start_with_the_same_token_or_all_are_told_the_difference(tmp_path, others):
+def test_processes_need_the_same_token(tmp_path, others):
     for name in ("one", "other"):
         (tmp_path / name).write_text(name * 8)
         (tmp_path / name).chmod(0o600)
@@ -74,7 +74,7 @@ def test_processes_start_with_the_same_token_or_all_are_told_the_difference(tmp_
     assert not any("no token" in line for each in (chief, other) for line in each.found["log"])
 
 
-def test_a_process_that_leaves_before_it_uses_a_device_ends_the_others_which_would_wait_for_it():
+def test_process_that_leaves_before_using_a_device_ends_the_others():
     begun = time.monotonic()
     waits, _ = together("left_early")
     assert waits.status == os.EX_TEMPFAIL, waits.errors
@@ -102,21 +102,21 @@ def by_slurm(index: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("variables", [pytest.param(by_open_mpi, marks=pytest.mark.campaign), by_slurm])
-def test_what_a_scheduler_has_said_is_found(variables):
+def test_schedulers_variables_are_found(variables):
     with ThreadPoolExecutor(2) as threads:
         both = list(threads.map(lambda index: Ended("scheduled", **variables(index)), range(2)))
     assert [each.status for each in both] == [0, 0], both[0].errors + both[1].errors
     assert [each.found["at"] for each in both] == [[0, 2], [1, 2]]
 
 
-def test_the_scripts_own_call_leaves_sigterm_to_sessions_before_and_after_it():
+def test_scripts_own_call_leaves_sigterm_to_sessions():
     both = together("own")
     assert [each.status for each in both] == [143, 143], both[0].errors + both[1].errors
     assert [each.found["heard"] for each in both] == [15, 15]
-    assert "which are 100 unless it has given others" in both[1].found["log"][0]
+    assert "after heartbeat_timeout_seconds, by default 100." in both[1].found["log"][0]
 
 
-def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():
+def test_failed_start_gives_its_reason_and_ctrl_c_ends_the_wait():
     with ThreadPoolExecutor(2) as threads:
         refused, interrupted = threads.map(Ended, ["refused", "interrupted"])
     assert refused.status == 0, refused.errors
@@ -126,7 +126,7 @@ def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():
     kind, text = refused.found["untrusted"]
     assert kind == "UnauthenticatedError"
     assert "requires a token (require_token), and there is none: give all processes the same secret file" in text
-    assert refused.found["absent"][1].startswith("There is no token for the processes in step: /absent is not a file.")
+    assert refused.found["absent"][1].startswith("There is no token for this SPMD job: /absent is not a file.")
     kind, text = refused.found["half"]
     assert kind == "ValueError"
     assert "HOOKLINE_NUM_PROCESSES and HOOKLINE_PROCESS_ID" in text
@@ -140,7 +140,7 @@ def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():
     assert "KeyboardInterrupt" in interrupted.errors
 
 
-def test_a_process_that_has_used_a_device_is_told_so_in_one_sentence():
+def test_process_that_has_used_a_device_is_refused_in_one_sentence():
     jax.devices()
     with pytest.raises(RuntimeError, match=r"must come before anything that uses devices.* right after the imports"):
         hl.distributed.initialize("127.0.0.1:1", 2, 0)

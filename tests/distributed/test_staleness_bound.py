@@ -26,7 +26,7 @@ WORKERS = 4
 
 
 class Workers(RuleBasedStateMachine):
-    """Workers that read, compute and commit as they like, and die; the gate alone keeps them within the bound."""
+    """Workers that read, compute and commit in any order, and die; only the staleness bound limits them."""
 
     @initialize(bound=st.integers(0, 5))
     def start(self, bound):
@@ -72,7 +72,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=workers, late=st.booleans())
     def give_up(self, worker, late):
-        """Its run failed before the commit; the next one begins anew."""
+        """Fails a run before its commit; the next one starts again."""
         if self.read.pop(worker, None) is not None:
             self.late.append((worker, self.runs[worker]))
             if not late:
@@ -89,7 +89,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def be_silent(self, worker):
-        """The others live; this one may be dead, and may come back."""
+        """The others are alive; this one may be dead, and may return."""
         self.clock.advance(LEASE_SECS * 0.6)
         for other in self.read:
             if other != worker:
@@ -109,7 +109,7 @@ class Workers(RuleBasedStateMachine):
     @precondition(lambda self: self.read)
     @rule()
     def finish(self):
-        """Whoever is within can commit, at once and in any order."""
+        """All admitted workers can commit, at once and in any order."""
         for worker in list(self.read):
             self.commit(worker)
 
@@ -120,7 +120,7 @@ Workers.TestCase.settings = settings(
 TestWorkers = Workers.TestCase
 
 
-def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_too_old():
+def test_silent_worker_blocks_no_other_and_cannot_commit_a_stale_update():
     with FakeClock() as clock:
         gate = StalenessBound(bound=0)
         assert gate.admit("silent", 0) == (0, 0)
@@ -136,7 +136,7 @@ def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_
         assert gate.admit("silent", 0) == (1, 1), "it reads anew"
 
 
-def test_who_gives_signs_of_life_is_waited_for():
+def test_worker_with_heartbeats_is_waited_for():
     with FakeClock() as clock:
         gate = StalenessBound(bound=0)
         gate.admit("slow", 0)
@@ -155,8 +155,8 @@ def begun(bound):
     return server, epoch.ticket(0)
 
 
-def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
-    """Who waits at the gate looks at the clock meanwhile."""
+def test_heartbeat_is_received_while_the_step_server_compiles():
+    """A worker that waits for admission checks the clock meanwhile."""
     compiles, go_on, compiling = threading.Event(), threading.Event(), None
 
     def slow(old):
@@ -190,7 +190,7 @@ def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
 
 
 @pytest.mark.parametrize("late", ["admit", "leave"])
-def test_what_comes_late_of_a_run_that_was_given_up_does_not_end_the_next(late):
+def test_delayed_message_of_a_given_up_run_does_not_end_the_next(late):
     gate = StalenessBound(bound=0)
     assert gate.admit("a", 0, run=1) == (0, 0)
     if late == "admit":
@@ -208,8 +208,8 @@ def test_what_comes_late_of_a_run_that_was_given_up_does_not_end_the_next(late):
 
 
 @pytest.mark.parametrize("bound", [0, 2])
-def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
-    """Commits come one at a time, as to an actor; workers come to the gate in threads of their own."""
+def test_worker_admitted_during_a_commit_counts_that_update(bound):
+    """Commits come one at a time, as to an actor; workers ask for admission in threads of their own."""
     server, ticket = begun(bound)
     commits, worst = threading.Lock(), []
 

@@ -1,4 +1,4 @@
-"""Processes that train one model out of step: exact ends, gradual starts, and who may come and go."""
+"""Processes that train one model asynchronously: exact ends, gradual starts, and workers that join and leave."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_workers_start_at_their_thresholds(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=3, servers=1, last_step=400, pause_secs=0.01)
     thresholds = [int(100 * math.log(rank + 1)) for rank in range(3)]
     for rank, threshold in enumerate(thresholds):
-        # The chief is held back until the others wait, or it would be at the end before they are there.
+        # The chief waits until the others wait, or it would end before they are there.
         job.start(rank, wait_until=threshold)
     assert [task.end() for task in job.tasks] == [0, 0, 0]
     starts = [task.events("started")[0]["step"] for task in job.tasks]
     for threshold, start, task in zip(thresholds, starts, job.tasks, strict=True):
         session = task.events("session")[0]["step"]
         assert start >= threshold
-        # Who was there before its threshold starts within the steps of a tenth of a second.
+        # A worker that waits before its threshold starts within the steps of a tenth of a second.
         assert start - max(threshold, session) <= 25, task.story()
     assert all(min(task.applied()) > threshold for task, threshold in zip(job.tasks, thresholds, strict=True))
     check_whole(job, 400)
@@ -59,7 +59,7 @@ def test_workers_start_at_their_thresholds(ray_cluster, start_job):
 
 @pytest.mark.campaign
 def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_cluster, start_job, monkeypatch):
-    # The token that HOOKLINE_TOKEN_PATH names goes before one that lies about in the environment.
+    # The token that HOOKLINE_TOKEN_PATH names has priority over a stray one in the environment.
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster")
     job = start_job(ray_cluster, workers=3, servers=2, last_step=150, save_steps=50, pause_secs=0.01)
     waiter, worker = job.start(2, wait_until=1000), job.start(1)
@@ -85,7 +85,7 @@ def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_clu
 
 
 @SLOW
-def test_a_waiter_leaves_when_its_time_is_over(ray_cluster, start_job):
+def test_waiter_leaves_at_its_timeout(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=1, last_step=100_000)
     chief = job.start(0, pause_secs=0.05)
     chief.await_step(1)
@@ -98,7 +98,7 @@ def test_a_waiter_leaves_when_its_time_is_over(ray_cluster, start_job):
 
 
 @SLOW
-def test_workers_come_late_leave_and_come_back(ray_cluster, start_job):
+def test_workers_may_join_late_leave_and_rejoin(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=3, servers=2, last_step=2000, pause_secs=0.01)
     chief = job.start(0)
     chief.await_step(20)
@@ -116,7 +116,7 @@ def test_workers_come_late_leave_and_come_back(ray_cluster, start_job):
 
 @SLOW
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_chief_that_comes_back_finds_the_servers_ready_and_does_not_restore(ray_cluster, start_job, servers):
+def test_restarted_chief_finds_ready_servers_and_does_not_restore(ray_cluster, start_job, servers):
     job = start_job(ray_cluster, workers=2, servers=servers, last_step=1500, save_steps=20, pause_secs=0.005)
     first, worker = job.start(0), job.start(1)
     first.await_step(100)
@@ -138,7 +138,7 @@ def test_a_chief_that_comes_back_finds_the_servers_ready_and_does_not_restore(ra
 
 
 @SLOW
-def test_workers_name_what_they_waited_for_in_vain(ray_cluster, start_job):
+def test_worker_timeout_names_the_missing_condition(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=1, last_step=10)
     lonely = job.start(1, wait_secs=1)
     assert lonely.end() == 1
@@ -160,7 +160,7 @@ def test_workers_name_what_they_waited_for_in_vain(ray_cluster, start_job):
 
 @SLOW
 @pytest.mark.parametrize("servers", [1, 2])
-def test_the_last_checkpoint_holds_every_update_when_the_chief_ends_in_full_run(ray_cluster, start_job, servers):
+def test_last_checkpoint_holds_every_update_though_the_chief_ends_early(ray_cluster, start_job, servers):
     job = start_job(ray_cluster, workers=3, servers=servers, last_step=1_000_000, save_steps=1000)
     workers = [job.start(1), job.start(2)]
     chief = job.start(0, local_steps=200, pause_secs=0.01)
@@ -173,12 +173,12 @@ def test_the_last_checkpoint_holds_every_update_when_the_chief_ends_in_full_run(
 
 
 @SLOW
-def test_no_update_misses_more_than_the_bound_though_a_worker_is_killed_in_its_step(ray_cluster, start_job):
+def test_staleness_is_bounded_though_a_worker_is_killed_in_its_step(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=4, servers=2, last_step=400, max_staleness=1, pause_secs=0.001)
     tasks = [job.start(rank) for rank in range(4)]
     tasks[3].await_step(50)
     tasks[3].kill()
-    # If it was at work when it died, the others wait for it, for a minute.
+    # If it died in a run, the others wait for it, for a minute.
     assert [task.end(150) for task in tasks[:3]] == [0, 0, 0], "\n\n".join(t.story() for t in tasks)
     assert max(job.checkpoints()) == 400
     for name in ("chief", "worker_0", "worker_1"):
@@ -191,7 +191,7 @@ def one_server():
 
 
 @pytest.mark.parametrize("bad", [3, 40, 200])
-def test_a_nan_is_noticed_in_time_where_variables_live_elsewhere(bad):
+def test_nan_is_detected_in_time_with_remote_variables(bad):
     step = hl.train.get_or_create_global_step()
     x = hl.placeholder("float32", [], name="x")
     weight = hl.Variable(np.float32(1), name="weight")
@@ -212,7 +212,7 @@ def test_a_nan_is_noticed_in_time_where_variables_live_elsewhere(bad):
     assert runs <= bad + hl.SessionConfig().max_runs_ahead
 
 
-def test_an_assign_of_a_value_computed_from_the_variable_is_warned_of_once(caplog):
+def test_assign_computed_from_its_variable_gives_one_warning(caplog):
     hl.train.get_or_create_global_step()
     decayed = hl.Variable(np.float32(8), name="decayed")
     kept = hl.Variable(np.float32(8), name="kept")

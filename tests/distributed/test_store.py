@@ -92,11 +92,11 @@ def assert_same(left, right):
 
 
 @pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.campaign), 3])
-def test_training_alone_on_servers_is_training_at_home(servers):
+def test_training_on_servers_equals_local_training(servers):
     assert_same(trained(Target(in_process(servers)), 5), trained("", 5))
 
 
-def test_a_worker_finds_nothing_until_the_chief_has_initialised_then_everything():
+def test_worker_finds_no_values_until_the_chief_has_initialised():
     transport = in_process(2)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     assert len(worker.session.uninitialized()) == 5
@@ -111,7 +111,7 @@ def test_a_worker_finds_nothing_until_the_chief_has_initialised_then_everything(
     assert chief.session.global_step == 2
 
 
-def test_a_worker_with_another_graph_is_told_the_first_difference():
+def test_worker_with_another_graph_gets_the_first_difference():
     transport = in_process(1)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1), rate=0.2)
     chief.session.run(chief.init)
@@ -124,7 +124,7 @@ def test_a_worker_with_another_graph_is_told_the_first_difference():
 
 
 @pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
-def test_no_number_of_workers_passes_the_last_step(servers):
+def test_workers_never_pass_the_last_step(servers):
     transport = in_process(servers)
     transport = Locked(transport)
     models = [Model(Target(transport, index)) for index in range(4)]
@@ -152,7 +152,7 @@ class Locked(DirectTransport):
             return super().call(server, method, *args)
 
 
-def test_a_restore_ends_other_sessions_and_says_how_many_steps_are_lost(caplog):
+def test_restore_ends_other_sessions_and_counts_the_lost_steps(caplog):
     transport, chief, worker = pair(2)
     saved = chief.session.snapshot()
     for model in (chief, worker, chief):
@@ -170,7 +170,7 @@ def test_a_restore_ends_other_sessions_and_says_how_many_steps_are_lost(caplog):
     assert chief.session.global_step == 2
 
 
-def test_a_server_that_restarts_empty_takes_all_with_it_until_the_chief_restores():
+def test_empty_restarted_server_stops_all_until_the_chief_restores():
     transport, chief, worker = pair(2)
     chief.run()
     saved = chief.session.snapshot()
@@ -187,7 +187,7 @@ def test_a_server_that_restarts_empty_takes_all_with_it_until_the_chief_restores
     assert again.session.global_step == 1
 
 
-def test_a_chief_that_comes_back_finds_the_servers_ready():
+def test_restarted_chief_finds_the_servers_ready():
     transport = in_process(2)
     first = Model(Target(transport))
     first.session.run(first.init)
@@ -201,7 +201,7 @@ def test_a_chief_that_comes_back_finds_the_servers_ready():
     assert second.session.global_step == 2
 
 
-def test_sealed_servers_end_workers_as_at_the_end_of_their_input():
+def test_ended_servers_end_workers_like_an_end_of_input():
     _, chief, worker = pair(2)
     worker.run()
     chief.session.backend.end_training()
@@ -213,7 +213,7 @@ def test_sealed_servers_end_workers_as_at_the_end_of_their_input():
     assert int(chief.session.snapshot()["global_step"]) == 1
 
 
-def test_a_chief_that_comes_again_lets_a_finished_training_go_on(tmp_path):
+def test_restarted_chief_continues_a_finished_training(tmp_path):
     transport = in_process(2)
     for last_step in (3, 5):
         with hl.Graph().as_default():
@@ -229,7 +229,7 @@ def test_a_chief_that_comes_again_lets_a_finished_training_go_on(tmp_path):
     assert hl.train.load_variable(str(tmp_path / "model.ckpt-5"), "total") == 5.0
 
 
-def test_a_chief_that_comes_again_knows_the_checkpoints_of_the_one_before(tmp_path):
+def test_restarted_chief_knows_earlier_checkpoints(tmp_path):
     transport = in_process(1)
     for last_step in (4, 8):
         with hl.Graph().as_default():
@@ -259,7 +259,7 @@ class Counts(hl.train.SessionRunHook):
         self.count = state["count"]
 
 
-def test_a_chief_that_has_lost_its_session_still_keeps_the_states_of_hooks_that_are_not_here(tmp_path):
+def test_chief_that_lost_its_session_keeps_states_of_absent_hooks(tmp_path):
     for hooks in ([Counts()], [], [Counts()]):
         transport, faults = in_process(1), [errors.AbortedError(None, None, "lost")]  # Each finds a checkpoint only.
         with hl.Graph().as_default():
@@ -277,7 +277,7 @@ def test_a_chief_that_has_lost_its_session_still_keeps_the_states_of_hooks_that_
     assert hooks[0].count == 6
 
 
-def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are_new():
+def test_restarted_chief_with_new_local_variables_restores_nothing():
     transport = in_process(1)
     seen = []
     for last_step in (3, 5):
@@ -292,7 +292,7 @@ def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are
     assert seen == [0, 3]
 
 
-def test_a_chief_that_comes_back_to_a_ready_model_initialises_what_it_has_for_itself():
+def test_restarted_chief_initialises_its_local_variables():
     transport = in_process(1)
     seen = []
     for _ in range(2):
@@ -306,7 +306,7 @@ def test_a_chief_that_comes_back_to_a_ready_model_initialises_what_it_has_for_it
     assert seen == [(1, 8.0), (2, 8.0)]
 
 
-def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_next(monkeypatch):
+def test_chief_that_died_before_sending_its_updates_does_not_block_the_next(monkeypatch):
     transport = in_process(2)
     first = Model(Target(transport))
     with monkeypatch.context() as patch:
@@ -320,7 +320,7 @@ def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_nex
     assert second.session.global_step == 1
 
 
-def test_a_refused_run_changes_nothing_that_lives_in_the_worker_either():
+def test_refused_run_changes_no_local_variables():
     transport = in_process(1)
     step = hl.train.get_or_create_global_step()
     mine = hl.Variable(0, name="mine", trainable=False, collections=[hl.GraphKeys.LOCAL_VARIABLES])
@@ -335,7 +335,7 @@ def test_a_refused_run_changes_nothing_that_lives_in_the_worker_either():
 
 
 @pytest.mark.parametrize("counts", [False, True])
-def test_the_worker_s_own_variables_keep_their_values_between_runs_of_all_kinds(counts):
+def test_local_variables_of_a_worker_keep_their_values_between_all_runs(counts):
     """Runs that write only them, only the servers' variables, both, none because of a limit; and loads in between."""
     step = hl.train.get_or_create_global_step()
     shared = hl.Variable(0.0, name="shared")
@@ -372,7 +372,7 @@ def test_the_worker_s_own_variables_keep_their_values_between_runs_of_all_kinds(
         assert sess.snapshot([number])["number"] == expected[3]
 
 
-def test_a_worker_neither_restores_nor_ends_nor_reopens_the_training_of_all():
+def test_worker_may_not_restore_end_or_reopen_the_training():
     _, _, worker = pair(1)
     worker.run()
     restore = partial(worker.session.load, worker.session.snapshot())
@@ -385,7 +385,7 @@ def test_a_worker_neither_restores_nor_ends_nor_reopens_the_training_of_all():
         hl.train.MonitoredTrainingSession(cluster)
 
 
-def test_a_checkpoint_is_named_after_the_step_that_it_holds(tmp_path):
+def test_checkpoint_is_named_after_its_step(tmp_path):
     _, chief, worker = pair(1)
     hook = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=1, saver=hl.train.Saver())
     chief.run()
@@ -399,7 +399,7 @@ def test_a_checkpoint_is_named_after_the_step_that_it_holds(tmp_path):
     assert hl.train.load_variable(hl.train.latest_checkpoint(tmp_path), "global_step") == 2
 
 
-def test_a_worker_waits_for_a_step_that_another_makes():
+def test_worker_waits_for_a_step_of_another():
     transport, chief, worker = pair(1)
     worker.session.uninitialized()
     seen = []
@@ -415,7 +415,7 @@ def test_a_worker_waits_for_a_step_that_another_makes():
     assert seen == [2]
 
 
-def test_loading_one_variable_leaves_the_others_and_everybody_s_session():
+def test_loading_one_variable_changes_no_other_and_ends_no_session():
     _, chief, worker = pair(2)
     worker.run()
 
@@ -428,7 +428,7 @@ def test_loading_one_variable_leaves_the_others_and_everybody_s_session():
     worker.run()
 
 
-def test_a_staleness_hook_writes_in_its_next_session_too(tmp_path):
+def test_staleness_hook_writes_in_its_next_session(tmp_path):
     hook = StalenessHook(every_n_steps=1, output_dir=str(tmp_path))
     for _ in range(2):
         model = Model()
@@ -459,7 +459,7 @@ def test_staleness_counts_the_updates_of_others(servers):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_worker_that_was_stopped_for_long_goes_on_with_the_values_of_now(overlap):
+def test_worker_stopped_for_long_continues_with_current_values(overlap):
     """Those that came with its last update are as old as that."""
     transport = in_process(2)
     chief, worker = Model(Target(transport, overlap=overlap)), Model(Target(transport, 1))
@@ -479,7 +479,7 @@ def test_a_worker_that_was_stopped_for_long_goes_on_with_the_values_of_now(overl
     ("overlap", "servers"),
     [(False, 1), (True, 2), *[pytest.param(*each, marks=pytest.mark.campaign) for each in ((False, 2), (True, 1))]],
 )
-def test_no_update_misses_more_than_the_bound_and_who_would_cause_it_waits(servers, overlap):
+def test_staleness_is_bounded_and_a_fast_worker_waits(servers, overlap):
     transport = Locked(in_process(servers))
     models = [Model(Target(transport, index, max_staleness=2, overlap=overlap)) for index in range(5)]
     models[0].session.run(models[0].init)
@@ -497,7 +497,7 @@ def test_no_update_misses_more_than_the_bound_and_who_would_cause_it_waits(serve
     assert 0 < max(largest for _, _, largest in reports) <= 2
 
 
-def test_a_run_waits_for_a_slower_worker_and_goes_on_when_that_one_leaves():
+def test_run_waits_for_a_slower_worker_until_it_leaves():
     transport = Locked(in_process(1))
     chief, slow, fast = (Model(Target(transport, index, max_staleness=0)) for index in range(3))
     chief.session.run(chief.init)
@@ -527,7 +527,7 @@ def ticket(model):
     return model.session.backend.store._members.ticket(0)
 
 
-def test_a_run_that_fails_holds_nobody_back():
+def test_failed_run_blocks_no_other():
     transport = Locked(in_process(1))
     chief, other = (Model(Target(transport, index, max_staleness=0)) for index in range(2))
     with chief.graph.as_default():
@@ -540,7 +540,7 @@ def test_a_run_that_fails_holds_nobody_back():
     assert other.session.global_step == 1
 
 
-def test_a_bounded_session_that_is_dropped_unclosed_leaves_no_thread():
+def test_bounded_session_that_was_not_closed_leaves_no_thread():
     def renewing():
         return {thread for thread in threading.enumerate() if thread.name == "hookline-renew"}
 
@@ -558,7 +558,7 @@ def test_a_bounded_session_that_is_dropped_unclosed_leaves_no_thread():
         assert not thread.is_alive()
 
 
-def test_the_bound_is_that_of_all():
+def test_max_staleness_must_equal_the_chiefs():
     transport = in_process(1)
     chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1, max_staleness=2))
     chief.session.run(chief.init)
@@ -566,7 +566,7 @@ def test_the_bound_is_that_of_all():
         worker.run()
 
 
-def test_a_bounded_chief_goes_on_after_it_has_loaded_other_values():
+def test_bounded_chief_continues_after_loading_values():
     model = Model(Target(in_process(2), max_staleness=0))
     model.session.run(model.init)
     saved = model.session.snapshot()
@@ -576,7 +576,7 @@ def test_a_bounded_chief_goes_on_after_it_has_loaded_other_values():
     assert [float(model.run([model.loss, model.train])[0]) for _ in range(3)] == first
 
 
-def test_what_came_for_a_run_is_not_used_by_a_later_one():
+def test_prefetched_values_are_not_used_by_a_later_run():
     _, chief, worker = pair(2)
     chief.run()
     chief.run([chief.b])
@@ -612,7 +612,7 @@ class Host:
             self.seen.append(float(creator.create_session().run(model.w)[0, 0]))
 
 
-def test_workers_wait_until_init_fn_has_run_and_come_at_once_when_it_has():
+def test_workers_wait_for_init_fn_and_start_at_once_afterwards():
     entered, leave = threading.Event(), threading.Event()
 
     def init_fn(session, assign):
@@ -638,7 +638,7 @@ def test_workers_wait_until_init_fn_has_run_and_come_at_once_when_it_has():
     assert host.seen == [7.0]
 
 
-def test_a_worker_waits_for_the_chief_for_longer_than_a_call_may_take(monkeypatch):
+def test_worker_may_wait_for_the_chief_beyond_the_call_timeout(monkeypatch):
     transport = in_process(1)
     worker, waits = Model(Target(transport, 1)), []
     wait = transport.servers[0].wait_until_ready
@@ -650,7 +650,7 @@ def test_a_worker_waits_for_the_chief_for_longer_than_a_call_may_take(monkeypatc
     assert 0 < max(waits) <= 1.0
 
 
-def test_a_chief_with_a_plain_session_lets_workers_in_itself():
+def test_chief_with_a_plain_session_admits_workers():
     _, chief, worker = pair(2)
     manager = hl.train.SessionManager(graph=worker.graph)
     with pytest.raises(errors.DeadlineExceededError, match="the chief to make the model ready .*still initialises"):
@@ -659,7 +659,7 @@ def test_a_chief_with_a_plain_session_lets_workers_in_itself():
     assert manager.wait_for_session(worker.session.backend._target, max_wait_secs=0).global_step == 0
 
 
-def test_a_chief_that_died_in_init_fn_runs_it_again():
+def test_chief_that_died_in_init_fn_runs_it_again():
     calls = []
 
     def init_fn(session, assign):
@@ -677,7 +677,7 @@ def test_a_chief_that_died_in_init_fn_runs_it_again():
     assert host.seen == [7.0]
 
 
-def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
+def test_worker_with_overlap_computes_without_its_last_update():
     transport = in_process(2)
     model = Model(Target(transport, overlap=True))
     with FakeClock():
@@ -688,7 +688,7 @@ def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
     assert model.session.backend.store.staleness() == (4, 0.75, 1)
 
 
-def test_variables_that_each_worker_has_for_itself_stay_at_home():
+def test_local_variables_stay_in_the_worker():
     transport = in_process(1)
     shared = hl.Variable(0.0, name="shared")
     key = hl.random_key()
@@ -703,7 +703,7 @@ def test_variables_that_each_worker_has_for_itself_stay_at_home():
     assert session.snapshot().keys() >= {"shared"}
 
 
-def test_a_variable_of_any_tree_is_read_as_it_was_made():
+def test_variable_of_any_pytree_is_read_as_created():
     value = {"key": jax.random.key(4), "half": (jnp.ones(2, jnp.bfloat16), None)}
     tree = hl.Variable(value, name="tree", trainable=False)
     double = hl.update(tree, lambda t: {**t, "half": (t["half"][0] * 2, None)})
@@ -717,8 +717,8 @@ def test_a_variable_of_any_tree_is_read_as_it_was_made():
 
 
 @pytest.mark.parametrize("name", ["left", "right"])
-def test_an_update_that_does_not_fit_a_variable_s_new_shape_fails_alone(name):
-    """Nothing says the shapes of this variable; the same update has fitted before."""
+def test_update_that_does_not_fit_a_new_shape_fails_alone(name):
+    """The shapes of this variable are unknown; the same update fitted before."""
     x = hl.placeholder(np.float32, (None,), name="x")
     v = hl.Variable(hl.host_op(lambda: np.zeros(2, np.float32))(), name=name)
     put, add = v.assign(x), v.assign_add(x)
@@ -734,7 +734,7 @@ def test_an_update_that_does_not_fit_a_variable_s_new_shape_fails_alone(name):
     assert session.run(v).tolist() == [2, 2, 2]
 
 
-def test_an_update_may_read_what_another_of_the_run_wrote():
+def test_update_may_read_what_another_of_the_run_wrote():
     w = hl.Variable(1.0, name="w")
     average = hl.Variable(0.0, name="average")
     with hl.control_dependencies([w.assign_add(3.0)]):
@@ -751,7 +751,7 @@ def test_an_update_may_read_what_another_of_the_run_wrote():
 
 @pytest.mark.campaign  # As in test_ray_actors.py, with another model.
 @pytest.mark.parametrize("servers", [1, 2])
-def test_training_on_ray_actors_is_training_at_home(actors, servers):
+def test_training_on_ray_actors_equals_local_training(actors, servers):
     assert_same(trained(Target(RayTransport(actors(servers))), 5), trained("", 5))
 
 
@@ -763,7 +763,7 @@ def run_three_times(model):
 
 @pytest.mark.parametrize("over_ray", [pytest.param(False, marks=pytest.mark.campaign), True])
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
-def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim, over_ray):
+def test_killed_actor_is_never_a_silent_success(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     transport = RayTransport(handles, timeout_secs=60)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
@@ -786,7 +786,7 @@ def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, v
         except errors.UnavailableError:
             clock.sleep(0.2)
     assert len(missing) == 5
-    # The instance that came back answers, but not to those who mean the one before.
+    # The restarted instance answers, but not to callers of the earlier one.
     with pytest.raises(errors.PREEMPTION_ERRORS):
         worker.run()
     again.session.load(saved)
@@ -795,7 +795,7 @@ def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, v
     assert int(again.session.snapshot()["global_step"]) == 2
 
 
-def test_an_error_of_an_updates_function_reaches_the_worker_as_it_is(actors):
+def test_error_of_an_update_function_reaches_the_worker_unchanged(actors):
     w = hl.Variable(jnp.zeros(3), name="w")
     grown = hl.update(w, lambda old, by: old + by, hl.placeholder(jnp.float32, None, name="by"))
     session = hl.Session(Target(RayTransport(actors(1))))
@@ -807,7 +807,7 @@ def test_an_error_of_an_updates_function_reaches_the_worker_as_it_is(actors):
     assert session.run(w).tolist() == [1.0] * 3
 
 
-def test_an_update_that_cannot_travel_is_named(actors):
+def test_update_that_cannot_be_sent_is_named(actors):
     lock = threading.Lock()
     w = hl.Variable(0.0, name="w")
     hl.update(w, lambda old: old + lock.locked(), name="holds_a_lock")
@@ -817,7 +817,7 @@ def test_an_update_that_cannot_travel_is_named(actors):
         session.run(hl.global_variables_initializer())
 
 
-def test_a_global_step_past_its_end_is_refused_and_nothing_is_changed():
+def test_global_step_beyond_the_end_is_refused_without_a_change():
     model = Model(Target(in_process(2)))
     model.session.run(model.init)
     model.session.load({"global_step": 2**31 - 1})

@@ -77,7 +77,7 @@ def assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles):
 @pytest.mark.campaign
 @pytest.mark.parametrize("over_ray", [False, True])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim, over_ray):
+def test_server_lost_before_the_decision_is_reported_at_once(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     pair = Pair(RayTransport(handles, timeout_secs=600))
     assert_that_a_part_of_a_dead_worker_holds_nobody_back(pair, handles)
@@ -95,7 +95,7 @@ def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, 
 
 @pytest.mark.parametrize("over_ray", [pytest.param(False, marks=pytest.mark.campaign), True])
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
-def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(actors, pid_of, victim, over_ray):
+def test_update_given_up_while_a_server_was_away_is_whole_or_not_applied(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     pid = [pid_of(handle) for handle in handles][victim]
     pair = Pair(RayTransport(handles, timeout_secs=2.0))
@@ -103,7 +103,7 @@ def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(acto
         thread, raised = pair.in_thread(10)
         thread.join(60)
     (error,) = raised
-    # The step server knows, if it is the other that was away.
+    # The step server knows, if the other one was away.
     assert ("Whether the update was applied is not known" in str(error)) == (victim == 0)
 
     pair.session.run(pair.add, {"x:0": 100})

@@ -15,7 +15,7 @@ from tests import python
 
 import hookline as hl
 
-# Functions as bytes: what users see of them is that they run on a server.
+# Functions as bytes: users see only that they run on a server.
 from hookline.distributed.protocol import SMALL_BYTES, Structure, decode_leaf, decode_leaves, encode_leaf, flatten
 from hookline.distributed.worker.updates import check_fingerprints, code_text, portable
 from hookline.errors import FailedPreconditionError
@@ -33,7 +33,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_value_comes_back_as_it_left(name):
+def test_value_is_decoded_unchanged(name):
     value = TREES[name]()
     leaves, structure = pickle.loads(cloudpickle.dumps(flatten(value), protocol=5))
 
@@ -48,7 +48,7 @@ def test_a_value_comes_back_as_it_left(name):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_large_array_travels_without_a_copy(dtype):
+def test_large_array_is_sent_without_a_copy(dtype):
     buffers = []
     array = jnp.ones(SMALL_BYTES, dtype)
     text = pickle.dumps(encode_leaf(array), protocol=5, buffer_callback=buffers.append)
@@ -58,11 +58,11 @@ def test_a_large_array_travels_without_a_copy(dtype):
 
 
 @pytest.mark.parametrize("count", [0, SMALL_BYTES // 8, SMALL_BYTES // 8 + 1])
-def test_arrays_that_have_travelled_cannot_be_written_to(count):
+def test_received_arrays_are_read_only(count):
     buffers = []
     text = pickle.dumps(encode_leaf(np.arange(count, dtype=">f8")), protocol=5, buffer_callback=buffers.append)
 
-    # Ray hands out what lies in memory that processes share.
+    # Ray returns arrays in shared memory.
     array = decode_leaf(pickle.loads(text, buffers=[bytes(buffer) for buffer in buffers]))
 
     assert np.array_equal(array, np.arange(count, dtype=">f8"))
@@ -74,7 +74,7 @@ class Home:
     """A container that only this module knows."""
 
 
-def test_a_container_that_the_other_side_does_not_know_is_named():
+def test_container_unknown_to_the_receiver_is_named():
     structure = Structure(jax.tree.structure((1, 2)))
     with pytest.raises(TypeError, match="register them with JAX in a module"):
         structure.__setstate__((Home(), 2))
@@ -122,7 +122,7 @@ def test_fingerprints_are_the_same_in_every_process():
     assert runs[0] == runs[1] != ""
 
 
-def test_code_text_sees_through_closures_defaults_and_partials_and_ends_on_cycles():
+def test_code_text_includes_closures_defaults_and_partials_and_ends_on_cycles():
     def make(value):
         def outer(x, default=value):
             return inner(x) + default

@@ -30,7 +30,7 @@ def finish(process: Python) -> str:
 
 
 def kill_when_it_trains(folder: Path, steps: int, env: dict[str, str]) -> None:
-    """Looks at the progress on a terminal, where it is drawn often, and kills the job in the middle."""
+    """Watches the progress on a terminal, where it is drawn often, and kills the job in the middle."""
     terminal, its_end = pty.openpty()
     process = digits(folder, steps, env, stdout=its_end)
     os.close(its_end)
@@ -50,7 +50,7 @@ def trained(tmp_path_factory, environment):
     return folder, finish(digits(folder, STEPS, environment()))
 
 
-def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
+def test_killed_job_resumes_and_reaches_the_accuracy(trained):
     _, out = trained
     lines = out.splitlines()
     assert re.fullmatch(r"test accuracy: (0\.9[789]|1\.00)", lines[-1])
@@ -62,7 +62,7 @@ def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
 
 
 @pytest.mark.campaign
-def test_a_finished_job_trains_nothing_and_says_so(trained, environment):
+def test_finished_job_trains_nothing(trained, environment):
     folder, _ = trained
     before = hl.train.latest_checkpoint(folder)
     done = finish(digits(folder, STEPS, environment()))
@@ -72,7 +72,7 @@ def test_a_finished_job_trains_nothing_and_says_so(trained, environment):
 
 
 @pytest.mark.campaign
-def test_with_more_steps_a_finished_job_goes_on(trained, environment):
+def test_finished_job_continues_with_more_steps(trained, environment):
     folder, _ = trained
     more = finish(digits(folder, STEPS + 30, environment()))
     assert f"Training from step {STEPS}." in more

@@ -24,7 +24,7 @@ def finish(process: Python) -> str:
 
 
 @pytest.mark.campaign
-def test_each_new_checkpoint_is_evaluated_while_the_training_goes_on(tmp_path, environment):
+def test_each_new_checkpoint_is_evaluated_during_the_training(tmp_path, environment):
     evaluation = start("digits_evaluation.py", tmp_path, environment(writes=False))
     try:
         trained = finish(start("digits.py", tmp_path, environment()))

@@ -22,7 +22,7 @@ for steps in counts:
 """
 
 
-def test_it_trains_and_goes_on(tmp_path, environment):
+def test_example_trains_and_resumes(tmp_path, environment):
     done = python.run("-c", TWICE, SCRIPT, tmp_path, 20, 60, env=environment(), check=True)
     _, again = done.stderr.split("ended at 20\n")
     assert "model.ckpt-20" in again

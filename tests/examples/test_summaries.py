@@ -1,4 +1,4 @@
-"""The example whose pages stand in docs/summaries.md."""
+"""The example whose pages are shown in docs/summaries.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.testing import read_events
 SCRIPT = Path(__file__).parents[2] / "examples" / "summaries.py"
 
 
-def test_it_writes_every_kind_of_summary(tmp_path, environment):
+def test_example_writes_every_kind_of_summary(tmp_path, environment):
     python.run(SCRIPT, "--logdir", tmp_path, "--steps", 12, env=environment(), check=True)
     events = read_events(tmp_path)
     assert [event.step for event in events if event.HasField("summary")] == [0, 1, 11], "hyperparameters come first"

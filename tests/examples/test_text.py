@@ -28,7 +28,7 @@ def start(folder: Path, env: dict[str, str], stderr: int = PIPE) -> Python:
 
 
 def kill_when_it_trains(folder: Path, env: dict[str, str]) -> None:
-    """Looks at the progress on a terminal, where it is drawn often, and kills the job between two checkpoints."""
+    """Watches the progress on a terminal, where it is drawn often, and kills the job between two checkpoints."""
     terminal, its_end = pty.openpty()
     process = start(folder, env, stderr=its_end)
     os.close(its_end)
@@ -42,14 +42,14 @@ def kill_when_it_trains(folder: Path, env: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory, environment):
-    """Two jobs: their folders, and what the last process of each has said."""
+    """Two jobs: their folders, and the output of the last process of each."""
     whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
     said_whole = start(whole, environment()).communicate(timeout=280)
     kill_when_it_trains(killed, environment(writes=False))
     return whole, killed, said_whole, start(killed, environment()).communicate(timeout=280)
 
 
-def test_killed_and_started_again_it_ends_with_the_same_bits(jobs):
+def test_killed_and_restarted_training_ends_with_the_same_bits(jobs):
     whole, killed, said_whole, said_killed = jobs
     assert int(re.search(r"step (\d+)/16", said_killed[1])[1]) > 3, "it went on"
     one, other = (hl.train.load(str(folder), step=STEPS) for folder in (whole, killed))
@@ -59,7 +59,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bits(jobs):
     assert said_whole[0].replace(str(whole), "") == said_killed[0].replace(str(killed), "")
 
 
-def test_it_fails_where_it_is_not_clearly_better_than_a_bigram_model(jobs):
+def test_training_fails_unless_clearly_better_than_a_bigram_model(jobs):
     _, _, (out, err), _ = jobs
     bits, bigram = re.search(r"held-out text: (\S+) bits a character; a bigram model: (\S+)", out).groups()
     assert float(bigram) == pytest.approx(3.35, abs=0.2)

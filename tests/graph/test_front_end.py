@@ -50,7 +50,7 @@ def graph_with(front_end):
     return graph.as_default()
 
 
-def test_what_a_graph_makes_is_of_the_classes_that_its_front_end_names():
+def test_graph_creates_objects_of_its_front_ends_classes():
     with Loud().as_default() as graph:
         x = hl.placeholder("float32", [2], name="x")
         pair = hl.op(lambda x: (x, x + 1), name="pair")(x)
@@ -64,7 +64,7 @@ def test_what_a_graph_makes_is_of_the_classes_that_its_front_end_names():
     assert list(inspect.signature(OwnSession).parameters) == ["target", "graph", "config"]
 
 
-def test_runs_take_and_return_what_the_front_end_makes_of_values():
+def test_front_end_converts_fed_and_fetched_values():
     with Loud().as_default():
         x = hl.placeholder("float32", [2])
         pair = hl.op(lambda x: (x, x + 1))(x)
@@ -72,14 +72,14 @@ def test_runs_take_and_return_what_the_front_end_makes_of_values():
             assert sess.run([x + 1, pair[0]], {x: [1.0, 2.0]}) == [[3.0, 5.0], [2.0, 4.0]]
 
 
-def test_other_graphs_have_the_front_end_of_the_core():
+def test_other_graphs_have_the_default_front_end():
     with hl.Graph().as_default():
         assert type(hl.constant(1.0)) is hl.Tensor
         assert type(hl.Session()) is hl.Session
         assert type(train.MonitoredSession()) is train.MonitoredSession
 
 
-def test_the_default_graph_of_a_thread_is_of_the_class_that_is_asked_for_while_it_is_empty():
+def test_empty_default_graph_takes_the_requested_class():
     hl.reset_default_graph()
     try:
         found = require_default_graph(Loud)
@@ -95,7 +95,7 @@ def test_the_default_graph_of_a_thread_is_of_the_class_that_is_asked_for_while_i
     [contextlib.nullcontext, lambda: hl.Graph().as_default(), lambda: hl.get_default_graph().as_default()],
     ids=["not empty", "another", "its own, entered"],
 )
-def test_a_graph_with_something_in_it_or_in_a_block_of_its_own_keeps_its_class(entered):
+def test_graph_in_use_keeps_its_class(entered):
     hl.reset_default_graph()
     try:
         with entered():
@@ -107,7 +107,7 @@ def test_a_graph_with_something_in_it_or_in_a_block_of_its_own_keeps_its_class(e
         hl.reset_default_graph()
 
 
-def test_a_front_end_looks_at_each_run_once_it_has_been_made_and_may_raise():
+def test_front_end_checks_each_new_plan_and_may_raise():
     looked = []
 
     class Wary(FrontEnd):
@@ -129,7 +129,7 @@ def test_a_front_end_looks_at_each_run_once_it_has_been_made_and_may_raise():
     assert looked == [graph] * 6
 
 
-def test_a_fed_number_is_compiled_in_where_the_front_end_says_that_the_program_needs_it(caplog):
+def test_fed_number_is_static_where_the_front_end_requires_it(caplog):
     class Sized(FrontEnd):
         def is_static(self, op, computed):
             return op.name == "size" and any(other.name == "zeros" for other in computed)
@@ -145,7 +145,7 @@ def test_a_fed_number_is_compiled_in_where_the_front_end_says_that_the_program_n
             assert caplog.text.count("Compiling a program") == 3
 
 
-def test_a_step_that_is_repeated_compiles_fed_numbers_in():
+def test_repeated_step_treats_fed_numbers_as_static():
     class Sized(FrontEnd):
         def is_static(self, op, computed):
             return op.name == "size"
@@ -162,7 +162,7 @@ def test_a_step_that_is_repeated_compiles_fed_numbers_in():
             assert sess.run(total) == 11
 
 
-def test_a_guard_that_holds_back_nothing_remote_runs_with_an_update_of_a_parameter_server():
+def test_guard_without_remote_updates_runs_with_a_server_update():
     class Mine(Guard):
         forbids_remote_updates = False
 
@@ -174,6 +174,6 @@ def test_a_guard_that_holds_back_nothing_remote_runs_with_an_update_of_a_paramet
             sess.run(hl.global_variables_initializer())
             sess.backend.publish()
             sess.run((add.op, mine))
-            with pytest.raises(errors.UnimplementedError, match="other.* cannot hold back"):
+            with pytest.raises(errors.UnimplementedError, match="other.* cannot skip"):
                 sess.run((add.op, mine, other))
             assert sess.run(weight) == 2

@@ -28,7 +28,7 @@ def test_names_are_unique_and_carry_their_scopes():
     assert again == "layer_1/"
 
 
-def test_a_numbered_name_that_is_taken_already_is_passed_over():
+def test_numbered_name_in_use_is_skipped():
     names = [hl.constant(0.0, name=name).op.name for name in ("a_1", "a", "a", "a_1", "a")]
     assert len(set(names)) == len(names)
 
@@ -54,7 +54,7 @@ def test_operations_and_tensors_are_found_by_name():
         graph.get_tensor_by_name("loss:1")
 
 
-def test_collections_hold_what_was_added_and_give_out_copies():
+def test_collections_hold_added_values_and_return_copies():
     graph = hl.Graph()
     with graph.as_default():
         weight = hl.Variable(1.0, name="layer/weight")
@@ -102,7 +102,7 @@ def test_a_finalized_graph_refuses_every_addition(add):
         add()
 
 
-def test_each_thread_has_default_graphs_of_its_own():
+def test_each_thread_has_its_own_default_graphs():
     seen = {}
 
     def work():
@@ -130,7 +130,7 @@ def test_mixing_two_graphs_names_the_foreign_tensor():
         pass
 
 
-def test_control_dependencies_nest_and_can_be_left():
+def test_control_dependencies_nest_and_can_be_cleared():
     a, b = hl.no_op("a"), hl.no_op("b")
     with hl.control_dependencies([a]):
         with hl.control_dependencies([b]):
@@ -141,7 +141,7 @@ def test_control_dependencies_nest_and_can_be_left():
     assert free.control_inputs == ()
 
 
-def test_the_listing_tells_names_types_and_inputs():
+def test_listing_shows_names_types_and_inputs():
     hl.op(lambda x: x * 2, name="twice")(hl.placeholder("float32", [None, 3], name="x"))
     listing = hl.get_default_graph().as_text()
     assert "x = Placeholder() : float32[?,3]" in listing

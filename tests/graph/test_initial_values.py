@@ -1,4 +1,4 @@
-"""What initialises depends on nothing it happens to stand in."""
+"""Initializers do not depend on the control dependencies around them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MADE_IN_THE_BLOCK = {
 
 
 @pytest.mark.parametrize("name", MADE_IN_THE_BLOCK)
-def test_initialising_runs_needs_and_feeds_nothing_of_the_block(name):
+def test_initializer_runs_and_feeds_nothing_of_its_control_dependencies(name):
     v = hl.Variable(3.0, name="v")
     updates = hl.Variable(0, name="updates", trainable=False)
     x = hl.placeholder("float32", [], name="x")
@@ -55,7 +55,7 @@ def test_initialising_runs_needs_and_feeds_nothing_of_the_block(name):
             assert sess.run(updates) == 3
 
 
-def test_reading_a_variable_that_was_made_in_a_block_does_not_run_the_block():
+def test_read_runs_no_control_dependencies_of_the_variable():
     updates = hl.Variable(0, name="updates", trainable=False)
     with hl.control_dependencies([updates.assign_add(1)]):
         v = hl.Variable(1.0, name="v")
@@ -69,7 +69,7 @@ def test_reading_a_variable_that_was_made_in_a_block_does_not_run_the_block():
         assert sess.run(updates) == 1
 
 
-def test_a_block_of_initializers_still_orders_initial_values():
+def test_control_dependencies_on_initializers_order_initial_values():
     a = hl.Variable(2.0, name="a")
     with hl.control_dependencies([a.initializer]):
         b = hl.Variable(a * 10.0, name="b")
@@ -78,7 +78,7 @@ def test_a_block_of_initializers_still_orders_initial_values():
         assert sess.run([a, b]) == [2.0, 20.0]
 
 
-def test_a_dtype_is_given_to_all_of_an_initial_value():
+def test_dtype_applies_to_all_leaves_of_an_initial_value():
     half = hl.Variable([1.0, 2.0], name="half", dtype="float16")
     drawn = hl.Variable(lambda: jnp.ones(3), name="drawn", dtype=jnp.bfloat16)
     with hl.Session() as sess:
@@ -86,7 +86,7 @@ def test_a_dtype_is_given_to_all_of_an_initial_value():
         assert [value.dtype for value in sess.run([half, drawn])] == [jnp.float16, jnp.bfloat16]
 
 
-def test_a_tensor_that_was_made_in_a_block_is_an_initial_value_outside_of_it():
+def test_tensor_made_under_control_dependencies_is_an_initial_value_elsewhere():
     updates, x = hl.Variable(0, name="updates", trainable=False), hl.placeholder("float32", [], name="x")
     drawn = []
     with hl.control_dependencies([updates.assign_add(1), x]):
@@ -113,12 +113,12 @@ def test_a_tensor_that_was_made_in_a_block_is_an_initial_value_outside_of_it():
         (lambda: hl.Variable(lambda: "a", name="v"), TypeError, "'v' requires .* its function returned 'a'"),
     ],
 )
-def test_an_initial_value_that_does_not_fit_is_refused_where_it_is_given(make, kind, message):
+def test_misfit_initial_value_is_refused_at_its_definition(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 
 
-def test_an_initial_value_that_python_computes_is_checked_when_it_is_there():
+def test_host_computed_initial_value_is_checked_when_it_is_known():
     v = hl.Variable(lambda: np.int64(2**40), name="v")
     with (
         hl.Session() as sess,
@@ -127,7 +127,7 @@ def test_an_initial_value_that_python_computes_is_checked_when_it_is_there():
         sess.run(v.initializer)
 
 
-def test_a_function_that_returns_a_list_of_numbers_gives_an_array():
+def test_function_that_returns_a_list_of_numbers_gives_an_array():
     v = hl.Variable(lambda: [1.0, 2.0], name="v")
     assert v.shape == (2,)
     with hl.Session() as sess:

@@ -1,4 +1,4 @@
-"""What people get wrong with graphs: one sentence each that says who, what was wrong and what to do."""
+"""Common mistakes with graphs: each gives one sentence with the name, the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ MISTAKES = {
     "a number as loss": (lambda: minimize(5.0), TypeError, "the loss must be a tensor, got 5.0"),
     "a name to train": (lambda: minimize(weight() * 1.0, var_list=["w"]), TypeError, "only variables can be trained"),
     "a variable twice": (
-        lambda: (lambda w: minimize(w * 1.0, var_list=[w, w]))(weight()), ValueError, "stands twice in var_list",
+        lambda: (lambda w: minimize(w * 1.0, var_list=[w, w]))(weight()), ValueError, "list contains a variable twice",
     ),
     "no initial value": (lambda: hl.Variable(None), ValueError, "requires an initial value, got None"),
     "a function without a value": (lambda: hl.Variable(lambda: None), ValueError, "its function returned None"),
@@ -196,14 +196,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named_with_its_remedy(name):
+def test_mistake_is_named_with_its_remedy(name):
     mistake, kind, message = MISTAKES[name]
     with pytest.raises(kind, match=message) as caught:
         mistake()
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_looks_like_a_mistake_and_is_none():
+def test_valid_values_that_look_like_mistakes_are_accepted():
     assert run(hl.constant("a")) == "a"
     assert run(hl.constant(["a", "b"])) == ["a", "b"]
     assert fed("a", str) == "a"
@@ -214,7 +214,7 @@ def test_what_looks_like_a_mistake_and_is_none():
     assert hl.Variable(lambda: jnp.ones(2) * weight().initialized_value()).shape == (2,)
 
 
-def test_arithmetic_of_constants_is_that_of_arrays():
+def test_arithmetic_of_constants_equals_that_of_arrays():
     results = run(
         [
             hl.constant(1.0) / hl.constant(0.0),
@@ -255,7 +255,7 @@ def test_groups_take_lists_and_dicts():
         assert sess.run(v) == 7.0
 
 
-def test_a_host_op_without_arguments_is_called_in_each_run():
+def test_host_op_without_arguments_is_called_in_each_run():
     batches = iter(range(10))
     number = hl.host_op(lambda: next(batches), spec=np.int32(0))()
     assert isinstance(number, hl.Tensor)
@@ -263,7 +263,7 @@ def test_a_host_op_without_arguments_is_called_in_each_run():
         assert [int(sess.run(number * 2)) for _ in range(3)] == [0, 2, 4]
 
 
-def test_views_are_found_by_the_names_they_have():
+def test_views_are_found_by_their_names():
     x = hl.placeholder("float32", [2], name="x")
     pair = hl.op(lambda x: {"sum": x.sum(), "all": (x, -x)}, name="pair")(x)
     (grad,) = hl.gradients(pair["sum"], x)
@@ -276,7 +276,7 @@ def test_views_are_found_by_the_names_they_have():
             hl.get_default_graph().get_tensor_by_name(name)
 
 
-def test_constants_of_a_dtype_and_shape():
+def test_constants_have_the_given_dtype_and_shape():
     made = [hl.constant(1, "float32"), hl.constant(0, shape=[2, 3]), hl.constant([1, 2, 3, 4], "int32", [2, 2])]
     assert [(t.dtype, t.shape) for t in made] == [("float32", ()), ("int32", (2, 3)), ("int32", (2, 2))]
     assert run(made[2]).tolist() == [[1, 2], [3, 4]]
@@ -286,7 +286,7 @@ def test_names_that_differ_in_case_are_numbered():
     assert [hl.constant(0.0, name=name).op.name for name in ("W", "w", "w", "W")] == ["W", "w_1", "w_2", "W_3"]
 
 
-def test_what_is_made_of_a_variable_is_called_after_it_in_the_scope_where_it_is_made():
+def test_operations_on_a_variable_are_named_after_it_in_the_current_scope():
     with hl.name_scope("layer"):
         v = hl.Variable(0.0, name="v")
         names = [v.assign(1.0).op.name, v.assign_add(1.0).op.name, v.read_value().op.name]
@@ -294,13 +294,13 @@ def test_what_is_made_of_a_variable_is_called_after_it_in_the_scope_where_it_is_
     with hl.name_scope("tower"):
         hl.add_to_collection(hl.GraphKeys.UPDATE_OPS, v.assign_sub(1.0))
     hl.add_to_collection(hl.GraphKeys.UPDATE_OPS, v.assign_sub(2.0))
-    # Scripts with several towers look for the updates of theirs.
+    # Scripts with several towers look for their own updates.
     (found,) = hl.get_collection(hl.GraphKeys.UPDATE_OPS, scope="tower")
     assert found.name == "tower/layer/v/assign_sub:0"
     assert len(hl.get_collection(hl.GraphKeys.UPDATE_OPS, scope="layer")) == 1
 
 
-def test_only_jax_is_told_that_a_tensor_has_no_value():
+def test_only_jax_gets_the_error_that_a_tensor_has_no_value():
     x = hl.constant([1.0, 2.0])
     assert not hasattr(x, "__jax_array__")
     assert dict(inspect.getmembers(x))["name"] == "Const:0"

@@ -1,4 +1,4 @@
-"""Moving averages: names, numbers and what is restored, as TensorFlow gives them (measured with 2.21)."""
+"""Moving averages: names, numbers and restored variables, as TensorFlow gives them (measured with 2.21)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shown(restored):
 
 
 def after(averages, x, values, **others):
-    """The averages and what they are made of, read behind the update of each run with that value."""
+    """Returns the averages and their sources, read after the update of each run with that value."""
     step = averages.apply([x])
     with hl.control_dependencies([step]):
         kept = [hl.global_variables()[i].read_value() for i in range(len(hl.global_variables()))]
@@ -33,7 +33,7 @@ def after(averages, x, values, **others):
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
-def test_an_evaluation_restores_averages_without_having_made_any():
+def test_evaluation_restores_averages_without_creating_any():
     v, w = variables()
     averages = hl.train.ExponentialMovingAverage(0.9)
     assert averages.variables_to_restore() == {f"v/{A}": v, "w": w}
@@ -44,7 +44,7 @@ def test_an_evaluation_restores_averages_without_having_made_any():
     assert averages.average(v) is None
 
 
-def test_what_is_restored_after_apply():
+def test_variables_to_restore_includes_averages_after_apply():
     v, w = variables()
     averages = hl.train.ExponentialMovingAverage(0.9, name="E")
     averages.apply([w])
@@ -69,7 +69,7 @@ def test_tensors_restore_their_averages_under_their_own_names():
     assert averages.average(product).trainable is False
 
 
-def test_an_evaluation_goes_on_from_a_training(tmp_path):
+def test_evaluation_uses_the_averages_of_a_training(tmp_path):
     def model():
         v, w = variables()
         return v, w, hl.train.ExponentialMovingAverage(0.5)
@@ -88,7 +88,7 @@ def test_an_evaluation_goes_on_from_a_training(tmp_path):
 
 
 @pytest.mark.parametrize("scope", [None, "outer"])
-def test_the_name_of_an_average_is_that_of_its_variable_before_and_after(scope):
+def test_average_name_is_the_same_before_and_after_apply(scope):
     with hl.name_scope("layer"):
         v = hl.Variable(1.0, name="v")
         t = hl.op(lambda v: {"loss": v}, name="out")(v)["loss"]
@@ -104,7 +104,7 @@ def test_the_name_of_an_average_is_that_of_its_variable_before_and_after(scope):
     assert before == second.average_name(v) == second.average(v).op.name == f"layer/v/{A}_1"
 
 
-def test_applying_twice_makes_nothing_new():
+def test_second_apply_creates_nothing():
     v, _ = variables()
     averages = hl.train.ExponentialMovingAverage(0.9)
     first = averages.apply([v])
@@ -126,7 +126,7 @@ def test_the_number_of_updates_bounds_the_decay():
     np.testing.assert_allclose(values[f"x/{A}"], [9.0, 9.899999618530273, 0.9899997711181641], rtol=1e-6)
 
 
-def test_zero_debias_divides_by_what_was_seen():
+def test_zero_debias_divides_by_the_accumulated_weight():
     x = hl.placeholder("float32", [], name="x")
     values = after(hl.train.ExponentialMovingAverage(0.5, zero_debias=True), x, [10.0, 10.0, 0.0, 4.0])
     assert values[f"x/{A}/biased"] == [5.0, 7.5, 3.75, 3.875]
@@ -167,7 +167,7 @@ def test_a_decay_may_be_a_tensor():
     assert values == {f"x/{A}": [4.0, 6.0]}
 
 
-def test_an_average_moves_in_training_only_where_the_decay_says_so():
+def test_average_moves_only_where_the_decay_is_below_one():
     x = hl.placeholder("float32", [], name="x")
     training = hl.placeholder("bool", [], name="training")
     averages = hl.train.ExponentialMovingAverage(hnp.where(training, 0.5, 1.0))
@@ -181,7 +181,7 @@ def test_an_average_moves_in_training_only_where_the_decay_says_so():
     assert seen == [4.0, 4.0, 6.0]
 
 
-def test_what_has_no_average_is_refused():
+def test_value_without_average_is_refused():
     x = hl.placeholder("float32", [None], name="x")
     averages = hl.train.ExponentialMovingAverage(0.5)
     with pytest.raises(TypeError, match=r"the shape of 'x' is open.*Reduce it first"):
@@ -201,7 +201,7 @@ def test_what_has_no_average_is_refused():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_slow_average_moves_in_narrow_floats_too(dtype):
+def test_slow_average_moves_in_narrow_floats_too(dtype):
     v = hl.Variable(np.zeros((), dtype), name="v", dtype=dtype)
     averages = hl.train.ExponentialMovingAverage(np.float32(0.9999) if dtype == "float32" else 0.9999)
     with hl.control_dependencies([v.assign(np.asarray(4.0, dtype))]):

@@ -23,7 +23,7 @@ def quadratic():
 
 
 def expected(make, rates):
-    """What Optax makes of the same, with another rate in each step."""
+    """Returns Optax's result for the same, with another rate in each step."""
     params = jnp.array([4.0, -2.0])
     state = make(0.0).init(params)
     for rate in rates:
@@ -82,14 +82,14 @@ RULES = {
 @pytest.mark.parametrize(
     "rule", ["adam", *[pytest.param(rule, marks=pytest.mark.campaign) for rule in RULES if rule != "adam"]]
 )
-def test_a_rate_that_changes_is_the_rate_of_its_step(sess, way, rule):
+def test_schedule_gives_the_rate_of_its_step(sess, way, rule):
     w, loss, step = quadratic()
     assert list(way(sess, RULES[rule], loss, step)) == RATES
     np.testing.assert_allclose(sess.run(w), expected(RULES[rule], RATES), rtol=1e-6)
     assert sess.run(step) == len(RATES)
 
 
-def test_a_number_gives_the_bits_of_the_transformation_that_is_made_with_it(sess):
+def test_constant_rate_gives_the_bits_of_the_transformation(sess):
     w, loss, _ = quadratic()
     other = hl.Variable(np.array([4.0, -2.0], "float32"), name="other")
     named = hl.train.Optimizer(optax.adam, learning_rate=0.1, b1=0.8)
@@ -117,7 +117,7 @@ def test_other_hyperparameters_may_be_tensors_too(sess):
     np.testing.assert_allclose(sess.run(w), params, rtol=1e-6)
 
 
-def test_a_rate_is_logged_and_summarised_like_any_tensor(sess):
+def test_rate_is_logged_and_summarised_like_any_tensor(sess):
     _, loss, step = quadratic()
     optimizer = hl.train.Optimizer(optax.sgd, learning_rate=optax.linear_schedule(1.0, 0.0, 4))
     optimizer.minimize(loss, step)
@@ -140,11 +140,11 @@ def test_slots_are_read_out_of_a_checkpoint_by_name(sess, tmp_path):
     np.testing.assert_array_equal(hl.train.load_variable(path, "optimizer/w/0/nu"), opt_state["0"]["nu"])
 
 
-def test_what_cannot_be_a_rate_is_refused_with_the_way_to_give_it(sess):
+def test_invalid_rate_is_refused_with_the_remedy(sess):
     _, loss, step = quadratic()
     rate = hl.constant(0.1)
     way = r"Optimizer\(optax\.adam, learning_rate="
-    with pytest.raises(TypeError, match=f"a tensor stands inside.*{way}tensor"):
+    with pytest.raises(TypeError, match=f"the Optax transformation contains a tensor.*{way}tensor"):
         hl.train.Optimizer(optax.adam(rate)).minimize(loss, step)
     assert [v.op.name for v in hl.global_variables()] == ["w", "global_step"]  # nothing is left behind
     with pytest.raises(TypeError, match=f"learning_rate cannot be set on a transformation.*{way}"):
@@ -153,7 +153,7 @@ def test_what_cannot_be_a_rate_is_refused_with_the_way_to_give_it(sess):
         hl.train.Optimizer(optax.adam)
     with pytest.raises(AttributeError, match=f"inside the Optax transformation.*{way}"):
         _ = hl.train.Optimizer(optax.adam(0.1)).learning_rate
-    with pytest.raises(TypeError, match="initial_accumulator_value decides the state at the start"):
+    with pytest.raises(TypeError, match="the initial state depends on initial_accumulator_value"):
         hl.train.Optimizer(optax.adagrad, learning_rate=0.1, initial_accumulator_value=rate).minimize(loss)
     with hl.Graph().as_default():
         w = hl.Variable(1.0)
@@ -161,7 +161,7 @@ def test_what_cannot_be_a_rate_is_refused_with_the_way_to_give_it(sess):
             hl.train.Optimizer(optax.sgd, learning_rate=optax.constant_schedule(0.1)).minimize(w * w)
 
 
-def test_a_counter_that_was_left_trainable_trains_nothing(sess):
+def test_trainable_counter_gets_no_gradient(sess):
     w = hl.Variable(1.0, name="w")
     count = hl.Variable(0, name="count")
     optimizer = hl.train.Optimizer(optax.sgd(0.5))
@@ -174,7 +174,7 @@ def test_a_counter_that_was_left_trainable_trains_nothing(sess):
     assert sess.run([w, count]) == [0.0, 0]
 
 
-def test_looking_at_a_rate_runs_nothing_of_the_block_in_which_it_was_made(sess):
+def test_reading_a_rate_runs_no_control_dependencies(sess):
     _, loss, step = quadratic()
     updates, x = hl.Variable(0, name="updates", trainable=False), hl.placeholder("float32", [], name="x")
     optimizer = hl.train.Optimizer(optax.sgd, learning_rate=lambda step: jnp.where(step == 0, 0.25, 100.0))
@@ -183,11 +183,11 @@ def test_looking_at_a_rate_runs_nothing_of_the_block_in_which_it_was_made(sess):
     summary = hl.summary.scalar("rate", optimizer.learning_rate)
     sess.run(hl.global_variables_initializer())
     sess.run(summary)
-    # The rate is that of the step before the run, wherever minimize stood.
+    # The rate is that of the step before the run, wherever minimize was called.
     assert sess.run([optimizer.learning_rate, updates, step]) == [0.25, 0, 0]
 
 
-def test_a_number_a_variable_and_a_schedule_have_the_same_slots(tmp_path):
+def test_constant_variable_and_schedule_rates_have_the_same_slots(tmp_path):
     rates = {"number": lambda: 0.1, "variable": lambda: hl.Variable(0.1, trainable=False, collections=[]),
              "schedule": lambda: optax.constant_schedule(0.1)}  # fmt: skip
     saved = None

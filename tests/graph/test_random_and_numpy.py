@@ -23,21 +23,21 @@ def draws(seed: int, runs: int, state: dict | None = None):
             return values, float(sess.run(other)), sess.snapshot()
 
 
-def test_keys_are_fresh_in_each_run_and_the_same_in_each_repetition():
+def test_keys_differ_in_each_run_and_repeat_with_the_seed():
     values, other, _ = draws(0, 3)
     assert len({*values, other}) == 4
     assert draws(0, 3)[:2] == (values, other)
     assert draws(1, 3)[0] != values
 
 
-def test_a_resumed_run_draws_what_the_uninterrupted_one_would_have_drawn():
+def test_resumed_run_draws_the_values_of_an_uninterrupted_one():
     values, _, _ = draws(0, 4)
     first, _, state = draws(0, 2)
     second, _, _ = draws(0, 2, state | {"random_key_1/draws": jnp.int32(0)})
     assert first + second == values
 
 
-def test_readers_of_one_key_share_it_and_only_runs_that_need_it_count():
+def test_readers_share_a_key_and_only_runs_that_need_it_count():
     key = hl.random_key()
     a, b = hl.op(jax.random.normal)(key), hl.op(jax.random.normal)(key)
     unrelated = hl.constant(1.0)
@@ -75,7 +75,7 @@ def test_numpy_functions_take_tensors_and_plain_values():
         hnp.meen  # noqa: B018
 
 
-def test_a_tree_of_variables_has_one_variable_a_leaf():
+def test_tree_of_variables_has_one_variable_per_leaf():
     tree = hl.variables(lambda: {"dense": [jnp.ones(2), jnp.zeros(3)], "a b": jnp.ones(())}, name="net")
     assert [v.op.name for v in jax.tree.leaves(tree)] == ["net/a_b", "net/dense/0", "net/dense/1"]
     total = hl.op(lambda t: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(t)))(tree)
@@ -85,7 +85,7 @@ def test_a_tree_of_variables_has_one_variable_a_leaf():
         assert sess.run(tree)["dense"][1].shape == (3,)
 
 
-def test_moving_averages_follow_as_the_formula_says():
+def test_moving_averages_follow_the_formula():
     weight = hl.Variable({"w": np.array([0.0, 10.0], "float32")}, name="weight")
     step = hl.train.get_or_create_global_step()
     averages = hl.train.ExponentialMovingAverage(decay=0.9, num_updates=step)

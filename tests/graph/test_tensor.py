@@ -17,7 +17,7 @@ def evaluate(tensor, feed_dict=None):
         return sess.run(tensor, feed_dict)
 
 
-def test_shapes_and_dtypes_are_inferred_through_an_open_batch():
+def test_shapes_and_dtypes_are_inferred_with_an_open_batch_size():
     x = hl.placeholder("float32", [None, 8, 8], name="x")
     flat = hl.op(lambda x: x.reshape(x.shape[0], -1))(x)
     logits = hl.op(jnp.dot)(flat, np.ones((64, 10), "float32"))
@@ -31,7 +31,7 @@ def test_shapes_and_dtypes_are_inferred_through_an_open_batch():
     assert x.dtype == jnp.float32
 
 
-def test_what_cannot_be_inferred_is_unknown_and_still_runs():
+def test_unknown_shape_still_runs():
     x = hl.placeholder("float32", [None], name="x")
     rows = hl.op(lambda x: jnp.stack([x[0]] * int(x.shape[0])))(x)
     anything = hl.placeholder("float32", name="any")
@@ -41,13 +41,13 @@ def test_what_cannot_be_inferred_is_unknown_and_still_runs():
     assert evaluate(anything * 2, {anything: [[1.0]]}).shape == (1, 1)
 
 
-def test_an_error_in_a_function_shows_where_the_node_is_built_with_its_name():
+def test_error_in_a_function_is_raised_at_its_node_with_its_name():
     with pytest.raises(TypeError, match="dot_general") as caught:
         hl.op(jnp.dot, name="project")(hl.constant(np.ones((2, 3))), hl.constant(np.ones((2, 3))))
     assert any("dot 'project'" in note or "'project'" in note for note in caught.value.__notes__)
 
 
-def test_a_decorated_function_still_runs_on_plain_values():
+def test_decorated_function_still_runs_on_plain_values():
     @hl.op
     def double(x):
         """Doubles."""
@@ -67,7 +67,7 @@ class Pair(NamedTuple):
     right: dict
 
 
-def test_views_reach_into_any_pytree_and_add_nothing_to_the_graph():
+def test_views_index_any_pytree_and_add_nothing_to_the_graph():
     made = hl.op(lambda x: Pair(x, {"deep": [x + 1, jnp.stack([x, x + 2])]}), name="made")(hl.constant(3.0))
     graph = hl.get_default_graph()
     graph.finalize()
@@ -83,7 +83,7 @@ def test_views_reach_into_any_pytree_and_add_nothing_to_the_graph():
         _ = made.right["shallow"]
 
 
-def test_arrays_of_known_length_unpack_and_others_say_why_not():
+def test_arrays_of_known_length_unpack_and_others_give_the_reason():
     a, b = hl.constant([1.0, 2.0])
     assert evaluate([a, b]) == [1.0, 2.0]
     with pytest.raises(TypeError, match="cannot be unpacked"):
@@ -124,14 +124,14 @@ OPERATORS = [
 
 
 @pytest.mark.parametrize("operate", OPERATORS)
-def test_operators_do_what_they_do_on_arrays(operate):
+def test_operators_give_the_results_of_arrays(operate):
     a, b = jnp.array([5.0, -2.0]), jnp.array([2.0, 3.0])
     for left, right in ((hl.constant(a), hl.constant(b)), (hl.constant(a), 3.0), (2.0, hl.constant(b))):
         values = [a if isinstance(left, hl.Tensor) else left, b if isinstance(right, hl.Tensor) else right]
         np.testing.assert_allclose(evaluate(operate(left, right)), operate(*values), rtol=1e-6)
 
 
-def test_matmul_logic_and_indexing_with_tensors():
+def test_matmul_logic_and_indexing_work_with_tensors():
     a = hl.constant(np.arange(6.0).reshape(2, 3))
     assert evaluate(a @ np.ones(3)).tolist() == [3.0, 12.0]
     assert evaluate(np.ones(2) @ a).tolist() == [3.0, 5.0, 7.0]
@@ -140,7 +140,7 @@ def test_matmul_logic_and_indexing_with_tensors():
     assert evaluate(mask).sum() == 2
 
 
-def test_arguments_that_are_no_tensors_stay_static():
+def test_arguments_without_tensors_stay_static():
     x = hl.constant(np.ones((2, 3)))
     summed = hl.op(jnp.sum)(x, axis=1)
     nested = hl.op(lambda items, scale: scale * (items["a"] + items["b"][0]))({"a": x, "b": [2.0, "text"]}, 3)
@@ -148,7 +148,7 @@ def test_arguments_that_are_no_tensors_stay_static():
     assert evaluate(nested)[0, 0] == 9.0
 
 
-def test_arrays_of_indices_select():
+def test_index_arrays_select_elements():
     x = hl.constant([1.0, 2.0, 3.0])
     assert evaluate(x[np.array([0, 2])]).tolist() == [1.0, 3.0]
     assert evaluate(x[np.array([True, False, True])]).tolist() == [1.0, 3.0]

@@ -35,7 +35,7 @@ def test_initial_values_come_from_values_functions_and_tensors(sess):
     assert initialised(sess, hl.constant(1.0) + 1.0) == 2.0
 
 
-def test_a_function_allocates_nothing_while_the_graph_is_built():
+def test_function_allocates_nothing_while_the_graph_is_built():
     v = hl.Variable(lambda: jnp.zeros((1 << 20, 1 << 20)), name="huge")
     assert v.shape == (1 << 20, 1 << 20)
 
@@ -50,7 +50,7 @@ def test_initial_values_may_depend_on_those_of_other_variables(sess):
     np.testing.assert_allclose(values[2], values[1].sum(), rtol=1e-6)
 
 
-def test_reporting_names_what_is_not_initialised(sess):
+def test_report_names_uninitialised_variables(sess):
     a, b = hl.Variable(1.0, name="a"), hl.Variable(1.0, name="b", collections=[hl.GraphKeys.LOCAL_VARIABLES])
     report = hl.report_uninitialized_variables()
     only = hl.report_uninitialized_variables([b])
@@ -86,18 +86,18 @@ def test_an_update_of_two_variables_writes_both(sess):
         (lambda v: v.assign(np.ones(3)), r"'v' has a fixed shape and dtype; the value .* has shape \(3,\)"),
         (lambda v: v.assign({"a": 1.0}), "'v' holds the structure"),
         (lambda v: hl.update(v, lambda old: (old, old)), "'v' holds the structure"),
-        (lambda v: hl.update([v, v], lambda old: old), "stands twice"),
+        (lambda v: hl.update([v, v], lambda old: old), "contains a variable twice"),
         (lambda v: hl.update({"v": v}, lambda old: [old["v"]]), "another structure than its variables"),
         (lambda v: hl.Variable(1, name="n").assign(1.5), "'n' has .* dtype float32, which cannot be cast to int32"),
     ],
 )
-def test_an_update_that_does_not_fit_is_refused_where_it_is_made(change, message):
+def test_misfit_update_is_refused_at_its_definition(change, message):
     v = hl.Variable(np.ones(2, "float32"), name="v")
     with pytest.raises(ValueError, match=message):
         change(v)
 
 
-def test_what_only_the_run_can_know_is_refused_there_and_changes_nothing(sess):
+def test_misfit_known_only_in_the_run_is_refused_and_changes_nothing(sess):
     v = hl.Variable(np.ones(2, "float32"), name="v")
     x = hl.placeholder("float32", name="x")
     assign = v.assign(x)
@@ -112,7 +112,7 @@ def test_update_requires_variables():
         hl.update(hl.constant(1.0), lambda old: old)
 
 
-def test_a_whole_module_is_refused_with_the_way_to_split_it():
+def test_whole_module_is_refused_with_the_way_to_split_it():
     for value in (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0))):
         with pytest.raises(TypeError, match=r"nnx\.split\(model, nnx\.Param, \.\.\.\)"):
             hl.Variable(value, name="model")
@@ -138,7 +138,7 @@ def test_gradients_flow_through_many_nodes_and_views(sess):
     assert results[2:] == [4.0, 18.0]
 
 
-def test_second_derivatives(sess):
+def test_second_derivatives_are_computed(sess):
     x = hl.Variable(2.0, name="x")
     (first,) = hl.gradients(x**3, x)
     (second,) = hl.gradients(first, x)
@@ -155,7 +155,7 @@ def test_gradients_of_several_ys_add_up_and_missing_paths_are_none():
         assert sess.run(grads[0]) == 7.0
 
 
-def test_what_has_no_gradient_is_named():
+def test_value_without_a_gradient_is_named():
     n = hl.Variable({"k": 1}, name="n")
     with pytest.raises(TypeError, match=r"n:0\['k'\] has dtype int32.*trainable=False"):
         hl.gradients(hl.constant(1.0), n)
@@ -182,14 +182,14 @@ TRANSFORMATIONS = {
 }
 
 
-# Those whose state is made otherwise: of nothing, of arrays, of a count, of hyperparameters, of a key, of other shapes.
+# With another initial state: of nothing, of arrays, of a count, of hyperparameters, of a key, of other shapes.
 QUICK = ("sgd", "adam", "adafactor", "schedule", "injected", "noise")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.campaign) for name in TRANSFORMATIONS]
 )
-def test_any_optax_transformation_gives_what_optax_gives(sess, name):
+def test_optax_transformation_gives_optax_results(sess, name):
     transformation = TRANSFORMATIONS[name]
     params = [jnp.array([1.0, -2.0]), jnp.array([[0.5, 3.0]])]
 
@@ -222,7 +222,7 @@ APART, TOGETHER = ["optimizer/a", "optimizer/b"], ["optimizer/joint"]
 
 
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
-def test_state_lives_beside_each_variable_unless_they_are_treated_together(name):
+def test_optimizer_state_is_kept_for_each_variable_unless_they_are_coupled(name):
     assert slots_of(TRANSFORMATIONS[name]) == (TOGETHER if name in ("global norm", "noise") else APART)
 
 
@@ -233,7 +233,7 @@ def custom_rule(rule):
 
 
 @pytest.mark.parametrize("call", [jax.jit, jax.checkpoint, custom_rule, lambda rule: jax.jit(jax.checkpoint(rule))])
-def test_gradients_that_are_passed_to_one_function_may_still_be_treated_each_alone(call):
+def test_per_gradient_function_of_a_stateless_transformation_is_not_coupled(call):
     alone = call(lambda grads: jax.tree.map(lambda grad: 2 * grad, grads))
     mixed = call(lambda grads: jax.tree.map(lambda grad: grad * optax.tree.norm(grads), grads))
     assert slots_of(optax.stateless(lambda grads, _: alone(grads))) == APART
@@ -258,7 +258,7 @@ def test_held_gradients_are_applied(sess):
     assert sess.run([a, b]) == [0.75, 1.0]
 
 
-def test_an_optimizer_says_what_it_lacks():
+def test_optimizer_errors_name_the_missing_argument():
     with pytest.raises(TypeError, match="requires an Optax transformation"):
         hl.train.Optimizer(0.1)
     optimizer = hl.train.Optimizer(optax.sgd(0.1))
@@ -283,7 +283,7 @@ def test_a_graph_has_one_global_step():
         hl.train.create_global_step()
 
 
-def test_a_variable_called_global_step_is_the_global_step(sess):
+def test_variable_called_global_step_is_the_global_step(sess):
     step = hl.Variable(7, name="global_step", trainable=False)
     sess.run(step.initializer)
     assert hl.train.get_global_step() is step
@@ -291,7 +291,7 @@ def test_a_variable_called_global_step_is_the_global_step(sess):
 
 
 @pytest.mark.parametrize("value", [1.0, [1, 2], {"a": 1}])
-def test_a_global_step_that_is_no_integer_scalar_is_refused(value):
+def test_global_step_that_is_no_integer_scalar_is_refused(value):
     hl.Variable(value, name="global_step", trainable=False)
     with pytest.raises(TypeError, match="must be a variable that holds one integer"):
         hl.train.get_global_step()
@@ -299,7 +299,7 @@ def test_a_global_step_that_is_no_integer_scalar_is_refused(value):
         hl.train.assert_global_step(hl.constant(1))
 
 
-def test_a_variable_that_is_only_called_global_step_stands_in_nobodys_way(sess):
+def test_variable_only_called_global_step_is_no_problem(sess):
     hl.Variable(np.float32(0), name="global_step", trainable=False)
     other = hl.Variable(1.0, name="other")
     large = hl.latch(hl.op(lambda value: value > 2)(other))
@@ -313,18 +313,18 @@ def test_a_variable_that_is_only_called_global_step_stands_in_nobodys_way(sess):
         _ = sess.global_step
 
 
-def test_a_session_without_a_global_step_says_so(sess):
+def test_session_without_a_global_step_raises(sess):
     with pytest.raises(RuntimeError, match="The graph has no global step"):
         _ = sess.global_step
 
 
-def test_the_global_step_that_was_never_initialised_is_named(sess):
+def test_uninitialised_global_step_is_named(sess):
     hl.train.create_global_step()
     with pytest.raises(errors.FailedPreconditionError, match="'global_step' has no value yet"):
         _ = sess.global_step
 
 
-def test_the_gradient_is_that_of_the_value_which_the_loss_reads(sess):
+def test_gradient_is_taken_at_the_value_that_the_loss_reads(sess):
     x = hl.Variable(3.0, name="x")
     before = x * x
     with hl.control_dependencies([x.assign(5.0)]):
@@ -339,14 +339,14 @@ def test_the_gradient_is_that_of_the_value_which_the_loss_reads(sess):
         sess.run(both)
 
 
-def test_a_part_of_what_the_loss_reads_whole_has_no_gradient_of_its_own():
+def test_part_of_a_value_that_the_loss_reads_as_a_whole_has_no_gradient():
     v = hl.Variable({"a": 1.0, "b": 2.0}, name="v")
     loss = hl.op(lambda v: v["a"] * v["b"], name="product")(v)
     with pytest.raises(ValueError, match=r"'product' reads 'v:0' as a whole.*take that part of its gradient"):
         hl.gradients(loss, v["a"])
 
 
-def test_narrow_integers_count_as_the_device_does(sess):
+def test_narrow_integers_overflow_as_on_the_device(sess):
     n = hl.Variable(np.uint8(250), name="n", trainable=False)
     bump = n.assign_add(10)
     sess.run(n.initializer)

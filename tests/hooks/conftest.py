@@ -21,7 +21,7 @@ from hookline.train import (
 
 @dataclass
 class Model:
-    """`train` gains one step and doubles the weight; `jump` gains five; `idle` reads the loss and gains none."""
+    """`train` advances one step and doubles the weight, `jump` advances five, `idle` reads the loss."""
 
     weight: Variable
     loss: Tensor

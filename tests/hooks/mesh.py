@@ -1,4 +1,4 @@
-"""Trainings with all hooks on four CPU devices, in a process of their own, which JAX must be told of before.
+"""Trainings with all hooks on four CPU devices, in a process of their own, since JAX reads their number at its start.
 
 `python -m tests.hooks.mesh DIRECTORY JOBS LAYOUT...` prints as JSON what hooks have seen on each layout of the model in
 each job; there are commas between jobs.
@@ -122,7 +122,7 @@ class Log(logging.Handler):
         self.compiled = 0
 
     def heard(self, event: str, secs: float, fun_name: str = "", **more: Any) -> None:
-        # Where an array has come back elsewhere, XLA compiles anew, and JAX traces nothing.
+        # For an array with a changed sharding XLA compiles again, and JAX traces nothing.
         self.compiled += event.endswith("backend_compile_duration") and "_trace" in fun_name
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -153,12 +153,12 @@ def numbers(tree: Any) -> list[float]:
 
 
 def places(tree: Any) -> list[str]:
-    """Returns which part of each array lies on each device."""
+    """Returns which part of each array is on each device."""
     return [f"{leaf.sharding.shard_shape(leaf.shape)} of {leaf.shape}" for leaf in jax.tree.leaves(tree)]
 
 
 def summaries(logdir: Path) -> dict[str, list[float]]:
-    """Returns what was written, by the tag and the step."""
+    """Returns the written values, by the tag and the step."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     FileWriterCache.clear()
@@ -361,7 +361,7 @@ def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
 
 
 def optimizers(layout: Layout, logdir: Path) -> dict[str, Any]:
-    """Trains with optimizers whose state is not what their parameters are: of another shape, or for some of them."""
+    """Trains with optimizers whose state differs from their parameters: of another shape, or for some of them."""
     labels = {"w": "adam", "v": "sgd"}
     made = {
         "factored": optax.adafactor(1e-2, min_dim_size_to_factor=4),
@@ -422,10 +422,10 @@ def readings(layout: Layout, logdir: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def transfers() -> Iterator[list[int]]:
-    """Gives the sizes of the arrays that the host reads meanwhile, whoever does it."""
+    """Gives the sizes of all arrays that the host reads meanwhile."""
     sizes: list[int] = []
     kind = type(jnp.zeros(()))
-    before = kind._value  # What all ways lead through.
+    before = kind._value  # The common path of all calls.
 
     def value(array: Any) -> Any:
         sizes.append(array.size)
@@ -439,7 +439,7 @@ def transfers() -> Iterator[list[int]]:
 
 
 def shapes_of_collectives(text: str) -> list[str]:
-    """Returns what devices give each other in a compiled program: operations and the shapes that they make."""
+    """Returns the collectives of a compiled program: operations and the shapes that they make."""
     found = re.findall(r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\(", text)
     return sorted(f"{name} {shape}" for shapes, name in found for shape in re.findall(r"\w+\[[\d,]*\]", shapes))
 
@@ -463,7 +463,7 @@ def main(directory: str, jobs: list[str], names: list[str]) -> None:
         forget_programs()
         try:
             found[name][job] = JOBS[job](Layout(name), logdir)
-        except Exception:  # The others are worth a look.
+        except Exception:  # The others deserve a check.
             found[name][job] = {"error": traceback.format_exc()}
     json.dump(found, sys.stdout)
 

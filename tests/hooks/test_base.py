@@ -16,12 +16,12 @@ def test_every_callback_of_the_base_class_does_nothing():
     assert hook.end(None) is None
 
 
-def test_the_optional_callbacks_are_not_there_to_be_called():
+def test_optional_callbacks_are_not_defined_in_the_base_class():
     for name in ("on_exception", "save_on_failure", "after_close"):
         assert not hasattr(SessionRunHook(), name)
 
 
-def test_a_context_tells_what_the_caller_asked_and_remembers_a_stop():
+def test_run_context_has_the_callers_request_and_keeps_a_stop():
     args, session = SessionRunArgs(["loss:0"], {"x:0": 1}), object()
     context = SessionRunContext(args, session)
     assert context.original_args is args

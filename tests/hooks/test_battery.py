@@ -83,11 +83,11 @@ ALIKE = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.campaign if name in ALIKE else ()) for name in HOOKS]
 )
-def test_the_hook_passes_the_battery(name, tmp_path):
+def test_exported_hook_passes_the_battery(name, tmp_path):
     check_hook(lambda: HOOKS[name](tmp_path))
 
 
-def test_no_exported_hook_is_left_out():
+def test_battery_covers_every_exported_hook():
     tested = {name.split(",")[0] for name in HOOKS}
     exported = {name for name in train.__all__ if name.endswith("Hook")}
     assert exported <= tested
@@ -97,7 +97,7 @@ WITHOUT_A_STEP = ("SessionRun", "Recording", "Logging", "Watchdog", "StopAfterNE
 
 
 @pytest.mark.parametrize("name", [name for name in HOOKS if not name.startswith(WITHOUT_A_STEP)])
-def test_a_graph_without_a_global_step_is_refused_by_name(name, tmp_path):
+def test_graph_without_a_global_step_is_refused_by_name(name, tmp_path):
     with Graph().as_default():
         Variable(1.0, name="loss")
         with pytest.raises(RuntimeError, match=f"{name.split(',')[0]} requires a global step"):
@@ -135,14 +135,14 @@ def test_a_subclass_that_overrides_a_run_callback_is_called_on_every_run(name, c
 
 
 @pytest.mark.parametrize("callback", ["before_run", "after_run"])
-def test_a_callback_that_is_set_on_the_hook_itself_is_called_on_every_run(callback, model):
+def test_callback_set_on_the_hook_object_is_called_on_every_run(callback, model):
     hook = train.StopAtStepHook(last_step=9)
     seen, original = [], getattr(hook, callback)
     setattr(hook, callback, lambda *given: seen.append(callback) or original(*given))
     assert model.train_until_stop(hook) == len(seen) == 9
 
 
-# What the battery must catch --------------------------------------------------------------------------------------
+# Mistakes that the battery must find ------------------------------------------------------------------------------
 
 
 class AddsAtEachBegin(SessionRunHook):
@@ -248,7 +248,7 @@ class KeepsInfinity(train.SessionRunHook):
         self.best, self.last = state["best"], state["last"]
 
 
-def test_infinity_and_nan_in_a_state_are_kept_like_any_number():
+def test_infinity_and_nan_in_a_state_are_restored():
     check_hook(KeepsInfinity)
 
 
@@ -270,7 +270,7 @@ def test_infinity_and_nan_in_a_state_are_kept_like_any_number():
         (LeavesAThread, "left threads"),
     ],
 )
-def test_the_battery_catches(broken, complaint):
+def test_battery_finds_each_mistake(broken, complaint):
     LeavesAThread.release.clear()
     try:
         with pytest.raises((AssertionError, AttributeError, TypeError), match=complaint):

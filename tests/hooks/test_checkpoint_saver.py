@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hookline import GraphKeys, Session, add_to_collection, summary
-from hookline.checkpoint import PendingSave  # What a saver gives back.
+from hookline.checkpoint import PendingSave  # The result of a saver.
 from hookline.errors import AbortedError, FailedPreconditionError, NanLossDuringTrainingError, OpError
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
@@ -94,13 +94,13 @@ def resumed(directory, *hooks):
     return MonitoredSession(ChiefSessionCreator(checkpoint_dir=str(directory)), hooks=hooks)
 
 
-def test_it_does_not_want_a_saver_and_a_scaffold():
+def test_both_saver_and_scaffold_are_refused():
     with pytest.raises(ValueError, match="a saver or a scaffold, got both"):
         CheckpointSaverHook("somewhere", save_steps=1, saver=Saver(), scaffold=Scaffold())
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_without_one_saver_in_the_collection_it_is_a_runtime_error(model, tmp_path, count):
+def test_collection_without_exactly_one_saver_is_a_runtime_error(model, tmp_path, count):
     hook = CheckpointSaverHook(str(tmp_path), save_steps=1)
     hook.begin()
     for _ in range(count):
@@ -110,14 +110,14 @@ def test_without_one_saver_in_the_collection_it_is_a_runtime_error(model, tmp_pa
 
 
 @pytest.mark.parametrize(("runs", "saved"), [(7, [0, 3, 6, 7]), (6, [0, 3, 6])])
-def test_it_saves_at_the_start_by_cadence_and_at_the_end_unless_that_was_just_saved(model, tmp_path, runs, saved):
+def test_hook_saves_at_start_cadence_and_end_without_repeating_a_step(model, tmp_path, runs, saved):
     saver = CountingSaver(max_to_keep=None)
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=3, saver=saver), at_most=runs)
     assert saver.asked == saved
     assert saved_steps(tmp_path) == saved
 
 
-def test_it_saves_by_the_clock(model, tmp_path):
+def test_hook_saves_by_the_clock(model, tmp_path):
     saver = CountingSaver()
     with FakeClock() as clock, model.session(CheckpointSaverHook(str(tmp_path), save_secs=60, saver=saver)) as session:
         for secs in (0, 59, 1, 0, 60):
@@ -136,7 +136,7 @@ def test_both_cadences_may_be_combined(model, tmp_path):
     assert saver.asked == [0, 3, 4, 6, 7]
 
 
-def test_it_goes_by_the_step_after_the_run_however_far_that_went(model, tmp_path):
+def test_cadence_uses_the_step_after_the_run(model, tmp_path):
     saver = CountingSaver()
     with model.session(CheckpointSaverHook(str(tmp_path), save_steps=7, saver=saver)) as session:
         for fetches in (model.jump, model.loss, model.jump, model.loss, model.jump, model.jump):
@@ -144,7 +144,7 @@ def test_it_goes_by_the_step_after_the_run_however_far_that_went(model, tmp_path
     assert saver.asked == [0, 10, 20]
 
 
-def test_it_finds_the_saver_of_the_scaffold_and_of_the_collection(model, tmp_path):
+def test_saver_is_found_in_the_scaffold_or_the_collection(model, tmp_path):
     mine = CountingSaver()
     scaffold = Scaffold(saver=mine)
     with MonitoredSession(
@@ -156,26 +156,26 @@ def test_it_finds_the_saver_of_the_scaffold_and_of_the_collection(model, tmp_pat
     assert saved_steps(tmp_path / "collection") == [0, 1]
 
 
-def test_the_basename_is_the_users(model, tmp_path):
+def test_basename_is_an_argument(model, tmp_path):
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=1, checkpoint_basename="job"), at_most=1)
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "job-1")
 
 
-def test_the_checkpoint_holds_the_values_after_the_run(model, tmp_path):
+def test_checkpoint_has_the_values_after_the_run(model, tmp_path):
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2), at_most=4)
     with resumed(tmp_path) as session:
         weight, step = session.run([model.weight, model.global_step])
         assert (float(weight), int(step)) == (16.0, 4)
 
 
-def test_it_writes_the_graph_and_a_session_log_for_each_checkpoint(model, tmp_path):
+def test_hook_writes_the_graph_and_a_session_log_per_checkpoint(model, tmp_path):
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2), at_most=3)
     assert session_logs(tmp_path) == [("CHECKPOINT", 0), ("CHECKPOINT", 2), ("CHECKPOINT", 3)]
     assert "weight" in (tmp_path / "graph.txt").read_text()
     assert any(event.graph_def for event in read_events(tmp_path))
 
 
-def test_or_no_graph(model, tmp_path):
+def test_hook_writes_no_graph_on_request(model, tmp_path):
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2, save_graph_def=False), at_most=1)
     assert not (tmp_path / "graph.txt").exists()
     FileWriterCache.clear()
@@ -191,18 +191,18 @@ def test_listeners_are_called_in_order_around_every_save(model, tmp_path):
     assert events == ["begin", "begin", *around, ("end", 3), ("end", 3)]
 
 
-def test_a_listener_may_request_the_stop_after_a_save(model, tmp_path):
+def test_listener_may_request_a_stop_after_a_save(model, tmp_path):
     listener = CompleteListener([], tmp_path, stop_at=4)
     assert model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[listener])) == 4
 
 
-def test_what_a_listener_answers_to_the_first_and_the_last_save_is_ignored(model, tmp_path):
+def test_return_value_of_a_listener_at_the_first_and_last_save_is_ignored(model, tmp_path):
     listener = CompleteListener([], tmp_path, stop_at=0)
     hook = CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[listener])
     assert model.train_until_stop(hook, at_most=3) == 3
 
 
-def test_a_resumed_job_does_not_write_its_step_again_but_calls_the_listeners(model, tmp_path):
+def test_resumed_job_calls_listeners_without_saving_its_step_again(model, tmp_path):
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2), at_most=3)
     events: list = []
     saver = CountingSaver()
@@ -215,7 +215,7 @@ def test_a_resumed_job_does_not_write_its_step_again_but_calls_the_listeners(mod
     assert saver.asked == [4, 5]  # The cadence keeps its phase: 0, 2, 4.
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(model, tmp_path):
+def test_training_continues_during_a_save(model, tmp_path):
     saver = CountingSaver()
     with model.session(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)) as session:
         session.run(model.train)
@@ -228,7 +228,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(model, tmp_path):
     assert session_logs(tmp_path)[-2:] == [("CHECKPOINT", 2), ("CHECKPOINT", 3)]
 
 
-def test_the_session_log_follows_the_commit_and_waits_for_no_run(model, tmp_path):
+def test_session_log_follows_the_commit_and_waits_for_no_run(model, tmp_path):
     saver = Saver()
     hook = CheckpointSaverHook(str(tmp_path), save_steps=100, saver=saver)
     with model.session(hook):
@@ -237,7 +237,7 @@ def test_the_session_log_follows_the_commit_and_waits_for_no_run(model, tmp_path
         assert session_logs(tmp_path) == [("CHECKPOINT", 0)]
 
 
-def test_a_save_that_fails_in_the_background_ends_the_training_with_its_cause(model, probe, tmp_path):
+def test_failed_background_save_ends_the_training_with_its_cause(model, probe, tmp_path):
     saver = CountingSaver()
     saver.failures[0] = OSError("disk full")
     recorder = RecordingHook()
@@ -250,14 +250,14 @@ def test_a_save_that_fails_in_the_background_ends_the_training_with_its_cause(mo
     assert len(saver.asked) == 2, "the last state was worth an attempt"
 
 
-def test_the_failure_of_a_real_save_reaches_the_training(model, tmp_path):
+def test_failure_of_a_real_save_reaches_the_training(model, tmp_path):
     hook = CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[CompleteListener([], tmp_path)])
     (tmp_path / "model.ckpt-2").write_text("in the way")
     with pytest.raises(OpError, match=r"model.ckpt-2"):
         model.train_until_stop(hook, at_most=3)
 
 
-def test_a_save_that_fails_is_noticed_by_the_end(model, tmp_path):
+def test_failed_save_is_noticed_at_the_end(model, tmp_path):
     saver = CountingSaver(max_to_keep=None)
     saver.failures[2] = OSError("disk full")
     session = model.session(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver))
@@ -270,7 +270,7 @@ def test_a_save_that_fails_is_noticed_by_the_end(model, tmp_path):
     assert saved_steps(tmp_path) == [0, 2], "the last state is worth another attempt"
 
 
-def test_leaving_by_an_exception_waits_for_a_pending_save(model, tmp_path):
+def test_exception_waits_for_a_pending_save(model, tmp_path):
     saver = CountingSaver()
     saver.released.clear()
     threading.Timer(0.1, saver.released.set).start()
@@ -280,7 +280,7 @@ def test_leaving_by_an_exception_waits_for_a_pending_save(model, tmp_path):
     assert session_logs(tmp_path) == [("CHECKPOINT", 0)]
 
 
-def test_a_recovery_waits_for_a_pending_save(model, tmp_path):
+def test_recovery_waits_for_a_pending_save(model, tmp_path):
     saver = CountingSaver()
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
     hook = CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)
@@ -293,7 +293,7 @@ def test_a_recovery_waits_for_a_pending_save(model, tmp_path):
     assert ("CHECKPOINT", 2) in session_logs(tmp_path)
 
 
-def test_a_pending_save_that_the_loss_of_the_session_ended_does_not_hinder_the_recovery(model, tmp_path, caplog):
+def test_pending_save_that_failed_with_the_session_does_not_block_the_recovery(model, tmp_path, caplog):
     saver = CountingSaver()
     saver.failures[2] = AbortedError(None, None, "gone with the session")
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
@@ -308,7 +308,7 @@ def test_a_pending_save_that_the_loss_of_the_session_ended_does_not_hinder_the_r
 
 
 @pytest.mark.parametrize("nan_hook_first", [True, False])
-def test_no_checkpoint_is_written_of_a_state_with_a_nan(model, probe, tmp_path, nan_hook_first):
+def test_state_with_a_nan_is_not_saved(model, probe, tmp_path, nan_hook_first):
     spoil = probe(lambda context: context.session.global_step == 1 and context.session.load({"weight": float("nan")}))
     saver = CountingSaver()
     hooks = [CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver), NanTensorHook("loss")]
@@ -317,7 +317,7 @@ def test_no_checkpoint_is_written_of_a_state_with_a_nan(model, probe, tmp_path, 
     assert saver.asked == [0], "the loss of the second run has the NaN"
 
 
-def test_a_graph_that_cannot_be_written_ends_no_training_and_leaves_no_half(model, tmp_path, monkeypatch, caplog):
+def test_graph_that_cannot_be_written_ends_no_training_and_leaves_no_partial_file(model, tmp_path, monkeypatch, caplog):
     sync, fails = os.fsync, [True]
 
     def full_once(descriptor):
@@ -329,13 +329,13 @@ def test_a_graph_that_cannot_be_written_ends_no_training_and_leaves_no_half(mode
     (tmp_path / "graph.txt").write_text("of the run before")
     model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=1), at_most=2)
     assert fails == []
-    assert re.search(r"goes on without '.*/graph.txt', which it could not write: .*No space left", caplog.text)
+    assert re.search(r"could not write '.*/graph.txt', and continues without it: .*No space left", caplog.text)
     assert saved_steps(tmp_path) == [0, 1, 2]
     assert (tmp_path / "graph.txt").read_text() == "of the run before"
     assert not list(tmp_path.glob("*tmp"))
 
 
-def test_the_graph_is_not_written_into_a_directory_that_another_process_has_taken(model, tmp_path):
+def test_graph_is_not_written_into_a_directory_of_another_process(model, tmp_path):
     class Taken(CheckpointSaverListener):
         def begin(self):
             owner = json.loads((tmp_path / ".hookline-owner").read_text())
@@ -347,7 +347,7 @@ def test_the_graph_is_not_written_into_a_directory_that_another_process_has_take
     assert not (tmp_path / "graph.txt").exists()
 
 
-def test_a_listener_needs_not_inherit_nor_have_every_callback(model, tmp_path):
+def test_listener_may_be_any_object_with_some_callbacks(model, tmp_path):
     steps: list = []
 
     class Before:
@@ -367,7 +367,7 @@ def test_a_listener_needs_not_inherit_nor_have_every_callback(model, tmp_path):
 
 
 @pytest.mark.parametrize("listener", [object(), Listener, None])
-def test_what_is_no_listener_is_refused_by_its_place(listener):
+def test_object_that_is_no_listener_is_refused_with_its_index(listener):
     with pytest.raises(
         TypeError, match=r"listeners\[1\] must be an object with a callback of a CheckpointSaverListener"
     ):

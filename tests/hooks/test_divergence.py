@@ -17,7 +17,7 @@ from hookline.testing import RecordingHook
 from hookline.train import Saver, get_checkpoint_state
 
 NAN = float("nan")
-LAG = 8  # how many runs late a rollback comes
+LAG = 8  # by how many runs a rollback is delayed
 
 
 def batches(count=40, nan_at=(), bad_slope_at=()):
@@ -84,7 +84,7 @@ def differences(one, other, alike=np.array_equal):
 
 
 def nearly(one, other):
-    """What may be held back is not written in place, and XLA may round it otherwise."""
+    """Values that may be skipped are not written in place, and XLA may round them differently."""
     return np.allclose(one, other, rtol=1e-5)
 
 
@@ -99,7 +99,7 @@ def warnings(caplog):
 # Skipping -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_skipped_run_counts_and_leaves_no_other_trace():
+def test_skipped_run_changes_nothing_but_the_step():
     bad = 6
     skipped = Job(batches(12, nan_at=[bad])).run(watching("skip"))
 
@@ -121,22 +121,22 @@ def test_a_skipped_run_counts_and_leaves_no_other_trace():
     assert np.isfinite(skipped["batch_mean"])
 
 
-def test_what_is_skipped_is_said_once_each_with_its_step(caplog):
+def test_each_skipped_run_is_logged_once_with_its_step(caplog):
     Job(batches(12, nan_at=[3, 4, 8])).run(watching("skip"))
     said = warnings(caplog)
     assert len(said) == 3
-    assert "found NaN in loss:0, in the run that led to global step 4. Its updates were held back." in said[0]
-    assert "2 in a row; the training ends after 10." in said[1]
+    assert "found NaN in loss:0, in the run that led to global step 4. Its updates were skipped." in said[0]
+    assert "This was number 2 in a row; more than 10 end the training." in said[1]
     assert "in a row" not in said[2]
 
 
-def test_too_many_in_a_row_are_an_error():
+def test_too_many_consecutive_skips_are_an_error():
     assert Job(batches(12, nan_at=[2, 3, 5, 6])).run(watching("skip", max_times=2))["global_step"] == 12
-    with pytest.raises(errors.NanLossDuringTrainingError, match=r"step 7\. 2 before it in a row have been skipped"):
+    with pytest.raises(errors.NanLossDuringTrainingError, match=r"step 7\. The 2 consecutive ones before it were skip"):
         Job(batches(12, nan_at=[4, 5, 6])).run(watching("skip", max_times=2))
 
 
-def test_a_nan_gradient_is_skipped_by_whoever_watches_the_gradients():
+def test_nan_gradient_is_skipped_if_gradients_are_checked():
     job = Job(batches(12, bad_slope_at=[5]))
     with job.graph.as_default():
         (grad,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
@@ -144,7 +144,7 @@ def test_a_nan_gradient_is_skipped_by_whoever_watches_the_gradients():
     assert np.isnan(Job(batches(12, bad_slope_at=[5])).run()["weight"]).any()
 
 
-def test_without_a_nan_watching_changes_nothing(tmp_path):
+def test_check_without_a_nan_changes_nothing(tmp_path):
     plain = Job(batches(25)).run()
     assert differences(plain, Job(batches(25)).run(watching("skip")), nearly) == set()
     assert differences(plain, Job(batches(25)).run(watching("rollback"), directory=tmp_path)) == set()
@@ -174,29 +174,29 @@ def after_rollbacks(data, *ways):
     return Job(data).run(ByHand())
 
 
-def test_going_back_takes_the_weights_of_the_last_good_checkpoint_and_no_batch_twice(tmp_path, caplog):
+def test_rollback_restores_the_last_good_checkpoint_and_repeats_no_batch(tmp_path, caplog):
     data = batches(40, nan_at=[23])
     state = Job(data).run(watching("rollback"), directory=tmp_path)
-    assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 settles
+    assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 delivers results
     assert state["global_step"] == 40
     (said,) = warnings(caplog)
-    assert "in the run that led to global step 24. The weights went back to those of" in said
-    assert "model.ckpt-20; the training goes on at global step 30 with the next batch." in said
+    assert "in the run that led to global step 24. The weights were restored from" in said
+    assert "model.ckpt-20; the training continues at global step 30 with the next batch." in said
 
 
-def test_it_comes_eight_runs_late_whatever_the_device_does(tmp_path):
+def test_rollback_comes_eight_runs_after_the_nan_on_any_device(tmp_path):
     data = batches(40, nan_at=[23])
     state = Job(data).run(watching("rollback"), directory=tmp_path, save_steps=20)
     assert differences(state, after_rollbacks(data, (24 + LAG, 20))) == set()
 
 
-def test_strict_goes_back_in_the_very_run(tmp_path):
+def test_strict_rolls_back_in_the_same_run(tmp_path):
     data = batches(40, nan_at=[23])
     state = Job(data).run(watching("rollback", strict=True), directory=tmp_path)
     assert differences(state, after_rollbacks(data, (24, 20))) == set()
 
 
-def test_batches_that_are_computed_from_the_global_step_are_not_used_again_either(tmp_path):
+def test_rollback_repeats_no_batch_computed_from_the_global_step(tmp_path):
     data, used = batches(40, nan_at=[23]), []
 
     def take(step):
@@ -210,7 +210,7 @@ def test_batches_that_are_computed_from_the_global_step_are_not_used_again_eithe
 
 
 @pytest.mark.parametrize("max_to_keep", [pytest.param(1, marks=pytest.mark.campaign), 5])
-def test_a_nan_gradient_with_a_finite_loss_reaches_the_newest_checkpoint_and_no_further(tmp_path, max_to_keep):
+def test_nan_gradient_with_a_finite_loss_reaches_only_the_newest_checkpoint(tmp_path, max_to_keep):
     data = batches(40, bad_slope_at=[29])  # of the very run that leads to the checkpoint
     job = Job(data)
     with job.graph.as_default():
@@ -222,7 +222,7 @@ def test_a_nan_gradient_with_a_finite_loss_reaches_the_newest_checkpoint_and_no_
     assert np.isfinite(state["weight"]).all()
 
 
-def test_the_last_good_checkpoint_is_kept_until_a_later_one_has_proved_good(tmp_path):
+def test_last_good_checkpoint_is_kept_until_a_later_one_is_good(tmp_path):
     seen = {}
 
     class Files:
@@ -250,7 +250,7 @@ def test_the_last_good_checkpoint_is_kept_until_a_later_one_has_proved_good(tmp_
     )
 
 
-def test_a_job_that_is_killed_with_nan_weights_in_its_newest_checkpoint_ends_as_if_it_was_not(tmp_path):
+def test_job_killed_with_nan_in_its_newest_checkpoint_ends_like_an_uninterrupted_one(tmp_path):
     data = batches(40, bad_slope_at=[29])
     whole = Job(data).run(watching("rollback"), directory=tmp_path / "whole")
     assert np.isfinite(whole["weight"]).all()
@@ -260,7 +260,7 @@ def test_a_job_that_is_killed_with_nan_weights_in_its_newest_checkpoint_ends_as_
 
 
 class CopyAt(train.SessionRunHook):
-    """Copies what a kill at a step, with no save under way, would leave."""
+    """Copies the files that a kill at a step, with no save under way, would leave."""
 
     def __init__(self, directory, step, copy):
         self.directory, self.step, self.copy = directory, step, copy
@@ -297,7 +297,7 @@ def end_of(data, hooks, directory, save_steps):
         ({"nan_at": [12, 13, 14, 15]}, {"on_nan": "skip", "max_times": 3}, 2, (15,)),
     ],
 )
-def test_a_job_that_is_killed_goes_the_same_way_as_one_that_is_not(tmp_path, bad, hook, save_steps, kills):
+def test_killed_job_ends_like_an_uninterrupted_one(tmp_path, bad, hook, save_steps, kills):
     data = batches(36, **bad)
     whole = end_of(data, [train.NanTensorHook("loss", **hook)], tmp_path / "whole", save_steps)
     for step in kills:
@@ -307,56 +307,56 @@ def test_a_job_that_is_killed_goes_the_same_way_as_one_that_is_not(tmp_path, bad
         assert resumed == whole if isinstance(whole, str) else differences(resumed, whole) == set(), step
 
 
-def test_a_recovery_and_a_rollback_get_along(tmp_path):
+def test_recovery_and_rollback_work_together(tmp_path):
     data = batches(40, nan_at=[23])
     whole = Job(data).run(watching("rollback"), directory=tmp_path / "whole")
     lose = RecordingHook(failures={"after_run": [None] * 35 + [errors.AbortedError(None, None, "lost")]})
     assert differences(whole, Job(data).run(watching("rollback"), lose, directory=tmp_path / "lost")) == set()
 
 
-def test_a_nan_of_the_last_runs_is_taken_back_before_the_last_checkpoint(tmp_path):
+def test_nan_in_the_last_runs_is_rolled_back_before_the_last_save(tmp_path):
     Job(batches(24, nan_at=[23])).run(watching("rollback"), directory=tmp_path)
     last = train.latest_checkpoint(str(tmp_path))
     assert last.endswith("-24")
     assert np.isfinite(train.load_variable(last, "weight")).all()
 
 
-def test_going_back_to_the_same_checkpoint_too_often_is_an_error(tmp_path):
+def test_repeated_rollbacks_to_one_checkpoint_are_an_error(tmp_path):
     bad = [22, 24, 26]
     hook = watching("rollback", strict=True, max_times=2)
-    with pytest.raises(errors.NanLossDuringTrainingError, match="2 before it in a row have led back to the same check"):
+    with pytest.raises(errors.NanLossDuringTrainingError, match="2 consecutive ones before it were rolled back to the"):
         Job(batches(40, nan_at=bad)).run(hook, directory=tmp_path / "same")
     spread = [12, 14, 22, 24, 32, 34]
     assert Job(batches(40, nan_at=spread)).run(hook, directory=tmp_path / "spread")["global_step"] == 40
 
 
-def test_several_hooks_go_back_once(tmp_path, caplog):
+def test_several_hooks_roll_back_once(tmp_path, caplog):
     job = Job(batches(40, bad_slope_at=[13, 23]))
     with job.graph.as_default():
         (grad,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
-    # The gradient is NaN in run 14, and the loss in the next, which is told first.
+    # The gradient is NaN in run 14, and the loss in the next, which is reported first.
     hooks = [watching("rollback", strict=True), train.NanTensorHook(grad, on_nan="rollback")]
     state = job.run(*hooks, directory=tmp_path)
-    assert [said.partition("went back to those of ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
+    assert [said.partition("weights were restored from ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
         "10",
         "20",
     ]
     assert differences(state, after_rollbacks(batches(40, bad_slope_at=[13, 23]), (15, 10), (25, 20)), nearly) == set()
 
 
-def test_the_checkpoint_that_was_gone_back_to_may_still_prove_good(tmp_path):
+def test_checkpoint_of_a_rollback_may_still_be_marked_good(tmp_path):
     data = batches(20, nan_at=[0], bad_slope_at=[9])
     state = Job(data).run(watching("rollback", strict=True), directory=tmp_path)
     assert differences(state, after_rollbacks(data, (1, 0), (11, 0))) == set()
 
 
-def test_before_any_checkpoint_has_proved_good_the_newest_will_do(tmp_path):
+def test_newest_checkpoint_is_used_before_any_is_marked_good(tmp_path):
     data = batches(12, nan_at=[0])
     state = Job(data).run(watching("rollback", strict=True), directory=tmp_path)
     assert differences(state, after_rollbacks(data, (1, 0))) == set()
 
 
-# What cannot be -------------------------------------------------------------------------------------------------------
+# Refused combinations -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -370,21 +370,21 @@ def test_before_any_checkpoint_has_proved_good_the_newest_will_do(tmp_path):
         ({"on_nan": "skip", "saver": Saver()}, "takes a saver with on_nan='rollback', got 'skip'"),
     ],
 )
-def test_arguments_that_contradict_each_other_are_refused(arguments, complaint):
+def test_contradictory_arguments_are_refused(arguments, complaint):
     with pytest.raises(ValueError, match=complaint):
         train.NanTensorHook("loss", **arguments)
 
 
-def test_going_back_needs_one_saver(tmp_path):
-    with pytest.raises(RuntimeError, match="exactly one saver to roll back with, found 0"):
+def test_rollback_needs_exactly_one_saver(tmp_path):
+    with pytest.raises(RuntimeError, match="exactly one saver for rollbacks, found 0"):
         Job(batches(4)).run(watching("rollback"))
     job = Job(batches(4))
     both = [train.CheckpointSaverHook(str(tmp_path / name), save_steps=5, saver=Saver()) for name in "ab"]
-    with pytest.raises(RuntimeError, match="exactly one saver to roll back with, found 2"):
+    with pytest.raises(RuntimeError, match="exactly one saver for rollbacks, found 2"):
         job.run(watching("rollback"), *both)
 
 
-def test_a_saver_of_ones_own_may_be_given(tmp_path):
+def test_saver_may_be_given(tmp_path):
     job = Job(batches(20, nan_at=[12]))
     with job.graph.as_default():
         saver = Saver()
@@ -395,12 +395,12 @@ def test_a_saver_of_ones_own_may_be_given(tmp_path):
 
 
 @pytest.mark.parametrize("on_nan", ["skip", "rollback"])
-def test_with_parameter_servers_it_is_refused(on_nan, tmp_path):
-    with pytest.raises(ValueError, match=f"cannot do on_nan='{on_nan}' where variables live on parameter servers"):
+def test_rollback_and_skip_are_refused_with_parameter_servers(on_nan, tmp_path):
+    with pytest.raises(ValueError, match=f"does not support on_nan='{on_nan}' with variables on parameter servers"):
         Job(batches(4)).run(watching(on_nan), directory=tmp_path, master=Servers())
 
 
-def test_a_guard_of_ones_own_is_refused_there_as_well():
+def test_skip_updates_if_is_refused_with_parameter_servers():
     with hl.Graph().as_default():
         weight = hl.Variable(1.0, name="weight")
         run = (weight.assign_add(1.0), hl.skip_updates_if(hl.op(jnp.isnan)(weight)))

@@ -4,7 +4,7 @@ from hookline import op, placeholder
 from hookline.train import FeedFnHook
 
 
-def test_each_run_is_fed_with_what_the_function_returns(model):
+def test_function_gives_the_feed_of_each_run(model):
     x = placeholder("float32", (), name="x")
     twice = op(lambda x: 2 * x)(x)
     batches = iter([{x: 1.0}, {"x:0": 2.0}])
@@ -13,7 +13,7 @@ def test_each_run_is_fed_with_what_the_function_returns(model):
         assert float(session.run(twice)) == 4.0
 
 
-def test_a_function_at_its_end_ends_the_training(model, probe):
+def test_end_of_the_function_ends_the_training(model, probe):
     seen = probe()
     with model.session(FeedFnHook(iter([{}, {}]).__next__), seen) as session:
         while not session.should_stop():

@@ -8,7 +8,7 @@ from hookline.testing import RecordingHook
 from hookline.train import FinalOpsHook
 
 
-def test_the_values_are_those_at_the_end_in_the_structure_that_was_asked_for(model):
+def test_final_values_have_the_requested_structure(model):
     hook = FinalOpsHook({"weight": model.weight, "step": "global_step:0"})
     assert hook.final_ops_values is None
     with model.session(hook) as session:
@@ -18,7 +18,7 @@ def test_the_values_are_those_at_the_end_in_the_structure_that_was_asked_for(mod
     assert {key: float(value) for key, value in hook.final_ops_values.items()} == {"weight": 4.0, "step": 2.0}
 
 
-def test_the_feed_is_for_that_run(model):
+def test_feed_applies_to_the_final_run(model):
     x = placeholder("float32", (), name="x")
     hook = FinalOpsHook(op(lambda x: x + 1)(x), {x: 41.0})
     with model.session(hook):
@@ -26,7 +26,7 @@ def test_the_feed_is_for_that_run(model):
     assert float(hook.final_ops_values) == 42.0
 
 
-def test_nothing_to_evaluate_is_fine(model):
+def test_no_final_ops_is_fine(model):
     hook = FinalOpsHook(None)
     with model.session(hook):
         pass
@@ -34,7 +34,7 @@ def test_nothing_to_evaluate_is_fine(model):
 
 
 @pytest.mark.parametrize("error", [OutOfRangeError(None, None, "no batch left"), StopIteration()])
-def test_the_end_of_the_input_is_raised_again_after_a_warning_that_says_why(model, caplog, error):
+def test_end_of_input_is_raised_again_after_a_warning(model, caplog, error):
     def batch():
         raise error
 
@@ -42,17 +42,17 @@ def test_the_end_of_the_input_is_raised_again_after_a_warning_that_says_why(mode
     session = model.session(hook)
     with pytest.raises((OutOfRangeError, StopIteration)):
         session.close()
-    assert "something in final_ops reads a batch" in caplog.text
+    assert "final_ops read a batch" in caplog.text
 
 
-def test_an_error_that_leaves_the_session_evaluates_nothing(model):
+def test_session_left_by_an_error_evaluates_nothing(model):
     hook = FinalOpsHook(model.weight)
     with pytest.raises(KeyError), model.session(hook):
         raise KeyError("body")
     assert hook.final_ops_values is None
 
 
-def test_begin_forgets_the_values_of_the_session_before(model):
+def test_begin_clears_the_values_of_the_previous_session(model):
     hook = FinalOpsHook(model.weight)
     with model.session(hook):
         pass

@@ -52,12 +52,12 @@ def in_thread(function):
 
 
 @pytest.mark.parametrize("wanted", [0, -3])
-def test_zero_and_less_never_waits(session, wanted):
+def test_step_zero_or_less_never_waits(session, wanted):
     hook = begun(session, wait_until_step=wanted)
     assert before_run(hook, session) is None
 
 
-def test_a_wait_for_step_1_waits_for_the_first_step_and_then_runs(model, session):
+def test_wait_for_step_1_waits_for_the_first_step(model, session):
     with FakeClock() as fake:
         hook = begun(session, wait_until_step=1)
         waiting = in_thread(lambda: before_run(hook, session))
@@ -66,12 +66,12 @@ def test_a_wait_for_step_1_waits_for_the_first_step_and_then_runs(model, session
         assert waiting.result(10) is None
 
 
-def test_it_starts_at_once_where_the_step_is_reached_already(model, session):
+def test_reached_step_starts_at_once(model, session):
     session.run(model.jump)
     assert before_run(begun(session, wait_until_step=5), session) is None
 
 
-def test_it_waits_until_another_worker_has_brought_the_step_there(model, session):
+def test_hook_waits_until_another_worker_reaches_the_step(model, session):
     hook = begun(session, wait_until_step=3)
     waiting = in_thread(lambda: before_run(hook, session))
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_it_waits_until_another_worker_has_brought_the_step_there(model, session
     assert waiting.result(10) is None
 
 
-def test_once_started_it_never_waits_again_recovery_included(model, session):
+def test_started_hook_never_waits_again_even_after_a_recovery(model, session):
     session.run(model.jump)
     hook = begun(session, wait_until_step=5)
     before_run(hook, session)
@@ -89,7 +89,7 @@ def test_once_started_it_never_waits_again_recovery_included(model, session):
     assert before_run(hook, session) is None
 
 
-def test_begin_makes_it_wait_again(model, session):
+def test_begin_resets_the_wait(model, session):
     session.run(model.jump)
     hook = begun(session, wait_until_step=5, timeout_secs=0)
     before_run(hook, session)
@@ -99,7 +99,7 @@ def test_begin_makes_it_wait_again(model, session):
         before_run(hook, session)
 
 
-def test_a_waiter_whose_begin_a_subclass_leaves_out_waits_all_the_same(model):
+def test_subclass_that_overrides_begin_still_waits(model):
     class Announcing(GlobalStepWaiterHook):
         def begin(self):
             pass
@@ -108,7 +108,7 @@ def test_a_waiter_whose_begin_a_subclass_leaves_out_waits_all_the_same(model):
         session.run(model.train)
 
 
-def test_a_recovery_during_the_wait_waits_on(model, session):
+def test_recovery_during_the_wait_continues_the_wait(model, session):
     hook = begun(session, wait_until_step=5)
     lost = Session()
     lost.run(global_variables_initializer())
@@ -123,32 +123,32 @@ def test_a_recovery_during_the_wait_waits_on(model, session):
     waiting.result(10)
 
 
-def test_it_leaves_the_wait_when_the_coordinator_is_asked_to_stop(session):
+def test_stop_request_ends_the_wait(session):
     coord = Coordinator()
     hook = begun(session, coord, wait_until_step=5)
     waiting = in_thread(lambda: before_run(hook, session))
     coord.request_stop()
-    with pytest.raises(StopIteration, match="leaves its wait for global step 5.*stopped at step 0"):
+    with pytest.raises(StopIteration, match="stopped waiting for global step 5.*stopped at step 0"):
         waiting.result(10)
 
 
 @pytest.mark.parametrize("timeout_secs", [None, 8])
-def test_a_stop_is_noticed_within_poll_secs_however_long_the_wait_may_last(session, timeout_secs):
+def test_stop_is_noticed_within_poll_secs(session, timeout_secs):
     with FakeClock(start=0.0, autojump_secs=0.0) as fake:
         coord = StopsLater(secs=0.3)
         hook = begun(session, coord, wait_until_step=5, timeout_secs=timeout_secs, poll_secs=0.2)
-        with pytest.raises(StopIteration, match="leaves its wait for global step 5"):
+        with pytest.raises(StopIteration, match="stopped waiting for global step 5"):
             before_run(hook, session)
         assert fake.monotonic() == pytest.approx(0.4)
 
 
-def test_it_leaves_the_wait_when_the_session_is_closed(model):
+def test_closed_session_ends_the_wait(model):
     session = Session()
     session.run(global_variables_initializer())
     hook = begun(session, wait_until_step=5)
     waiting = in_thread(lambda: before_run(hook, session))
     session.close()
-    with pytest.raises((StopIteration, RuntimeError), match=r"leaves its wait|closed Session"):
+    with pytest.raises((StopIteration, RuntimeError), match=r"stopped waiting|closed Session"):
         waiting.result(10)
 
 
@@ -161,16 +161,16 @@ def test_a_stopped_wait_runs_no_step_and_ends_the_session_cleanly(model, probe):
     assert recorder.events[-1].given == 0
 
 
-def test_a_timeout_names_the_current_and_the_wanted_step(model, session):
+def test_timeout_names_the_current_and_the_target_step(model, session):
     session.run(model.train)
     with FakeClock(autojump_secs=0.0) as fake:
         start = fake.monotonic()
-        with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, and it is 1"):
+        with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, but it is 1"):
             before_run(begun(session, wait_until_step=5, timeout_secs=60, poll_secs=1), session)
         assert fake.monotonic() - start == pytest.approx(60)
 
 
-def test_the_timeout_runs_on_over_a_recovery(session):
+def test_timeout_includes_a_recovery(session):
     with FakeClock() as fake:
         hook = begun(session, wait_until_step=5, timeout_secs=60)
         coord = Coordinator()
@@ -184,7 +184,7 @@ def test_the_timeout_runs_on_over_a_recovery(session):
             before_run(hook, session)
 
 
-def test_it_logs_the_start_of_the_wait_and_each_further_thousand_steps(model, session, caplog):
+def test_hook_logs_the_start_of_the_wait_and_each_thousand_steps(model, session, caplog):
     caplog.set_level(logging.INFO, "hookline")
     hook = begun(session, wait_until_step=3500)
     waiting = in_thread(lambda: before_run(hook, session))
@@ -208,7 +208,7 @@ def _wait_for_lines(caplog, count):
 
 
 @pytest.mark.parametrize(("target", "warns"), [("", True), (Servers(), False)])
-def test_in_a_session_that_nobody_else_can_advance_it_warns_at_once(model, target, warns, caplog):
+def test_session_without_other_workers_gives_a_warning_at_once(model, target, warns, caplog):
     with Session(target) as session:
         session.run(global_variables_initializer())
         with pytest.raises(DeadlineExceededError):
@@ -216,6 +216,6 @@ def test_in_a_session_that_nobody_else_can_advance_it_warns_at_once(model, targe
     assert ("no other can advance the step" in caplog.text) == warns
 
 
-def test_the_period_of_polling_must_be_positive():
+def test_poll_secs_must_be_positive():
     with pytest.raises(ValueError, match="poll_secs > 0, got 0"):
         GlobalStepWaiterHook(1, poll_secs=0)

@@ -37,12 +37,12 @@ def lines(caplog):
         ({"every_n_iter": 0, "at_end": True}, "every_n_iter >= 1, got 0"),
     ],
 )
-def test_it_wants_one_sensible_cadence_or_only_the_end(arguments, complaint):
+def test_invalid_cadence_is_refused(arguments, complaint):
     with pytest.raises(ValueError, match=complaint):
         LoggingTensorHook(["loss"], **arguments)
 
 
-def test_it_logs_the_first_run_and_then_each_n_runs_with_the_time_between(model, lines):
+def test_hook_logs_the_first_run_and_every_n_runs_with_the_elapsed_time(model, lines):
     with FakeClock() as clock, model.session(LoggingTensorHook({"loss": "loss"}, every_n_iter=3)) as session:
         for _ in range(7):
             session.run(model.train)
@@ -50,7 +50,7 @@ def test_it_logs_the_first_run_and_then_each_n_runs_with_the_time_between(model,
     assert lines() == ["loss = 0.5", "loss = 4.0 (1.500 sec)", "loss = 32.0 (1.500 sec)"]
 
 
-def test_it_logs_by_the_clock(model, lines):
+def test_hook_logs_by_the_clock(model, lines):
     with FakeClock() as clock, model.session(LoggingTensorHook(["loss:0"], every_n_secs=10)) as session:
         for _ in range(5):
             session.run(model.train)
@@ -58,7 +58,7 @@ def test_it_logs_by_the_clock(model, lines):
     assert lines() == ["loss:0 = 0.5", "loss:0 = 2.0 (10.000 sec)", "loss:0 = 8.0 (10.000 sec)"]
 
 
-def test_a_run_that_failed_and_was_tried_again_counts_once(model, lines):
+def test_failed_and_repeated_run_counts_once(model, lines):
     lose_once = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
     with FakeClock(), model.session(LoggingTensorHook(["loss"], every_n_iter=2), lose_once) as session:
         for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_run_that_failed_and_was_tried_again_counts_once(model, lines):
     assert len(lines()) == 2
 
 
-def test_the_tags_of_a_dict_are_sorted(model, lines):
+def test_tags_of_a_dict_are_sorted(model, lines):
     model.train_until_stop(LoggingTensorHook({"b": model.loss, "a": "weight"}, every_n_iter=1), at_most=1)
     assert lines() == ["a = 1.0, b = 0.5"]
 
@@ -77,7 +77,7 @@ def test_an_iterable_keeps_its_order(model, lines):
     assert lines() == ["weight:0 = 1.0, loss = 0.5, global_step:0 = 0"]
 
 
-def test_the_values_are_asked_for_only_on_runs_that_are_logged(model, lines):
+def test_values_are_fetched_only_in_logged_runs(model, lines):
     calls = []
     value = host_op(lambda loss: calls.append(1) or "text", name="value")(model.loss)
     model.train_until_stop(LoggingTensorHook([value], every_n_iter=4), at_most=7)
@@ -96,7 +96,7 @@ def test_at_end_is_added_to_a_cadence(model, lines):
     assert lines() == ["loss = 0.5", "loss = 4.0 (0.000 sec)"]
 
 
-def test_a_formatter_makes_the_line(model, lines):
+def test_formatter_makes_the_line(model, lines):
     def formatter(values):
         return f"half the weight is {float(values['loss'])}, of {sorted(values)}"
 
@@ -128,7 +128,7 @@ def test_numbers_print_without_scientific_notation(model, lines, value, text):
     assert lines() == [f"value = {text}"]
 
 
-def test_a_line_made_by_a_function_set_on_the_hook_has_no_scientific_notation_either(model, lines):
+def test_format_line_set_on_the_hook_has_no_scientific_notation(model, lines):
     constant(np.array([1e-6, 2.0]), name="value")
     hook = LoggingTensorHook(["value"], every_n_iter=1)
     hook.format_line = lambda values, elapsed_secs: str(np.asarray(values["value"]))
@@ -137,7 +137,7 @@ def test_a_line_made_by_a_function_set_on_the_hook_has_no_scientific_notation_ei
 
 
 @pytest.mark.parametrize("failure", [None, ValueError("formatter")])
-def test_the_print_options_of_numpy_are_as_before_whatever_happens(model, failure):
+def test_print_options_of_numpy_are_restored(model, failure):
     def formatter(values):
         assert np.get_printoptions()["suppress"]
         np.set_printoptions(precision=2)
@@ -155,12 +155,12 @@ def test_the_print_options_of_numpy_are_as_before_whatever_happens(model, failur
     assert np.get_printoptions() == before
 
 
-def test_a_tensor_that_is_not_in_the_graph_is_refused_at_begin(model):
+def test_tensor_of_another_graph_is_refused_at_begin(model):
     with pytest.raises(KeyError, match="nowhere"):
         model.session(LoggingTensorHook(["nowhere"], every_n_iter=1))
 
 
-def test_something_without_a_value_is_refused_at_begin(model):
+def test_operation_without_a_value_is_refused_at_begin(model):
     class Named:
         name = "train"
 
@@ -168,7 +168,7 @@ def test_something_without_a_value_is_refused_at_begin(model):
         model.session(LoggingTensorHook([model.train], every_n_iter=1))
 
 
-def test_an_input_at_its_end_leaves_a_warning_in_place_of_the_last_line(model, caplog):
+def test_end_of_input_gives_a_warning_in_place_of_the_last_line(model, caplog):
     def batch():
         raise OutOfRangeError(None, None, "no batch left")
 
@@ -178,7 +178,7 @@ def test_an_input_at_its_end_leaves_a_warning_in_place_of_the_last_line(model, c
     assert "cannot log batch at the end" in caplog.text
 
 
-def test_runs_that_it_was_not_called_on_count(model):
+def test_runs_without_the_hook_count(model):
     runs = []
 
     class Seen(LoggingTensorHook):
@@ -192,7 +192,7 @@ def test_runs_that_it_was_not_called_on_count(model):
     assert runs == [0, 5, 10, 14, 19]
 
 
-def test_bound_to_some_runs_it_counts_those(model, lines):
+def test_only_for_counts_the_selected_runs(model, lines):
     other = model.global_step.assign_add(0)
     with model.session(only_for(model.train, LoggingTensorHook(["loss"], every_n_iter=3))) as session:
         for _ in range(7):
@@ -202,7 +202,7 @@ def test_bound_to_some_runs_it_counts_those(model, lines):
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True, width=32))
-def test_a_number_prints_all_its_digits_and_no_exponent_as_numpy_prints_it(value):
+def test_number_is_printed_like_numpy_with_all_digits_and_no_exponent(value):
     for number in (np.float32(value), np.float64(value), jnp.asarray(value, "float32")):
         expected = np.format_float_positional(np.asarray(number)[()], trim="0")
         line = LoggingTensorHook(["x"], every_n_iter=1).format_line({"x": number}, None)

@@ -39,24 +39,24 @@ def feed(model, x):
     return run
 
 
-def test_a_finite_loss_trains_on(feed, loss):
+def test_finite_loss_continues_the_training(feed, loss):
     assert feed([1.0] * 5, NanTensorHook(loss)) == 5
 
 
-def test_a_nan_anywhere_in_the_value_is_an_error_that_names_the_step(feed, loss):
+def test_nan_in_the_value_is_an_error_that_names_the_step(feed, loss):
     complaint = r"found NaN in watched:0, in the run that led to global step 3"
     with pytest.raises(NanLossDuringTrainingError, match=complaint):
         feed([1.0, 2.0, NAN, 1.0, 1.0], NanTensorHook(loss))
 
 
-def test_a_nan_of_the_last_run_is_found_before_any_end(feed, loss):
+def test_nan_in_the_last_run_is_found_before_the_end(feed, loss):
     recorder = RecordingHook()
     with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
         feed([NAN], recorder, NanTensorHook(loss))
     assert "end" not in recorder.callbacks
 
 
-def test_or_it_is_a_warning_and_a_stop(model, loss, x, caplog):
+def test_fail_on_nan_loss_false_logs_a_warning_and_stops(model, loss, x, caplog):
     runs = 0
     with model.session(NanTensorHook(loss, fail_on_nan_loss=False)) as session:
         while not session.should_stop() and runs < 40:
@@ -68,16 +68,16 @@ def test_or_it_is_a_warning_and_a_stop(model, loss, x, caplog):
     assert "found NaN in watched:0, in the run that led to global step 1. Stopping." in warnings[0].getMessage()
 
 
-def test_infinities_are_let_through(feed, loss):
+def test_infinity_is_accepted_by_default(feed, loss):
     assert feed([INF, INF], NanTensorHook(loss)) == 2
 
 
-def test_infinities_count_on_request(feed, loss):
+def test_infinity_is_found_on_request(feed, loss):
     with pytest.raises(NanLossDuringTrainingError, match="NaN or an infinity"):
         feed([-INF], NanTensorHook(loss, include_inf=True))
 
 
-def test_strict_reports_in_the_very_run(model, loss, x):
+def test_strict_raises_in_the_same_run(model, loss, x):
     with model.session(NanTensorHook(loss, strict=True)) as session:
         session.run(model.train, {x: 1.0})
         with pytest.raises(NanLossDuringTrainingError, match="global step 2"):
@@ -91,7 +91,7 @@ def test_integers_have_no_nan(model):
     assert model.train_until_stop(NanTensorHook(model.global_step, include_inf=True), at_most=2) == 2
 
 
-def test_it_does_not_wait_for_runs_that_are_under_way(model, x):
+def test_hook_does_not_wait_for_pending_runs(model, x):
     def slow(x):
         ones = jnp.full((400, 400), x)
         return jax.lax.fori_loop(0, 150, lambda _, y: y @ ones / 400, ones).sum()
@@ -121,32 +121,32 @@ def until_nan(model, x, asked, *hooks, loading=None):
     return runs, ""
 
 
-def test_it_is_at_most_two_windows_late(model, loss, x):
+def test_nan_is_found_within_two_windows(model, loss, x):
     asked = [(model.train, NAN if number == 3 else 1.0) for number in range(1, 100)]
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
     assert runs <= 3 + LATE
     assert "global step 3" in error
 
 
-def test_runs_that_take_no_step_are_watched_as_well(model, loss, x):
+def test_runs_without_a_step_are_checked(model, loss, x):
     asked = [(model.train, 1.0)] + [(model.global_step, NAN)] * 200
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
     assert runs <= 2 * LATE + 2
     assert "global step 1" in error
 
 
-def test_the_step_is_that_of_the_first_bad_run_however_far_each_run_goes(model, loss, x):
+def test_error_names_the_step_of_the_first_bad_run(model, loss, x):
     leap = model.global_step.assign_add(10)
     asked = [(model.train, 1.0)] * 3 + [(leap, 1.0), (leap, NAN), (model.train, NAN), (leap, 1.0)]
     assert "global step 23" in until_nan(model, x, asked, NanTensorHook(loss))[1]
 
 
-def test_what_happened_before_a_recovery_is_forgotten(feed, loss):
+def test_recovery_resets_the_latch(feed, loss):
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
     assert feed([1.0, NAN, 1.0, 1.0], NanTensorHook(loss), lose_once) == 2
 
 
-def test_values_that_are_loaded_end_what_was_latched(model, loss, x):
+def test_loaded_values_reset_the_latch(model, loss, x):
     with model.session(NanTensorHook(loss)) as session:
         session.run(model.train, {x: 1.0})
         session.run(model.train, {x: NAN})
@@ -155,12 +155,12 @@ def test_values_that_are_loaded_end_what_was_latched(model, loss, x):
         assert session.run(model.global_step, {x: 1.0}) == 8
 
 
-def test_a_value_that_is_loaded_beside_the_model_hides_nothing(model, loss, x):
+def test_loading_another_value_does_not_hide_a_nan(model, loss, x):
     asked = [(model.train, value) for value in (1.0, NAN, 1.0)]
     assert "global step 8" in until_nan(model, x, asked, NanTensorHook(loss), loading={"global_step": 7})[1]
 
 
-def test_a_loss_that_is_watched_costs_no_output_and_compiles_one_program(model, loss, x, caplog):
+def test_checked_loss_costs_no_output_and_compiles_one_program(model, loss, x, caplog):
     with model.session(NanTensorHook(loss)) as session, caplog.at_level(logging.INFO, "hookline"):
         for _ in range(200):
             session.run(model.train, {x: 1.0})
@@ -169,14 +169,14 @@ def test_a_loss_that_is_watched_costs_no_output_and_compiles_one_program(model, 
     assert "outputs none" in told[0]
 
 
-def test_bound_to_some_runs_it_watches_those(model, loss, x):
+def test_only_for_checks_the_selected_runs(model, loss, x):
     other = model.global_step.assign_add(1)
     for values, found in (((NAN, 1.0), False), ((1.0, NAN), True)):
         asked = list(zip((other, model.train), values, strict=True)) * 100
         assert bool(until_nan(model, x, asked, only_for(model.train, NanTensorHook(loss)))[1]) == found
 
 
-def test_the_check_is_added_once_a_graph_and_tensor(model):
+def test_check_is_added_once_per_graph_and_tensor(model):
     first = NanTensorHook("loss")
     first.begin()
     size = get_default_graph().version
@@ -193,14 +193,14 @@ def test_the_check_is_added_once_a_graph_and_tensor(model):
     assert get_default_graph().version == size + 2
 
 
-def test_a_preemption_is_recovered_with_the_hook_aboard(feed, loss):
+def test_preemption_is_recovered_with_the_hook(feed, loss):
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
     with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
         feed([1.0, 1.0, NAN], NanTensorHook(loss), lose_once)
 
 
 @pytest.mark.parametrize("bad", [7, 90, 131])
-def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, x, bad, monkeypatch):
+def test_run_number_is_right_after_the_device_counter_restarts(model, loss, x, bad, monkeypatch):
     monkeypatch.setattr("hookline.session.running.latches._REBASE_RUNS", 30)  # For 2**30 runs, which take hours.
     asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 200)]
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
@@ -209,7 +209,7 @@ def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, 
 
 
 @pytest.mark.parametrize("value", [1.0, NAN])
-def test_a_run_that_fails_does_not_take_the_latch_away(model, loss, x, value):
+def test_failed_run_keeps_the_latch(model, loss, x, value):
     armed = []
 
     def fail(value):
@@ -237,7 +237,7 @@ def test_a_run_that_fails_does_not_take_the_latch_away(model, loss, x, value):
             train_on()
 
 
-def test_it_is_noticed_where_other_hooks_fire_on_the_runs_that_look(model, loss, x):
+def test_nan_is_found_though_other_hooks_fire_in_polled_runs(model, loss, x):
     class Fires(SessionRunHook):
         trigger = every(BETWEEN_LOOKS)
 

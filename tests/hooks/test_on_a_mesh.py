@@ -1,4 +1,4 @@
-"""On a mesh hooks see, write and do what they do on one device, and what they add to a step stays small."""
+"""On a mesh hooks see, write and do the same as on one device, and add little to a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .mesh import JOBS
 
 SPLITS = ("batches", "rows", "columns")
 LAYOUTS = [f"{split}, {axes}" for axes in ("automatic", "explicit") for split in SPLITS]
-# Each test of the same processes may run in another worker, which trains anew: `make test` has one of them.
+# Each test of the same processes may run in another worker, which trains again: `make test` has one of them.
 QUICK = "rows, automatic"
 QUICK_JOBS = ("loop", "NaN: rollback", "graph")  # tests/loop/test_devices.py resumes, too.
 
@@ -38,7 +38,7 @@ BUCKETS = 1697
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, environment):
-    """Gives what hooks have seen of a layout, by the job; several layouts are trained in one process."""
+    """Returns the record of hooks for a layout, by the job; several layouts are trained in one process."""
 
     @functools.cache
     def process(jobs: tuple[str, ...], *layouts: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def trained(tmp_path_factory, environment):
 
 
 def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Returns what is in a tree of JSON, by its path; lists of numbers as arrays."""
+    """Returns the leaves of a JSON tree by path; lists of numbers as arrays."""
     if isinstance(found, list) and found and all(isinstance(item, int | float) for item in found):
         yield path, np.array(found)
     elif isinstance(found, dict | list):
@@ -80,7 +80,7 @@ def is_alike(one: Any, other: Any, path: str) -> bool:
         *[pytest.param(layout, tuple(JOBS), id=layout, marks=pytest.mark.campaign) for layout in LAYOUTS],
     ],
 )
-def test_hooks_see_write_and_do_what_they_do_on_one_device(layout, jobs, trained):
+def test_hooks_work_on_a_mesh_as_on_one_device(layout, jobs, trained):
     compared = [{job: r for job, r in trained(name, jobs).items() if job != "readings"} for name in ("one", layout)]
     one, other = (dict(leaves(found)) for found in compared)
     assert compared[0].keys() == set(jobs) - {"readings"}
@@ -90,7 +90,7 @@ def test_hooks_see_write_and_do_what_they_do_on_one_device(layout, jobs, trained
 
 
 @pytest.mark.campaign
-def test_what_is_compared_is_there(trained):
+def test_compared_values_are_recorded(trained):
     found = trained("one")
     assert {"norm 1", "w 3", "all 7", "loss 5"} <= found["loop"]["summaries"].keys()
     assert found["loop"]["written"].keys() == {f"{name} {step}" for name in ("loss", "norm") for step in (2, 4, 6, 8)}
@@ -106,10 +106,10 @@ def test_what_is_compared_is_there(trained):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_slots_averages_and_what_comes_back_lie_where_their_variables_do(layout, trained):
+def test_slots_averages_and_restored_values_have_their_variables_sharding(layout, trained):
     parts = PARTS[layout.partition(",")[0]]
     found = {path: match for path, text in leaves(trained(layout)) if (match := PLACE.fullmatch(str(text)))}
-    # What a factored optimizer has in place of a second moment is not like its variable.
+    # A factored optimizer's replacement of the second moment differs from its variable.
     alike = {path: match for path, match in found.items() if not re.search(r"factored/places/8$", path)}
     assert len(alike) > 60
     assert [(p, m[0]) for p, m in alike.items() if m[1] != parts.get(m[2], m[2])] == []
@@ -118,12 +118,12 @@ def test_slots_averages_and_what_comes_back_lie_where_their_variables_do(layout,
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("layout", ["one", *LAYOUTS])
-def test_each_program_is_compiled_once_also_for_what_came_back(layout, trained):
+def test_each_program_is_compiled_once_also_after_a_restore(layout, trained):
     found = {job: result["compiled"] for job, result in trained(layout).items() if "compiled" in result}
     assert {job: told for job, (count, *told) in found.items() if len(told) != count} == {}
     # The initialisers, and the step, which gives hooks its metrics. Equal programs are there already.
     assert {job: count for job, (count, *_) in found.items()} == {
-        "loop": 5,  # Other fetches of hooks, an evaluation, and what the final operations fetch.
+        "loop": 5,  # Other fetches of hooks, an evaluation, and the fetches of the final operations.
         "NaN: raise": 2,
         "NaN: stop": 2,
         "NaN: skip": 3,
@@ -138,7 +138,7 @@ def test_each_program_is_compiled_once_also_for_what_came_back(layout, trained):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_reading_a_scalar_gathers_and_transfers_nothing_of_the_model(layout, trained):
+def test_reading_a_scalar_neither_gathers_nor_transfers_the_model(layout, trained):
     found = trained(layout)["readings"]
     assert found["steps"] == [*range(1, 9)]
     assert set(found["sizes"]) <= {1, BUCKETS}
@@ -149,7 +149,7 @@ def test_reading_a_scalar_gathers_and_transfers_nothing_of_the_model(layout, tra
         assert set(more) <= {f"all-reduce {array}" for array in ("f32[]", "u32[]", f"u32[{BUCKETS}]")}
 
 
-def test_what_lies_along_explicit_axes_is_watched_in_some_runs():
+def test_value_sharded_over_explicit_axes_is_checked_in_some_runs():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     rows = jax.NamedSharding(mesh, jax.P("data"))
     seen = []
@@ -166,12 +166,12 @@ def test_what_lies_along_explicit_axes_is_watched_in_some_runs():
     assert seen == [[0.0, 0.0], [4.0, 4.0], [8.0, 8.0]]
 
 
-def test_a_skipped_run_leaves_what_the_step_would_lay_elsewhere():
+def test_skipped_run_keeps_shardings_that_the_step_would_change():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     rows, whole = jax.NamedSharding(mesh, jax.P("data")), jax.NamedSharding(mesh, jax.P())
     state = {"w": jax.device_put(jnp.ones(2), rows), "m": jax.device_put(jnp.zeros(2), whole)}
 
-    def step(state, batch):  # Along explicit axes the sum lies as the weights do, and not as the moment before.
+    def step(state, batch):  # Along explicit axes the sum is sharded as the weights are, and not as the moment before.
         moment = state["m"] + state["w"] * batch.sum()
         return {"w": state["w"] - moment, "m": moment}, {"loss": batch.sum()}
 

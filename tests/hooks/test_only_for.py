@@ -29,7 +29,7 @@ def play(gan, hooks, names):
             session.run(*gan[name])
 
 
-def test_a_bound_hook_rides_on_its_own_runs_only(gan):
+def test_hook_is_called_only_for_its_runs(gan):
     d, g, both = RecordingHook(fetches=gan["d_loss"]), RecordingHook(fetches=gan["g_loss"]), RecordingHook()
     play(gan, [only_for(gan["d"][0], d), only_for(gan["g"][0], g), only_for([gan["d"][0], "g_step"], both)], "dgdd")
     runs = [sum(event.callback == "after_run" for event in hook.events) for hook in (d, g, both)]
@@ -39,7 +39,7 @@ def test_a_bound_hook_rides_on_its_own_runs_only(gan):
     ]  # fmt: skip
 
 
-def test_a_run_of_a_group_is_a_run_of_what_is_in_it(gan):
+def test_run_of_a_group_counts_as_a_run_of_its_members(gan):
     both = hl.group(gan["d"][0], gan["g"][0])
     hook = RecordingHook()
     with train.MonitoredSession(hooks=[only_for(gan["g"][0], hook)]) as session:
@@ -47,14 +47,14 @@ def test_a_run_of_a_group_is_a_run_of_what_is_in_it(gan):
     assert "after_run" in [event.callback for event in hook.events]
 
 
-def test_all_hooks_go_by_one_step_and_one_that_was_due_elsewhere_fires_at_its_next_run(gan, tmp_path):
+def test_hook_due_in_another_run_fires_in_its_next_run(gan, tmp_path):
     loss = hl.summary.scalar("d", gan["d_loss"])
     saver = SummarySaverHook(trigger=every(10), output_dir=str(tmp_path), summary_op=loss)
     play(gan, [only_for(gan["d"][0], saver)], "d" + "ggggg" * 5 + "d" + "d" + "ggggg" + "d")
     assert [event.step for event in read_events(str(tmp_path)) if event.summary.value] == [25, 30]
 
 
-def test_a_bound_hook_with_a_trigger_is_called_where_it_fires(gan):
+def test_hook_with_a_trigger_is_called_when_it_fires(gan):
     seen = []
 
     class Seldom(SessionRunHook):
@@ -67,7 +67,7 @@ def test_a_bound_hook_with_a_trigger_is_called_where_it_fires(gan):
     assert seen == [9, 19]
 
 
-def test_a_bound_stop_hook_stops(gan):
+def test_stop_hook_stops(gan):
     with train.MonitoredSession(hooks=[only_for(gan["g"][0], StopAtStepHook(num_steps=2))]) as session:
         runs = 0
         while not session.should_stop():
@@ -77,7 +77,7 @@ def test_a_bound_stop_hook_stops(gan):
     assert runs == 2
 
 
-def test_an_error_names_the_hook_and_not_its_binding(gan):
+def test_error_names_the_wrapped_hook(gan):
     class Bad(SessionRunHook):
         def before_run(self, run_context):
             return "loss"
@@ -86,7 +86,7 @@ def test_an_error_names_the_hook_and_not_its_binding(gan):
         play(gan, [only_for(gan["g"][0], Bad())], "g")
 
 
-def test_what_it_is_bound_to_must_be_in_the_graph(gan):
+def test_fetches_must_be_in_the_graph(gan):
     with pytest.raises(KeyError, match="nowhere"):
         play(gan, [only_for("nowhere", RecordingHook())], "g")
 
@@ -100,17 +100,17 @@ def test_wrong_arguments_are_refused(fetches, hook, error):
         only_for(fetches, hook)
 
 
-def test_a_bound_hook_keeps_the_contract():
+def test_wrapped_hook_keeps_the_contract():
     check_hook(lambda: only_for("loss:0", LoggingTensorHook(["loss"], every_n_iter=2)))
 
 
-def test_a_hook_is_bound_once(gan):
+def test_hook_is_wrapped_once(gan):
     with pytest.raises(TypeError, match="hook that is not bound yet"):
         only_for(gan["d"][0], only_for(gan["g"][0], StopAtStepHook(1)))
-    with pytest.raises(TypeError, match="operations, tensors or names of them to wait for, got 3"):
+    with pytest.raises(TypeError, match="operations, tensors or names of them, got 3"):
         only_for([gan["d"][0], 3], StopAtStepHook(1))
 
 
-def test_a_name_that_is_not_there_says_whose_it_is(gan):
+def test_unknown_name_gives_an_error_that_names_the_hook(gan):
     with pytest.raises(KeyError, match=r"train.only_for of StopAtStepHook: .*no_such"):
         play(gan, [only_for("no_such", StopAtStepHook(1))], [])

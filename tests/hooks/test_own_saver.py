@@ -1,4 +1,4 @@
-"""A user's own saver, no subclass of anything: what the session needs of it, it looks up by name."""
+"""A user's own saver, no subclass of anything: the session finds the methods it needs by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAN = float("nan")
 
 
 class OwnSaver:
-    """Saves at a cadence, at the end, and what a failure has left; holds its directory meanwhile."""
+    """Saves at a cadence, at the end and after a failure; holds its directory meanwhile."""
 
     def __init__(self, directory, save_steps=5):
         self.trigger = train.every(save_steps)
@@ -55,7 +55,7 @@ class OwnSaver:
 
 
 class Job:
-    """`weight` is multiplied by what is fed, and `train` counts one step."""
+    """`weight` is multiplied by the fed value, and `train` counts one step."""
 
     def __init__(self):
         self.step = train.get_or_create_global_step()
@@ -86,7 +86,7 @@ def saver(tmp_path):
     return OwnSaver(str(tmp_path))
 
 
-def test_it_saves_at_its_cadence_and_at_the_end_and_what_it_saved_is_restored(job, saver, tmp_path):
+def test_user_saver_saves_at_its_cadence_and_the_end_and_is_restored(job, saver, tmp_path):
     with job.session(saver) as session:
         job.run(session, *[2.0] * 7)
     assert saver.saved == [5, 7]
@@ -95,20 +95,20 @@ def test_it_saves_at_its_cadence_and_at_the_end_and_what_it_saved_is_restored(jo
         assert session.run(job.weight) == 128.0
 
 
-def test_after_an_error_in_a_run_it_saves_the_state_of_the_last_completed_one(job, saver):
+def test_error_in_a_run_saves_the_state_of_the_last_completed_run(job, saver):
     with pytest.raises(errors.InvalidArgumentError), job.session(saver) as session:
         job.run(session, 2.0, 2.0, 2.0, np.ones(3, "f"))
     assert saver.saved == [3]
 
 
-def test_after_an_error_in_the_body_it_saves(job, saver, tmp_path):
+def test_error_in_the_body_saves_the_state(job, saver, tmp_path):
     with pytest.raises(KeyError, match="mine"), job.session(saver) as session:
         job.run(session, 2.0, 2.0, fail_after=True)
     assert saver.saved == [2]
     assert load_variable(latest_checkpoint(str(tmp_path)), "weight") == 4.0
 
 
-def test_a_state_that_a_hook_has_condemned_is_not_saved(job, saver):
+def test_state_marked_invalid_is_not_saved(job, saver):
     class Condemns(train.SessionRunHook):
         trigger = train.every(3)
 
@@ -120,21 +120,21 @@ def test_a_state_that_a_hook_has_condemned_is_not_saved(job, saver):
     assert saver.saved == []
 
 
-def test_a_nan_that_is_an_error_is_not_saved(job, saver):
+def test_nan_that_is_an_error_is_not_saved(job, saver):
     nan = train.NanTensorHook(job.loss, on_nan="raise")
     with pytest.raises(errors.NanLossDuringTrainingError), job.session(saver, nan) as session:
         job.run(session, 2.0, NAN, 2.0, 2.0, 2.0)
     assert saver.saved == []
 
 
-def test_a_nan_that_is_found_out_only_after_an_error_in_the_body_is_not_saved_either(job, saver):
+def test_nan_found_after_an_error_in_the_body_is_not_saved(job, saver):
     nan = train.NanTensorHook(job.loss, on_nan="raise")
     with pytest.raises(KeyError, match="mine"), job.session(saver, nan) as session:
         job.run(session, 2.0, NAN, fail_after=True)
     assert saver.saved == []
 
 
-def test_after_a_nan_that_stops_the_saver_is_told_in_its_end_by_the_fault_of_the_session(job, tmp_path):
+def test_invalid_reason_is_set_in_the_savers_end_after_a_nan_that_stops(job, tmp_path):
     class Careful(OwnSaver):
         def save_now(self, session):
             if session.invalid_reason is None:
@@ -148,14 +148,14 @@ def test_after_a_nan_that_stops_the_saver_is_told_in_its_end_by_the_fault_of_the
 
 
 @pytest.mark.parametrize("bad", [[NAN], [NAN, np.ones(3, "f")]])
-def test_after_a_nan_that_stops_no_error_makes_it_save(bad, job, saver):
+def test_error_after_a_nan_that_stops_saves_nothing(bad, job, saver):
     nan = train.NanTensorHook(job.loss, on_nan="stop")
     with pytest.raises((KeyError, errors.InvalidArgumentError)), job.session(nan, saver) as session:
         job.run(session, 2.0, *bad, fail_after=True)
     assert saver.saved == []
 
 
-def test_sigterm_is_heeded_with_it_alone_and_its_end_saves(job, saver):
+def test_sigterm_is_handled_and_saved_with_a_user_saver_alone(job, saver):
     def train_on(session):
         job.run(session, 2.0, 2.0, 2.0)
         signal.raise_signal(signal.SIGTERM)
@@ -167,7 +167,7 @@ def test_sigterm_is_heeded_with_it_alone_and_its_end_saves(job, saver):
     assert not saver.is_held
 
 
-def test_it_is_released_when_the_session_is_closed(job, saver):
+def test_saver_is_released_when_the_session_closes(job, saver):
     with job.session(saver) as session:
         job.run(session, 2.0)
         assert saver.is_held
@@ -175,7 +175,7 @@ def test_it_is_released_when_the_session_is_closed(job, saver):
 
 
 @pytest.mark.parametrize("callback", ["begin", "after_create_session"])
-def test_it_is_released_where_the_session_cannot_be_made(callback, job, saver):
+def test_saver_is_released_if_the_session_cannot_be_created(callback, job, saver):
     class Fails:
         pass
 
@@ -190,17 +190,17 @@ def test_it_is_released_where_the_session_cannot_be_made(callback, job, saver):
     assert saver.saved == []
 
 
-def test_a_nan_hook_rolls_back_with_it(job, tmp_path, caplog):
+def test_nan_hook_rolls_back_with_a_user_saver(job, tmp_path, caplog):
     saver = OwnSaver(str(tmp_path), save_steps=2)
     nan = train.NanTensorHook(job.loss, on_nan="rollback")
     with job.session(saver, nan) as session:
         job.run(session, *[2.0] * 3, NAN, *[2.0] * 8)
         assert np.isfinite(session.raw_session().run(job.weight))
         assert session.raw_session().global_step == 12  # The step goes on.
-    assert "The weights went back to those of" in caplog.text
+    assert "The weights were restored from" in caplog.text
 
 
-def test_an_evaluation_keeps_the_best_checkpoint_that_it_saved(job, tmp_path):
+def test_evaluation_keeps_the_best_checkpoint_of_a_user_saver(job, tmp_path):
     away = hl.op(lambda weight, factor: abs(weight * factor - 16.0))(job.weight, job.factor)
     saver = OwnSaver(str(tmp_path), save_steps=100)
     evaluate = train.Evaluate(

@@ -45,7 +45,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name.endswith("profiler") and r.levelno == logging.WARNING]
 
 
-def test_it_profiles_one_cadence_after_the_first_run_and_then_at_the_cadence(model, tmp_path):
+def test_hook_profiles_from_one_cadence_after_the_first_run(model, tmp_path):
     model.train_until_stop(ProfilerHook(save_steps=3, output_dir=str(tmp_path)), at_most=8)
     assert profiles(tmp_path) == ["step_3", "step_6"]
     recorded = [(event.step, value.tag) for event in read_events(tmp_path) for value in event.summary.value]
@@ -54,7 +54,7 @@ def test_it_profiles_one_cadence_after_the_first_run_and_then_at_the_cadence(mod
     assert b"'device'" in text
 
 
-def test_it_profiles_by_the_clock_which_starts_after_the_first_run(model, tmp_path):
+def test_hook_profiles_by_the_clock_from_the_first_run(model, tmp_path):
     hook = ProfilerHook(save_secs=10, output_dir=str(tmp_path))
     with FakeClock() as clock, model.session(hook) as session:
         for secs in (100, 9, 1, 9, 1):
@@ -63,19 +63,19 @@ def test_it_profiles_by_the_clock_which_starts_after_the_first_run(model, tmp_pa
     assert profiles(tmp_path) == ["step_3", "step_5"]
 
 
-def test_runs_may_gain_several_steps(model, tmp_path):
+def test_runs_may_advance_several_steps(model, tmp_path):
     with model.session(ProfilerHook(trigger=every(10), output_dir=str(tmp_path))) as session:
         for _ in range(3):
             session.run(model.jump)
     assert profiles(tmp_path) == ["step_10"]
 
 
-def test_the_first_run_compiles_and_is_no_example(model, tmp_path):
+def test_first_run_is_not_profiled_since_it_compiles(model, tmp_path):
     model.train_until_stop(ProfilerHook(trigger=every(1), output_dir=str(tmp_path)), at_most=2)
     assert profiles(tmp_path) == ["step_2"]
 
 
-def test_a_run_that_gains_nothing_does_not_count(model, tmp_path):
+def test_run_without_a_step_does_not_count(model, tmp_path):
     with model.session(ProfilerHook(trigger=every(2), output_dir=str(tmp_path))) as session:
         session.run(model.train)
         session.run(model.loss)
@@ -87,7 +87,7 @@ def test_a_run_that_gains_nothing_does_not_count(model, tmp_path):
     assert [event.step for event in read_events(tmp_path) if event.HasField("summary")] == [2]
 
 
-def test_a_profile_holds_one_run_and_says_which_operations_it_is_of(tmp_path):
+def test_profile_has_one_run_and_its_operations(tmp_path):
     x = hl.placeholder(jnp.float32, [64, 32], name="x")
     weights = hl.Variable(np.random.default_rng(5).normal(size=(32, 16)).astype(np.float32), name="w")
     loss = hl.op(lambda x, w: jnp.mean(jnp.tanh(x @ w)), name="loss")(x, weights)
@@ -105,7 +105,7 @@ def test_a_profile_holds_one_run_and_says_which_operations_it_is_of(tmp_path):
     modules = re.findall(r"^HloModule (\w+)", "\n".join(metadata.partition_graphs), re.MULTILINE)
     of_the_step = [stats for found in events.values() for stats in found if stats.get("hlo_module") == modules[0]]
     assert len({stats["run_id"] for stats in of_the_step}) == 1
-    # A name of the trace, looked up in the program that came with it.
+    # A name of the trace, found in its program.
     names = dict(re.findall(r'%?([\w.-]+) = [^\n]*op_name="([^"]*)"', metadata.partition_graphs[0]))
     worked_on = {names[stats["hlo_op"]].split("/")[1] for stats in of_the_step if stats.get("hlo_op") in names}
     assert {"loss", "gradients"} <= worked_on
@@ -113,14 +113,14 @@ def test_a_profile_holds_one_run_and_says_which_operations_it_is_of(tmp_path):
     assert b"/gradients/" in data
 
 
-def test_without_dataflow_there_is_no_program_in_it(model, tmp_path):
+def test_profile_without_dataflow_has_no_program(model, tmp_path):
     model.train_until_stop(ProfilerHook(2, None, str(tmp_path), show_dataflow=False), at_most=2)
     data, events = profile(tmp_path, "step_2")
     assert len(events["run"]) == 1
     assert b"jit(_trace)/" not in data
 
 
-def test_perfetto_reads_a_trace_of_it(model, tmp_path):
+def test_trace_is_readable_by_perfetto(model, tmp_path):
     model.train_until_stop(ProfilerHook(save_steps=2, output_dir=str(tmp_path)), at_most=2)
     (path,) = tmp_path.glob("plugins/profile/step_2/*.trace.json.gz")
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
@@ -129,14 +129,14 @@ def test_perfetto_reads_a_trace_of_it(model, tmp_path):
     assert any("hlo_op" in event.get("args", {}) for event in complete)
 
 
-def test_what_is_in_memory_is_written_on_request(model, tmp_path):
+def test_memory_profile_is_written_on_request(model, tmp_path):
     model.train_until_stop(ProfilerHook(2, output_dir=str(tmp_path), show_memory=True), at_most=4)
     written = sorted(path.name for path in tmp_path.glob("*.prof"))
     assert written == ["memory_step_2.prof", "memory_step_4.prof"]
     assert gzip.decompress((tmp_path / written[0]).read_bytes())
 
 
-def test_somebody_elses_profile_is_a_log_line(model, tmp_path, caplog):
+def test_foreign_profile_gives_a_log_line(model, tmp_path, caplog):
     with model.session(ProfilerHook(save_steps=2, output_dir=str(tmp_path / "ours"))) as session:
         with jax.profiler.trace(str(tmp_path / "theirs")):
             for _ in range(3):
@@ -145,18 +145,18 @@ def test_somebody_elses_profile_is_a_log_line(model, tmp_path, caplog):
     assert profiles(tmp_path / "ours") == ["step_4"]
     assert len(profiles(tmp_path / "theirs")) == 1
     (line,) = warnings(caplog)
-    assert line.startswith("ProfilerHook has no profile step_2: ")
+    assert line.startswith("ProfilerHook could not make the profile step_2: ")
     assert "Only one profile may be run at a time" in line
 
 
-def test_a_profile_that_somebody_stops_is_a_log_line(model, probe, tmp_path, caplog):
+def test_profile_stopped_by_others_gives_a_log_line(model, probe, tmp_path, caplog):
     stop_at_two = probe(lambda context: context.session.global_step == 2 and jax.profiler.stop_trace())
     model.train_until_stop(stop_at_two, ProfilerHook(save_steps=2, output_dir=str(tmp_path)), at_most=4)
-    assert warnings(caplog) == ["ProfilerHook has no profile step_2: No profile started"]
+    assert warnings(caplog) == ["ProfilerHook could not make the profile step_2: No profile started"]
     assert "step_4" in profiles(tmp_path)
 
 
-def test_a_run_that_fails_leaves_its_profile_and_nothing_running(model, tmp_path):
+def test_failed_run_writes_its_profile_and_stops_the_profiler(model, tmp_path):
     failures: list[Exception] = [ValueError("broken")]
 
     def fail() -> int:
@@ -185,7 +185,7 @@ def test_a_run_that_fails_leaves_its_profile_and_nothing_running(model, tmp_path
         pass
 
 
-def test_a_recovery_lets_the_first_run_go_by_and_profiles_a_step_again(model, probe, tmp_path, caplog):
+def test_recovery_skips_the_first_run_and_profiles_a_step_again(model, probe, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     hook = ProfilerHook(save_steps=2, output_dir=str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""ProgressHook where its output is no terminal: what it says, and when."""
+"""ProgressHook when its output is no terminal: its lines, and when they come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.testing import FakeClock
 
 
 class Pipe:
-    """Enter it for a `file` that leads into a real pipe; `lines` are what came out once it was left."""
+    """Enter it for a `file` that writes into a real pipe; `lines` are its output, after the exit."""
 
     def __enter__(self):
         self._source, sink = os.pipe()
@@ -53,7 +53,7 @@ def shown(model, *hooks, secs_a_step=1.0, steps=100, fetches=None, **arguments):
     return pipe.lines
 
 
-def test_it_shows_the_first_step_then_by_the_clock_and_the_last(model):
+def test_hook_shows_the_first_step_then_by_the_clock_and_the_last(model):
     assert shown(model, train.StopAtStepHook(last_step=25)) == [
         "step 1/25  4%",
         "step 11/25  44%  1 steps/s  0:14 left",
@@ -62,7 +62,7 @@ def test_it_shows_the_first_step_then_by_the_clock_and_the_last(model):
     ]
 
 
-def test_without_a_last_step_it_tells_the_step_and_the_rate_alone(model):
+def test_training_without_a_last_step_shows_step_and_rate(model):
     assert shown(model, steps=15, secs_a_step=0.5, every_secs=5) == [
         "step 1",
         "step 11  2 steps/s",
@@ -70,7 +70,7 @@ def test_without_a_last_step_it_tells_the_step_and_the_rate_alone(model):
     ]
 
 
-def test_a_last_step_may_be_given_and_goes_before_the_limit_of_the_runs(model):
+def test_last_step_argument_overrides_the_limit_of_the_runs(model):
     lines = shown(model, train.StopAtStepHook(last_step=20), last_step=10, every_secs=100)
     assert [line.split("  ")[:2] for line in lines] == [
         ["step 1/10", "10%"],
@@ -79,7 +79,7 @@ def test_a_last_step_may_be_given_and_goes_before_the_limit_of_the_runs(model):
     ]
 
 
-def test_it_counts_on_from_the_step_that_training_starts_at(model):
+def test_hook_counts_from_the_first_step_of_the_training(model):
     start = train.Scaffold(init_fn=lambda _, session: session.load({"global_step": 500}))
     with Pipe() as pipe, FakeClock() as clock:
         hooks = [train.StopAtStepHook(num_steps=20), train.ProgressHook(file=pipe.file)]
@@ -91,16 +91,16 @@ def test_it_counts_on_from_the_step_that_training_starts_at(model):
     assert pipe.lines[9] == "step 510/520  98%  0.00278 steps/s  1:00:00 left"
 
 
-def test_a_trigger_says_when(model):
+def test_trigger_replaces_the_clock(model):
     lines = shown(model, trigger=train.every(10) | train.at_steps(3), steps=25)
     assert [line.split("  ")[0] for line in lines] == ["step 3", "step 10", "step 20", "step 25"]
 
 
-def test_steps_that_one_run_takes_together_count(model):
+def test_steps_of_one_run_count(model):
     assert shown(model, fetches=model.jump, steps=12, last_step=60)[1] == "step 55/60  91%  5 steps/s  0:01 left"
 
 
-def test_the_rate_is_that_of_the_last_half_minute(model):
+def test_rate_covers_the_last_half_minute(model):
     with Pipe() as pipe, FakeClock() as clock, model.session(train.ProgressHook(file=pipe.file)) as session:
         for secs in [1.0] * 50 + [5.0] * 10:
             clock.advance(secs)
@@ -110,7 +110,7 @@ def test_the_rate_is_that_of_the_last_half_minute(model):
     assert rates[-1] == "0.2 steps/s"
 
 
-def test_what_is_compiled_at_the_start_slows_no_rate_down(model):
+def test_compilation_at_the_start_does_not_lower_the_rate(model):
     with Pipe() as pipe, FakeClock() as clock, model.session(train.ProgressHook(file=pipe.file)) as session:
         for secs in [600, 600, 600] + [1] * 20:
             clock.advance(secs)
@@ -131,7 +131,7 @@ def test_what_is_compiled_at_the_start_slows_no_rate_down(model):
         (np.array([[1, 2], [3, 4]]), "[[1 2] [3 4]]"),
     ],
 )
-def test_a_value_stands_beside_its_tag(model, value, text):
+def test_value_is_shown_after_its_tag(model, value, text):
     hl.constant(value, name="value")
     assert shown(model, values={"it": "value"}, steps=1) == [f"step 1  it {text}"]
 
@@ -143,7 +143,7 @@ def test_text_is_a_value_too_and_values_keep_their_order(model):
     ]
 
 
-def test_values_are_asked_for_only_on_runs_that_are_shown_and_once_more_at_the_start(model):
+def test_values_are_fetched_only_in_shown_runs_and_once_at_the_start(model):
     asked = []
     hl.host_op(lambda step: asked.append(int(step)) or int(step), name="asked")(model.global_step)
     lines = shown(model, values={"before": "asked"}, last_step=35, steps=35)
@@ -157,7 +157,7 @@ def slow(x):
     return jax.lax.fori_loop(0, 100, lambda _, y: y @ ones / 400, x * ones).mean()
 
 
-def test_the_loop_does_not_wait_and_a_line_stands_for_a_step_that_was_computed(tmp_path):
+def test_loop_does_not_wait_and_a_line_shows_a_computed_step(tmp_path):
     step = train.get_or_create_global_step()
     loss = hl.op(slow, name="loss")(hl.op(lambda step: step + 1.0)(step))
     in_words = hl.host_op(lambda loss: f"about {loss:.0f}")(loss)
@@ -174,23 +174,23 @@ def test_the_loop_does_not_wait_and_a_line_stands_for_a_step_that_was_computed(t
     assert lines == [[f"step {n}", f"loss {n}.000", f"in words about {n}"] for n in range(1, 7)]
 
 
-def test_a_training_without_a_run_shows_nothing(model):
+def test_training_without_a_run_shows_nothing(model):
     assert shown(model, train.StopAtStepHook(last_step=0)) == []
     assert shown(model, steps=0) == []
 
 
-def test_a_task_whose_every_run_came_too_late_shows_nothing_of_what_others_trained(model):
+def test_task_without_a_run_of_its_own_shows_nothing(model):
     with Pipe() as pipe, model.session(train.ProgressHook(file=pipe.file)) as session:
         session.raw_session().run(model.jump)
     assert pipe.lines == []
 
 
-def test_an_end_of_the_input_shows_the_last_step_without_values_of_another(model):
+def test_end_of_input_shows_the_last_step_without_stale_values(model):
     assert shown(model, values=["loss"], steps=1) == ["step 1  loss 0.5000"]
     assert shown(model, values=["loss"], steps=5, secs_a_step=0)[1:] == ["step 5"]
 
 
-def test_after_a_recovery_it_goes_on_from_the_earlier_step(model):
+def test_recovery_continues_from_the_earlier_step(model):
     with Pipe() as pipe, FakeClock() as clock:
         session, lose = model.session_to_lose(train.ProgressHook(file=pipe.file, every_secs=1), restored_step=3)
         with session:
@@ -202,7 +202,7 @@ def test_after_a_recovery_it_goes_on_from_the_earlier_step(model):
     assert pipe.lines[-1] == "step 13  4 steps/s"
 
 
-def test_the_same_hook_serves_a_second_session(model):
+def test_same_hook_works_in_a_second_session(model):
     with Pipe() as pipe, FakeClock():
         hook = train.ProgressHook(file=pipe.file)
         for last_step in (2, 3):
@@ -212,7 +212,7 @@ def test_the_same_hook_serves_a_second_session(model):
     assert [line.split("  ")[0] for line in pipe.lines] == ["step 1/2", "step 2/2", "step 1/3", "step 3/3"]
 
 
-def test_a_hook_that_is_added_takes_no_line_away(model):
+def test_added_hook_loses_no_line(model):
     with Pipe() as pipe, FakeClock(), model.session(train.ProgressHook(file=pipe.file)) as session:
         for _ in range(5):
             session.run(model.train)
@@ -220,7 +220,7 @@ def test_a_hook_that_is_added_takes_no_line_away(model):
     assert [line.split()[1] for line in pipe.lines] == ["1", "5"]
 
 
-def test_a_pipe_that_nobody_reads_ends_no_training(model, caplog):
+def test_closed_pipe_ends_no_training(model, caplog):
     source, sink = os.pipe()
     os.close(source)
     file = os.fdopen(sink, "w")
@@ -230,7 +230,7 @@ def test_a_pipe_that_nobody_reads_ends_no_training(model, caplog):
         assert session.raw_session().global_step == 5
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [
-        "ProgressHook cannot show more, and the training goes on: BrokenPipeError: [Errno 32] Broken pipe"
+        "ProgressHook shows no more progress, but the training continues: BrokenPipeError: [Errno 32] Broken pipe"
     ]
     with pytest.raises(BrokenPipeError):
         file.close()
@@ -256,6 +256,6 @@ def test_wrong_arguments_are_refused(arguments, kind, complaint):
         train.ProgressHook(**arguments)
 
 
-def test_a_value_that_is_not_in_the_graph_is_refused_at_begin(model):
+def test_value_of_another_graph_is_refused_at_begin(model):
     with pytest.raises(KeyError, match="nowhere"):
         model.session(train.ProgressHook(["nowhere"]))

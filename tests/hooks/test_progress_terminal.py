@@ -1,4 +1,4 @@
-"""ProgressHook on a real terminal: what one sees on it in the end."""
+"""ProgressHook on a real terminal: the final contents of the screen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log(terminal):
 
 
 def drawn(terminal):
-    """Returns the texts that were drawn one over the other, without colours."""
+    """Returns the texts drawn one over the other, without colours."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.text)
     return [line.rstrip() for line in re.findall(r"\r(step [^\r\n\x1b]*)", text)]
 
@@ -56,7 +56,7 @@ def train_on(terminal, model, last_step=20, secs_a_step=0.1, at_step=lambda step
                 at_step(session.raw_session().global_step)
 
 
-def test_one_line_is_drawn_five_times_a_second(terminal, model, either):
+def test_line_is_drawn_five_times_a_second(terminal, model, either):
     train_on(terminal, model)
     (line, rest) = terminal.screen
     assert rest == ""
@@ -65,13 +65,13 @@ def test_one_line_is_drawn_five_times_a_second(terminal, model, either):
     assert [int(re.match(r"step (\d+)/20", text)[1]) for text in drawn(terminal)] == [*range(1, 20, 2), 20]
 
 
-def test_log_lines_stand_above_it_and_neither_writes_over_the_other(terminal, model, log, either):
+def test_log_lines_appear_above_the_progress_line(terminal, model, log, either):
     train_on(terminal, model, at_step=lambda step: log.warning("at step %d", step))
     assert terminal.screen[:-2] == [f"at step {step}" for step in range(1, 21)]
     assert terminal.screen[-2].startswith("step 20/20")
 
 
-def test_what_is_printed_stands_above_it_too(terminal, model, either, monkeypatch):
+def test_printed_text_appears_above_the_progress_line(terminal, model, either, monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal.file)
     monkeypatch.setattr(sys, "stderr", os.fdopen(os.dup(terminal.file.fileno()), "w"))
 
@@ -87,7 +87,7 @@ def test_what_is_printed_stands_above_it_too(terminal, model, either, monkeypatc
     assert terminal.screen[-2].startswith("step 5/5")
 
 
-def test_it_waits_for_the_end_of_a_line_that_others_are_in(terminal, model, either, monkeypatch):
+def test_progress_line_waits_for_the_end_of_a_printed_line(terminal, model, either, monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal.file)
     words = iter(["Counting", " to", " four", " is done\n", "Not this one"])
     train_on(terminal, model, last_step=5, secs_a_step=1, at_step=lambda step: print(next(words), end=""))
@@ -113,7 +113,7 @@ def test_other_threads_may_print(terminal, model, log):
     assert sorted(filter(None, said)) == sorted(f"thread says {n}" for n in range(200) for _ in threads)
 
 
-def test_who_is_about_to_log_when_the_line_ends_does_not_wait_for_whoever_ends_it(terminal, model, log):
+def test_logging_thread_does_not_deadlock_with_the_end_of_the_line(terminal, model, log):
     holding, ending = threading.Event(), threading.Event()
 
     class Handler(logging.StreamHandler):
@@ -148,7 +148,7 @@ def test_who_is_about_to_log_when_the_line_ends_does_not_wait_for_whoever_ends_i
     assert terminal.screen[1:] == ["said", ""]
 
 
-def test_streams_are_as_they_were_when_it_is_over(terminal, model, log, monkeypatch):
+def test_streams_are_restored_at_the_end(terminal, model, log, monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal.file)
     (handler,) = log.handlers
     kept = []
@@ -160,7 +160,7 @@ def test_streams_are_as_they_were_when_it_is_over(terminal, model, log, monkeypa
     assert terminal.screen[1:] == ["kept", "after", ""]
 
 
-def test_an_exception_ends_the_line(terminal, model, log):
+def test_exception_ends_the_line(terminal, model, log):
     def fail(step):
         if step == 10:
             raise KeyError("failed")
@@ -173,7 +173,7 @@ def test_an_exception_ends_the_line(terminal, model, log):
     assert [line.split("  ")[0] for line in terminal.screen] == ["step 9/20", "Traceback", ""]
 
 
-def test_a_stream_that_leads_into_a_file_is_left_alone(terminal, model, tmp_path, monkeypatch):
+def test_redirected_stream_is_not_changed(terminal, model, tmp_path, monkeypatch):
     def speak(step):
         assert sys.stderr is errors
         print("error", file=sys.stderr)
@@ -187,7 +187,7 @@ def test_a_stream_that_leads_into_a_file_is_left_alone(terminal, model, tmp_path
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 200])
-def test_the_line_fits_into_the_terminal(model, either, columns, monkeypatch):
+def test_line_fits_into_the_terminal(model, either, columns, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     terminal = Terminal(columns)
     train_on(terminal, model, last_step=5, values={"a name that is rather long": "weight", "loss": "loss"})
@@ -198,7 +198,7 @@ def test_the_line_fits_into_the_terminal(model, either, columns, monkeypatch):
     assert ("100%  a name that is rather long 16.00  loss 8.000" in line) == (columns == 200)
 
 
-def test_a_value_keeps_its_place_until_the_next_has_arrived(terminal, model):
+def test_value_and_step_of_a_line_belong_together(terminal, model):
     train_on(terminal, model, values=["loss"], last_step=9)
     losses = [float(re.search(r"loss (\S+)", text)[1]) for text in drawn(terminal)]
     steps = [int(re.match(r"step (\d+)", text)[1]) for text in drawn(terminal)]
@@ -207,13 +207,13 @@ def test_a_value_keeps_its_place_until_the_next_has_arrived(terminal, model):
     assert steps[-1] == 9
 
 
-def test_a_terminal_that_cannot_draw_gets_plain_lines(terminal, model, monkeypatch):
+def test_dumb_terminal_gets_plain_lines(terminal, model, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     train_on(terminal, model)
     assert terminal.screen == ["step 1/20  5%", "step 20/20  100%  10 steps/s", ""]
 
 
-def test_by_default_it_is_drawn_on_the_standard_output(terminal, model, monkeypatch):
+def test_line_is_drawn_on_the_standard_output_by_default(terminal, model, monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal.file)
     with FakeClock():
         model.train_until_stop(train.StopAtStepHook(last_step=3), train.ProgressHook())

@@ -1,4 +1,4 @@
-"""A training is resumed with another trigger: it fires on its own grid, and not once more for what is past."""
+"""A training resumed with another trigger fires on the new grid, and does not repeat past firings."""
 
 from __future__ import annotations
 
@@ -75,31 +75,29 @@ def trained(directory, trigger: Trigger, last_step: int, steps_per_run: int = 1)
         pytest.param(every(1000), every(20), 270, [260], id="one that never fired"),
     ],
 )
-def test_a_training_saved_at_250_fires_on_the_grid_of_the_trigger_with_which_it_goes_on(
-    tmp_path, before, after, last, fired, steps_per_run
-):
+def test_resumed_training_fires_on_the_grid_of_the_new_trigger(tmp_path, before, after, last, fired, steps_per_run):
     trained(tmp_path, before.clone(), 250)
     assert trained(tmp_path, after.clone(), last, steps_per_run).steps == fired
 
 
-def test_a_cadence_in_seconds_that_becomes_one_in_steps_goes_on_from_the_last_firing(tmp_path):
+def test_cadence_changed_from_seconds_to_steps_counts_from_the_last_firing(tmp_path):
     assert trained(tmp_path, every(secs=60), 250).steps == [61, 121, 181, 241]
     resumed = trained(tmp_path, every(20), 290)
     assert (resumed.steps, resumed.elapsed) == ([260, 280], [19, 20])
 
 
-def test_a_cadence_in_steps_that_becomes_one_in_seconds_has_waited_since_the_last_firing(tmp_path):
+def test_cadence_changed_from_steps_to_seconds_counts_from_the_last_firing(tmp_path):
     assert trained(tmp_path, every(100), 250).steps == [100, 200]
     assert trained(tmp_path, every(secs=60), 300).steps[0] == 260  # 60 seconds after step 200
 
 
-def test_a_shorter_cadence_that_is_resumed_twice_keeps_its_grid(tmp_path):
+def test_shorter_cadence_resumed_twice_keeps_its_grid(tmp_path):
     trained(tmp_path, first_then_every(100), 250)
     assert trained(tmp_path, first_then_every(20), 255).steps == []
     assert trained(tmp_path, first_then_every(20), 300).steps == [261, 281]
 
 
-def test_a_trigger_of_ones_own_gets_its_own_state(tmp_path):
+def test_user_trigger_restores_its_own_state(tmp_path):
     class Doubling(Trigger):
         """Fires at a step, then at twice that step."""
 
@@ -140,7 +138,7 @@ def fired(trigger: Trigger, steps) -> list[int]:
 
 
 @given(TRIGGERS, st.integers(0, 100))
-def test_an_equal_trigger_goes_on_as_if_nothing_had_been(trigger, saved_at):
+def test_equal_trigger_fires_as_without_interruption(trigger, saved_at):
     whole = trigger.clone()
     whole.start(0)
     parts = trigger.clone()
@@ -152,7 +150,7 @@ def test_an_equal_trigger_goes_on_as_if_nothing_had_been(trigger, saved_at):
 
 
 @given(TRIGGERS, CADENCES, st.integers(1, 100), st.integers(1, 16))
-def test_every_fires_on_its_grid_alone_whatever_was_there_before(trigger, cadence, saved_at, steps_per_run):
+def test_every_fires_on_its_own_grid_after_any_trigger(trigger, cadence, saved_at, steps_per_run):
     trigger = trigger.clone()
     trigger.start(0)
     fired(trigger, range(1, saved_at + 1))
@@ -173,6 +171,6 @@ class Multiples(Trigger):
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 16])
-def test_a_trigger_of_ones_own_that_is_resumed_with_a_shorter_cadence_keeps_its_grid(tmp_path, steps_per_run):
+def test_user_trigger_with_a_shorter_cadence_keeps_its_grid(tmp_path, steps_per_run):
     assert trained(tmp_path, Multiples(100), 250).steps == [100, 200]
     assert trained(tmp_path, Multiples(20), 300, steps_per_run).steps == [260, 280, 300]

@@ -27,7 +27,7 @@ def train(model, hook, count, clock, secs_a_step=0.5):
             session.run(model.train)
 
 
-def test_it_writes_and_logs_the_rate_but_not_at_the_first_trigger(model, tmp_path, caplog):
+def test_hook_writes_and_logs_the_rate_from_the_second_firing(model, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     with FakeClock() as clock:
         train(model, StepCounterHook(every_n_steps=4, output_dir=str(tmp_path)), 10, clock)
@@ -35,14 +35,14 @@ def test_it_writes_and_logs_the_rate_but_not_at_the_first_trigger(model, tmp_pat
     assert [r.getMessage() for r in caplog.records if "/sec" in r.getMessage()] == ["global_step/sec: 2"] * 2
 
 
-def test_it_writes_by_the_clock(model, tmp_path):
+def test_hook_writes_by_the_clock(model, tmp_path):
     with FakeClock() as clock:
         hook = StepCounterHook(every_n_steps=None, every_n_secs=2, output_dir=str(tmp_path))
         train(model, hook, 9, clock)
     assert rates(tmp_path) == [(5, "global_step/sec", 2.0), (9, "global_step/sec", 2.0)]
 
 
-def test_where_no_time_has_gone_by_there_is_no_rate_to_tell(model, tmp_path):
+def test_no_elapsed_time_gives_no_rate(model, tmp_path):
     hook = StepCounterHook(every_n_steps=1, output_dir=str(tmp_path))
     with FakeClock() as clock, model.session(hook) as session:
         for secs in (0.5, 0, 0.25):
@@ -51,7 +51,7 @@ def test_where_no_time_has_gone_by_there_is_no_rate_to_tell(model, tmp_path):
     assert rates(tmp_path) == [(3, "global_step/sec", 4.0)]
 
 
-def test_what_a_step_takes_is_counted_a_second_too(model, tmp_path, caplog):
+def test_per_step_amounts_are_counted_per_second(model, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     with FakeClock() as clock:
         told = {"per_step": {"tokens": 100, "flops": 3e6}, "peak_flops": 1e7, "memory": True}
@@ -69,7 +69,7 @@ def test_several_steps_in_one_run_count_as_several(model, tmp_path):
     assert rates(tmp_path) == [(10, "global_step/sec", 5.0), (15, "global_step/sec", 5.0)]
 
 
-def test_after_a_recovery_that_moved_the_step_back_no_rate_is_negative(model, tmp_path):
+def test_no_rate_is_negative_after_a_recovery_to_an_earlier_step(model, tmp_path):
     lose_once = RecordingHook(failures={"before_run": [None] * 5 + [AbortedError(None, None, "lost")]})
     with FakeClock() as clock:
         hook = StepCounterHook(every_n_steps=2, output_dir=str(tmp_path))
@@ -80,7 +80,7 @@ def test_after_a_recovery_that_moved_the_step_back_no_rate_is_negative(model, tm
     assert rates(tmp_path) == [(step, "global_step/sec", 2.0) for step in (3, 5, 3, 5)]
 
 
-def test_it_warns_at_most_five_times_when_the_step_does_not_move(model, caplog):
+def test_hook_warns_at_most_five_times_about_a_constant_step(model, caplog):
     with model.session(StepCounterHook(every_n_steps=None, every_n_secs=60)) as session:
         for _ in range(20):
             session.run(model.loss)
@@ -89,7 +89,7 @@ def test_it_warns_at_most_five_times_when_the_step_does_not_move(model, caplog):
 
 @pytest.mark.parametrize("every_n_steps", [1, 3, 100])
 @pytest.mark.parametrize("restored_step", [0, 1, 3, 4, 5])
-def test_a_step_that_comes_again_after_a_recovery_has_not_stayed(model, caplog, restored_step, every_n_steps):
+def test_step_repeated_after_a_recovery_gives_no_warning(model, caplog, restored_step, every_n_steps):
     session, lose = model.session_to_lose(StepCounterHook(every_n_steps), restored_step=restored_step)
     with session:
         for _ in range(5):
@@ -101,7 +101,7 @@ def test_a_step_that_comes_again_after_a_recovery_has_not_stayed(model, caplog, 
     assert "has stayed" not in caplog.text
 
 
-def test_a_step_that_stays_from_the_recovery_on_is_warned_of(model, caplog):
+def test_step_constant_since_a_recovery_gives_a_warning(model, caplog):
     session, lose = model.session_to_lose(StepCounterHook(), restored_step=2)
     with session:
         for _ in range(5):
@@ -111,7 +111,7 @@ def test_a_step_that_stays_from_the_recovery_on_is_warned_of(model, caplog):
     assert "has stayed at 2 over two runs" in caplog.text
 
 
-def test_a_writer_of_the_users_gets_messages():
+def test_user_writer_gets_messages():
     class Keeping:
         def __init__(self):
             self.tags = []

@@ -26,18 +26,18 @@ def session_at(step, *hooks):
     return MonitoredSession(ChiefSessionCreator(restored_to(step)), hooks=hooks)
 
 
-def test_it_does_not_want_both():
+def test_both_arguments_are_refused():
     with pytest.raises(ValueError, match="exactly one of num_steps or last_step, got both"):
         StopAtStepHook(num_steps=1, last_step=1)
 
 
 @pytest.mark.parametrize("hook", [StopAtStepHook(num_steps=4), StopAtStepHook(last_step=4)])
-def test_it_stops_after_the_run_that_reaches_the_target(model, hook):
+def test_training_stops_after_the_run_that_reaches_the_target(model, hook):
     assert model.train_until_stop(hook) == 4
 
 
 @pytest.mark.parametrize("target", [{"num_steps": 3}, {"last_step": 103}])
-def test_num_steps_count_from_the_step_the_session_was_created_with_and_last_step_is_absolute(model, target):
+def test_num_steps_is_relative_to_the_first_step_and_last_step_is_absolute(model, target):
     runs = 0
     with session_at(100, StopAtStepHook(**target)) as session:
         while not session.should_stop():
@@ -47,12 +47,12 @@ def test_num_steps_count_from_the_step_the_session_was_created_with_and_last_ste
 
 
 @pytest.mark.parametrize("step", [7, 8])
-def test_a_training_at_its_target_runs_no_step(model, step):
+def test_training_at_its_target_runs_no_step(model, step):
     with session_at(step, StopAtStepHook(last_step=7)) as session:
         assert session.should_stop()
 
 
-def test_runs_that_leave_the_step_where_it_is_do_not_stop_it(model):
+def test_runs_without_a_step_do_not_stop_the_training(model):
     with model.session(StopAtStepHook(last_step=2)) as session:
         session.run(model.train)
         for _ in range(5):
@@ -63,7 +63,7 @@ def test_runs_that_leave_the_step_where_it_is_do_not_stop_it(model):
 
 
 @pytest.mark.parametrize(("last_step", "ends_at"), [(4, 5), (5, 5), (6, 10), (10, 10), (11, 15)])
-def test_a_run_that_counts_by_several_steps_may_pass_the_target(model, probe, last_step, ends_at):
+def test_run_of_several_steps_may_pass_the_target(model, probe, last_step, ends_at):
     seen = probe()
     with model.session(StopAtStepHook(last_step=last_step), seen) as session:
         while not session.should_stop():
@@ -88,9 +88,9 @@ def in_another_thread(session, jump):
 @pytest.mark.parametrize("way", [in_a_raw_run, by_load, in_another_thread])
 @pytest.mark.parametrize("in_a_hook", [False, True])
 @pytest.mark.parametrize("counted", [True, False])
-def test_a_step_that_was_set_to_the_target_is_seen_at_the_next_run(model, probe, way, in_a_hook, counted):
+def test_step_set_to_the_target_stops_at_the_next_run(model, probe, way, in_a_hook, counted):
     jump = model.global_step.assign(50)
-    # A loop of which the device alone knows by how much it counts.
+    # A loop whose step increment only the device knows.
     uncounted = group(model.global_step.assign_add(constant(1)), model.weight.assign(1.0))
     train = model.train if counted else uncounted
     at_the_third = {3: lambda context: way(context.session, jump)}
@@ -105,7 +105,7 @@ def test_a_step_that_was_set_to_the_target_is_seen_at_the_next_run(model, probe,
     assert runs in (3, 4)
 
 
-def test_a_recovery_does_not_move_the_target(model, probe):
+def test_recovery_does_not_move_the_target(model, probe):
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
     seen = probe()
     with model.session(StopAtStepHook(num_steps=4), lose_once, seen) as session:
@@ -138,7 +138,7 @@ def test_every_run_is_limited_to_the_target(model):
 
 
 def test_workers_that_share_a_session_end_exactly_on_the_last_step(model, probe):
-    """Each worker's check may come late; the limit does not."""
+    """Each worker's check may be delayed; the limit is not."""
     at_the_second = {2: lambda context: context.session.run(model.train)}
     other = probe(lambda context: at_the_second.get(len(other.steps), lambda context: None)(context))
     with model.session(other, StopAtStepHook(last_step=3)) as session:
@@ -152,7 +152,7 @@ def warnings(caplog):
 
 
 @pytest.mark.parametrize(("step", "word"), [(7, "reached already"), (8, "lower")])
-def test_a_start_without_a_step_left_is_logged_with_what_to_write(model, caplog, step, word):
+def test_start_without_a_step_left_is_logged_with_a_remedy(model, caplog, step, word):
     with session_at(step, StopAtStepHook(last_step=7)):
         pass
     assert warnings(caplog) == [
@@ -161,13 +161,13 @@ def test_a_start_without_a_step_left_is_logged_with_what_to_write(model, caplog,
     ]
 
 
-def test_no_steps_that_were_asked_for_are_not_logged(model, caplog):
+def test_zero_requested_steps_are_not_logged(model, caplog):
     with session_at(7, StopAtStepHook(num_steps=0)):
         pass
     assert warnings(caplog) == []
 
 
-def test_a_recovery_at_the_target_is_no_start(model, caplog):
+def test_recovery_at_the_target_is_not_logged_as_a_start(model, caplog):
     steps = iter([5, 7])
 
     class Loses(RecordingHook):
@@ -208,7 +208,7 @@ class Iterations(SessionRunHook):
 
 
 @pytest.mark.parametrize("begins_at", [0, 3, 5])
-def test_a_hook_to_which_another_forwards_asks_for_a_stop_and_does_not_limit_the_session(model, begins_at):
+def test_forwarded_hook_requests_a_stop_without_a_limit_of_the_session(model, begins_at):
     outer = Iterations(StopAtStepHook(last_step=3))
     with session_at(begins_at, outer, StopAtStepHook(last_step=8)) as session:
         while not session.should_stop():
@@ -217,7 +217,7 @@ def test_a_hook_to_which_another_forwards_asks_for_a_stop_and_does_not_limit_the
     assert outer.ended_at[0] == max(3, begins_at + 1)
 
 
-def test_a_hook_that_is_added_to_an_open_session_limits_it(model):
+def test_hook_added_to_an_open_session_limits_it(model):
     with session_at(0) as session:
         session.run(model.train)
         session.add_hook(StopAtStepHook(last_step=3))
@@ -226,7 +226,7 @@ def test_a_hook_that_is_added_to_an_open_session_limits_it(model):
         assert session.raw_session().step_limit == 3
 
 
-def test_what_is_no_hook_may_limit_a_session(model):
+def test_any_hook_may_limit_a_session(model):
     class Limits(SessionRunHook):
         def after_create_session(self, session, coord):
             session.set_last_step(2, owner="the quota")

@@ -1,4 +1,4 @@
-"""What published code overrides in the built-in hooks, each by its public method, in a session."""
+"""Methods that published code overrides in the built-in hooks, each by its public name, in a session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookline.train import (
 )
 
 
-def test_a_step_counter_may_record_something_else(model, tmp_path):
+def test_step_counter_may_record_other_values(model, tmp_path):
     recorded = []
 
     class Examples(StepCounterHook):
@@ -37,7 +37,7 @@ def test_a_step_counter_may_record_something_else(model, tmp_path):
     assert rates == [64.0, 64.0]
 
 
-def test_a_saver_hook_may_do_more_around_a_save_and_choose_what_is_saved(model, tmp_path):
+def test_saver_hook_may_extend_save_and_choose_the_saver(model, tmp_path):
     saved = []
 
     class Weights(CheckpointSaverHook):
@@ -55,7 +55,7 @@ def test_a_saver_hook_may_do_more_around_a_save_and_choose_what_is_saved(model, 
     assert [name for name, _ in list_variables(f"{tmp_path}/model.ckpt-7")] == ["weight"]
 
 
-def test_a_saver_hook_may_save_in_no_way_at_all(model, tmp_path):
+def test_saver_hook_may_save_nothing(model, tmp_path):
     class Remote(CheckpointSaverHook):
         def save(self, session, global_step):
             return global_step == 4
@@ -68,7 +68,7 @@ def test_a_saver_hook_may_save_in_no_way_at_all(model, tmp_path):
     assert not list(tmp_path.glob("model*"))
 
 
-def test_a_summary_hook_may_ask_for_others_and_write_in_its_own_way(model, tmp_path):
+def test_summary_hook_may_choose_summaries_and_write_elsewhere(model, tmp_path):
     written = []
     one, two = summary.scalar("one", model.loss), summary.scalar("two", model.loss)
 
@@ -88,7 +88,7 @@ def test_a_summary_hook_may_ask_for_others_and_write_in_its_own_way(model, tmp_p
     assert tags == ["two", "two"]
 
 
-def test_a_logging_hook_may_make_another_line_or_put_values_elsewhere(model, caplog):
+def test_logging_hook_may_format_and_log_elsewhere(model, caplog):
     kept = []
 
     class Own(LoggingTensorHook):
@@ -108,7 +108,7 @@ def test_a_logging_hook_may_make_another_line_or_put_values_elsewhere(model, cap
     assert [line for line in caplog.messages if "after" in line] == ["['loss'] after None", "['loss'] after 2.0"]
 
 
-def test_the_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
+def test_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="hookline")
     with model.session() as session:
         session.run(model.train)
@@ -122,7 +122,7 @@ def test_the_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_save_of_ones_own_is_called_once_a_step_also_for_what_is_on_the_disk(model, tmp_path, on_disk):
+def test_overridden_save_is_called_once_per_step_also_for_a_step_on_disk(model, tmp_path, on_disk):
     saved = []
 
     class Own(CheckpointSaverHook):
@@ -138,7 +138,7 @@ def test_a_save_of_ones_own_is_called_once_a_step_also_for_what_is_on_the_disk(m
     assert saved == ["skipped", 3, 6]
 
 
-def test_a_save_that_fails_at_the_last_step_is_tried_again_at_the_end(model, tmp_path):
+def test_failed_save_of_the_last_step_is_retried_at_the_end(model, tmp_path):
     tried = []
 
     class Fails(CheckpointSaverHook):
@@ -157,7 +157,7 @@ def test_a_save_that_fails_at_the_last_step_is_tried_again_at_the_end(model, tmp
     session.close()
 
 
-def test_summaries_asked_for_are_a_list_in_any_case(model):
+def test_requested_summaries_are_always_a_list(model):
     assert SummarySaverHook(save_steps=1, summary_op="one:0").get_summary_op() == ["one:0"]
     assert SummarySaverHook(save_steps=1, summary_op=("one:0", "two:0")).get_summary_op() == ["one:0", "two:0"]
 
@@ -169,7 +169,7 @@ def test_summaries_asked_for_are_a_list_in_any_case(model):
         model.session(Own(save_steps=1, summary_op="one:0"))
 
 
-def test_only_true_asks_the_training_to_stop(model, tmp_path):
+def test_only_true_requests_a_stop(model, tmp_path):
     class Counting(CheckpointSaverHook):
         def save(self, session, global_step):
             super().save(session, global_step)
@@ -189,7 +189,7 @@ def test_only_true_asks_the_training_to_stop(model, tmp_path):
         assert not session.should_stop()
 
 
-def test_a_saver_hook_without_a_saver_is_told_so(model, tmp_path):
+def test_get_saver_without_a_saver_is_an_error(model, tmp_path):
     class None_(CheckpointSaverHook):
         def get_saver(self, graph):
             pass
@@ -198,7 +198,7 @@ def test_a_saver_hook_without_a_saver_is_told_so(model, tmp_path):
         model.session(None_(str(tmp_path), save_steps=2))
 
 
-def test_a_summary_hook_that_writes_elsewhere_needs_no_directory(model, caplog):
+def test_summary_hook_that_writes_elsewhere_needs_no_directory(model, caplog):
     written = []
 
     class Elsewhere(SummarySaverHook):

@@ -15,7 +15,7 @@ def merged(model):
 
 
 def written(directory):
-    """Returns the events of a directory as (what, step)."""
+    """Returns the events of a directory as (kind, step)."""
     FileWriterCache.clear()
     out = []
     for event in read_events(directory):
@@ -26,19 +26,19 @@ def written(directory):
     return out
 
 
-def test_it_wants_a_scaffold_or_a_summary_op():
+def test_hook_needs_exactly_one_of_scaffold_and_summary_op():
     with pytest.raises(ValueError, match="exactly one of scaffold or summary_op, got neither"):
         SummarySaverHook(save_steps=1)
     with pytest.raises(ValueError, match="exactly one of scaffold or summary_op, got both"):
         SummarySaverHook(save_steps=1, scaffold=Scaffold(), summary_op="s:0")
 
 
-def test_it_writes_the_first_run_and_then_each_save_steps_with_the_step_after_the_run(model, merged, tmp_path):
+def test_hook_writes_the_first_run_and_each_save_steps(model, merged, tmp_path):
     model.train_until_stop(SummarySaverHook(save_steps=3, output_dir=str(tmp_path), summary_op=merged), at_most=8)
     assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 4), ("half", 7)]
 
 
-def test_start_comes_before_whatever_hooks_write_of_the_first_run(model, merged, tmp_path):
+def test_start_precedes_other_summaries_of_the_first_run(model, merged, tmp_path):
     class Early(SessionRunHook):
         def after_run(self, run_context, run_values):
             value = summary.Summary.Value(tag="early", simple_value=1)
@@ -49,7 +49,7 @@ def test_start_comes_before_whatever_hooks_write_of_the_first_run(model, merged,
     assert written(tmp_path) == [("START", 1), ("START", 1), ("early", 1), ("half", 1), ("half", 1)]
 
 
-def test_it_writes_each_save_secs(model, merged, tmp_path):
+def test_hook_writes_each_save_secs(model, merged, tmp_path):
     with (
         FakeClock() as clock,
         model.session(SummarySaverHook(save_secs=10, output_dir=str(tmp_path), summary_op=merged)) as session,
@@ -60,7 +60,7 @@ def test_it_writes_each_save_secs(model, merged, tmp_path):
     assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 3), ("half", 5)]
 
 
-def test_the_summary_is_computed_only_on_the_runs_that_are_written(model, tmp_path):
+def test_summary_is_computed_only_in_written_runs(model, tmp_path):
     calls = []
 
     def record(loss):
@@ -72,28 +72,28 @@ def test_the_summary_is_computed_only_on_the_runs_that_are_written(model, tmp_pa
     assert len(calls) == 2
 
 
-def test_several_summaries_come_in_a_list(model, merged, tmp_path):
+def test_several_summaries_are_given_as_a_list(model, merged, tmp_path):
     other = summary.scalar("full", model.weight)
     hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=[merged, other])
     model.train_until_stop(hook, at_most=1)
     assert written(tmp_path) == [("START", 1), ("half", 1), ("full", 1)]
 
 
-def test_a_run_that_leaves_the_step_where_it_was_is_not_written_twice(model, merged, tmp_path):
+def test_run_without_a_step_is_not_written_twice(model, merged, tmp_path):
     with model.session(SummarySaverHook(save_steps=1, output_dir=str(tmp_path), summary_op=merged)) as session:
         for fetches in (model.train, model.loss, model.loss, model.train):
             session.run(fetches)
     assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 2)]
 
 
-def test_a_first_run_that_does_not_train_is_written_at_step_zero(model, merged, tmp_path):
+def test_first_run_that_does_not_train_is_written_at_step_zero(model, merged, tmp_path):
     with model.session(SummarySaverHook(save_steps=2, output_dir=str(tmp_path), summary_op=merged)) as session:
         for fetches in (model.loss, model.train, model.train):
             session.run(fetches)
     assert written(tmp_path) == [("START", 1), ("half", 0), ("half", 2)]
 
 
-def test_runs_that_gain_several_steps_each_are_written_as_soon_as_they_are_due(model, merged, tmp_path):
+def test_runs_of_several_steps_are_written_once_due(model, merged, tmp_path):
     with model.session(SummarySaverHook(save_steps=7, output_dir=str(tmp_path), summary_op=merged)) as session:
         for _ in range(6):
             session.run(model.jump)
@@ -101,7 +101,7 @@ def test_runs_that_gain_several_steps_each_are_written_as_soon_as_they_are_due(m
     assert steps == [5, 15, 25]
 
 
-def test_the_scaffold_is_asked_after_it_was_finalized(model, tmp_path):
+def test_scaffold_is_read_after_it_was_finalized(model, tmp_path):
     scaffold = Scaffold()
     hook = SummarySaverHook(save_steps=1, output_dir=str(tmp_path), scaffold=scaffold)
     summary.scalar("late", model.loss)
@@ -110,7 +110,7 @@ def test_the_scaffold_is_asked_after_it_was_finalized(model, tmp_path):
     assert written(tmp_path) == [("START", 1), ("late", 1)]
 
 
-def test_a_scaffold_without_summaries_has_nothing_to_write(model, tmp_path):
+def test_scaffold_without_summaries_writes_nothing(model, tmp_path):
     scaffold = Scaffold()
     hook = SummarySaverHook(save_steps=1, output_dir=str(tmp_path), scaffold=scaffold)
     with MonitoredSession(ChiefSessionCreator(scaffold), hooks=[hook]) as session:
@@ -119,7 +119,7 @@ def test_a_scaffold_without_summaries_has_nothing_to_write(model, tmp_path):
     assert written(tmp_path) == [("START", 1)]
 
 
-def test_a_given_writer_is_used_and_the_directory_ignored(model, merged, tmp_path):
+def test_given_writer_is_used_and_the_directory_ignored(model, merged, tmp_path):
     with FileWriter(str(tmp_path / "given")) as writer:
         ignored = str(tmp_path / "ignored")
         hook = SummarySaverHook(save_steps=1, output_dir=ignored, summary_writer=writer, summary_op=merged)
@@ -128,18 +128,18 @@ def test_a_given_writer_is_used_and_the_directory_ignored(model, merged, tmp_pat
     assert not (tmp_path / "ignored").exists()
 
 
-def test_with_neither_writer_nor_directory_it_warns_and_writes_nothing(model, merged, caplog):
+def test_hook_without_writer_and_directory_warns_and_writes_nothing(model, merged, caplog):
     model.train_until_stop(SummarySaverHook(save_steps=1, summary_op=merged), at_most=2)
     assert "SummarySaverHook writes nothing" in caplog.text
 
 
-def test_end_flushes(model, merged, tmp_path):
+def test_end_flushes_the_writer(model, merged, tmp_path):
     with model.session(SummarySaverHook(save_steps=1, output_dir=str(tmp_path), summary_op=merged)) as session:
         session.run(model.train)
     assert [value.tag for event in read_events(tmp_path) for value in event.summary.value] == ["half"]
 
 
-def test_after_a_recovery_that_moved_the_step_back_start_is_written_again_and_the_phase_kept(model, merged, tmp_path):
+def test_recovery_to_an_earlier_step_writes_start_again_and_keeps_the_phase(model, merged, tmp_path):
     lose_once = RecordingHook(failures={"before_run": [None] * 6 + [AbortedError(None, None, "lost")]})
     hook = SummarySaverHook(save_steps=2, output_dir=str(tmp_path), summary_op=merged)
     scaffold = Scaffold(init_fn=lambda scaffold, session: session.load({"global_step": 2 if hook_was_used else 0}))
@@ -155,9 +155,7 @@ def test_after_a_recovery_that_moved_the_step_back_start_is_written_again_and_th
 
 
 @pytest.mark.parametrize("restored_step", [0, 5, 10, 15, 20, 25])
-def test_after_a_recovery_runs_that_gain_several_steps_are_written_where_they_would_have_been(
-    model, merged, tmp_path, restored_step
-):
+def test_runs_of_several_steps_are_written_on_the_grid_after_a_recovery(model, merged, tmp_path, restored_step):
     hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=merged)
     session, lose = model.session_to_lose(hook, restored_step=restored_step)
     with session:

@@ -28,13 +28,13 @@ def fired(timer: Trigger, steps: list[int]) -> list[int]:
         ({"every_secs": -1}, "every_secs >= 0, got -1"),
     ],
 )
-def test_a_timer_needs_exactly_one_sensible_cadence(arguments, complaint):
+def test_timer_needs_exactly_one_valid_cadence(arguments, complaint):
     with pytest.raises(ValueError, match=complaint):
         SecondOrStepTimer(**arguments)
 
 
 @pytest.mark.parametrize("cadence", [{"every_secs": 2.0}, {"every_steps": 3}])
-def test_a_timer_fires_the_first_time_it_is_asked_and_never_twice_at_one_step(cadence):
+def test_timer_fires_at_the_first_call_and_never_twice_at_one_step(cadence):
     with FakeClock() as clock:
         timer = SecondOrStepTimer(**cadence)
         assert timer.last_triggered_step() is None
@@ -45,7 +45,7 @@ def test_a_timer_fires_the_first_time_it_is_asked_and_never_twice_at_one_step(ca
         assert timer.last_triggered_step() == 7
 
 
-def test_a_second_timer_fires_by_the_clock_and_tells_what_has_gone_by():
+def test_timer_in_seconds_fires_by_the_clock_and_returns_the_elapsed_time():
     with FakeClock() as clock:
         timer = SecondOrStepTimer(every_secs=10)
         timer.update_last_triggered_step(1)
@@ -57,7 +57,7 @@ def test_a_second_timer_fires_by_the_clock_and_tells_what_has_gone_by():
         assert not timer.should_trigger_for_step(6)
 
 
-def test_a_reset_timer_has_never_fired():
+def test_reset_timer_has_never_fired():
     timer = SecondOrStepTimer(every_steps=100)
     timer.update_last_triggered_step(1)
     timer.reset()
@@ -66,13 +66,13 @@ def test_a_reset_timer_has_never_fired():
     assert timer.update_last_triggered_step(1) == (None, None)
 
 
-def test_a_timer_that_nobody_told_of_the_step_back_notices_by_itself():
+def test_timer_detects_an_earlier_step_by_itself():
     timer = SecondOrStepTimer(every_steps=10)
     fired(timer, list(range(1, 58)))
     assert fired(timer, list(range(21, 58))) == [21, 31, 41, 51]
 
 
-def test_a_timer_rewound_to_before_its_first_firing_starts_anew():
+def test_timer_rewound_before_its_first_firing_starts_again():
     timer = SecondOrStepTimer(every_steps=10)
     fired(timer, list(range(100, 130)))
     timer.start(40)
@@ -89,7 +89,7 @@ def test_rewinding_to_a_later_step_changes_nothing():
 
 @pytest.mark.parametrize("tell", [True, False])
 @pytest.mark.parametrize("cadence", [{"every_secs": 10}, {"every_steps": 10}])
-def test_no_rate_is_reported_across_a_step_back(cadence, tell):
+def test_no_rate_is_reported_across_a_step_decrease(cadence, tell):
     with FakeClock() as clock:
         timer = SecondOrStepTimer(**cadence)
         timer.update_last_triggered_step(1)
@@ -103,7 +103,7 @@ def test_no_rate_is_reported_across_a_step_back(cadence, tell):
         assert timer.update_last_triggered_step(71) == (10.0, 10)
 
 
-def test_a_second_timer_is_not_silent_after_a_step_back():
+def test_timer_in_seconds_fires_again_after_a_step_decrease():
     with FakeClock() as clock:
         timer = SecondOrStepTimer(every_secs=10)
         timer.update_last_triggered_step(1)
@@ -114,7 +114,7 @@ def test_a_second_timer_is_not_silent_after_a_step_back():
         assert timer.should_trigger_for_step(52)
 
 
-def test_never_means_never():
+def test_never_trigger_timer_never_fires():
     timer = NeverTriggerTimer()
     assert not timer.should_trigger_for_step(1)
     assert timer.update_last_triggered_step(1) == (None, None)
@@ -124,7 +124,7 @@ def test_never_means_never():
     assert timer.steps_until_trigger(0) > 10**15
 
 
-def test_a_timer_in_seconds_says_when_by_the_clock():
+def test_timer_in_seconds_predicts_its_next_firing():
     with FakeClock() as clock:
         timer = SecondOrStepTimer(every_secs=3600)
         assert (timer.steps_until_trigger(0), timer.secs_until_trigger()) == (1, 0)
@@ -140,7 +140,7 @@ gains = st.lists(st.integers(0, 7), max_size=80)
 
 
 @given(every=st.integers(1, 9), start=st.integers(0, 50), gains=gains)
-def test_a_step_timer_follows_its_model_however_the_step_advances(every, start, gains):
+def test_step_timer_follows_its_model_for_any_steps(every, start, gains):
     timer, last, step = SecondOrStepTimer(every_steps=every), None, start
     for gain in gains:
         step += gain
@@ -152,7 +152,7 @@ def test_a_step_timer_follows_its_model_however_the_step_advances(every, start, 
 
 
 @given(every=st.floats(0.5, 9), moves=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), max_size=60))
-def test_a_second_timer_follows_its_model_however_step_and_time_advance(every, moves):
+def test_timer_in_seconds_follows_its_model_for_any_steps_and_times(every, moves):
     with FakeClock(start=0.0) as clock:
         timer, last, step = SecondOrStepTimer(every_secs=every), None, 0
         for gain, secs in moves:
@@ -172,7 +172,7 @@ def test_a_second_timer_follows_its_model_however_step_and_time_advance(every, m
     ran=st.integers(0, 60),
     back=st.integers(0, 60),
 )
-def test_a_rewound_step_timer_is_the_timer_it_was_at_that_step(every, start, gain, ran, back):
+def test_rewound_step_timer_equals_the_timer_at_that_step(every, start, gain, ran, back):
     steps = list(range(start, start + ran + 1, gain))
     timer = SecondOrStepTimer(every_steps=every)
     whole = fired(timer, steps)
@@ -182,9 +182,7 @@ def test_a_rewound_step_timer_is_the_timer_it_was_at_that_step(every, start, gai
 
 
 @given(every=st.integers(1, 9), back_and_forth=st.lists(st.integers(-30, 10), max_size=60))
-def test_whatever_the_step_does_elapsed_steps_are_never_negative_and_silence_never_outlasts_the_cadence(
-    every, back_and_forth
-):
+def test_elapsed_steps_are_never_negative_and_firings_never_overdue(every, back_and_forth):
     timer, step = SecondOrStepTimer(every_steps=every), 0
     for move in back_and_forth:
         step = max(0, step + move)
@@ -194,7 +192,7 @@ def test_whatever_the_step_does_elapsed_steps_are_never_negative_and_silence_nev
         assert 1 <= timer.steps_until_trigger(step) <= every
 
 
-def test_a_timer_keeps_its_phase_where_it_goes_back_further_than_it_remembers():
+def test_timer_rewound_beyond_its_memory_keeps_its_phase():
     timer = SecondOrStepTimer(every_steps=10)
     fired(timer, range(1, 20_000))
     timer.start(305)

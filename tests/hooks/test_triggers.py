@@ -35,7 +35,7 @@ def fired(trigger: Trigger, steps) -> list[int]:
     return out
 
 
-def test_every_fires_on_the_multiples_also_in_a_training_that_is_resumed_between_two_of_them():
+def test_every_fires_on_multiples_also_in_a_resumed_training():
     assert fired(every(100), range(1, 350)) == [100, 200, 300]
     resumed = every(100)
     resumed.start(150)
@@ -46,7 +46,7 @@ def test_every_fires_on_the_first_run_that_passes_a_multiple():
     assert fired(every(100), range(7, 500, 70)) == [147, 217, 357, 427]
 
 
-def test_a_multiple_that_was_due_stays_due_until_it_has_fired():
+def test_due_multiple_stays_due_until_it_fires():
     trigger = every(10)
     trigger.start(0)
     assert trigger.should_trigger_for_step(10)
@@ -57,7 +57,7 @@ def test_a_multiple_that_was_due_stays_due_until_it_has_fired():
     assert trigger.steps_until_trigger(12) == 8
 
 
-def test_a_multiple_is_not_lost_when_the_run_gains_less_than_was_foreseen():
+def test_multiple_is_not_lost_when_a_run_advances_less_than_predicted():
     trigger = every(10) & every(secs=60)
     with FakeClock() as clock:
         trigger.start(0)
@@ -67,7 +67,7 @@ def test_a_multiple_is_not_lost_when_the_run_gains_less_than_was_foreseen():
         assert trigger.should_trigger_for_step(10)
 
 
-def test_seconds_count_from_the_start_and_then_from_the_last_firing():
+def test_seconds_count_from_the_start_then_from_the_last_firing():
     with FakeClock() as clock:
         trigger = every(secs=60)
         trigger.start(0)
@@ -83,7 +83,7 @@ def test_seconds_count_from_the_start_and_then_from_the_last_firing():
         assert trigger.update_last_triggered_step(5) == (60.0, 3)
 
 
-def test_given_steps_and_steps_spaced_evenly_by_their_logarithm():
+def test_at_steps_and_log_spaced_fire_at_their_steps():
     assert fired(at_steps(1000, 10, 10, 100), range(0, 2000)) == [10, 100, 1000]
     assert fired(at_steps(3, 4, 9), [2, 7, 8, 12, 20]) == [7, 12]
     assert fired(log_spaced(), range(1, 1100)) == [1, 2, 5, 10, 22, 46, 100, 215, 464, 1000]
@@ -91,7 +91,7 @@ def test_given_steps_and_steps_spaced_evenly_by_their_logarithm():
     assert fired(log_spaced(per_decade=30), range(1, 12)) == list(range(1, 12))
 
 
-def test_a_predicate_is_asked_about_every_step_that_goes_by():
+def test_predicate_is_called_for_every_step_passed():
     asked = []
     trigger = when_step(lambda step: asked.append(step) or step % 7 == 0)
     trigger.start(0)
@@ -99,7 +99,7 @@ def test_a_predicate_is_asked_about_every_step_that_goes_by():
     assert asked == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14]
 
 
-def test_both_fires_on_common_steps_and_either_on_all():
+def test_and_fires_on_common_steps_and_or_on_all():
     assert fired(every(3) & every(5), range(1, 50)) == [15, 30, 45]
     assert fired(every(3) & every(5), range(0, 50, 2)) == [16, 30, 46]
     assert fired(every(10) | at_steps(1, 2, 3), range(1, 22)) == [1, 2, 3, 10, 20]
@@ -108,7 +108,7 @@ def test_both_fires_on_common_steps_and_either_on_all():
     assert fired(every(997) & every(1009), range(997 * 1009 - 3, 997 * 1009 + 3)) == [997 * 1009]
 
 
-def test_a_part_in_seconds_stays_due_until_both_fire_and_a_part_in_steps_does_not():
+def test_seconds_in_an_and_stay_due_until_both_fire_and_steps_do_not():
     with FakeClock() as clock:
         trigger = every(10) & every(secs=60)
         trigger.start(0)
@@ -122,7 +122,7 @@ def test_a_part_in_seconds_stays_due_until_both_fire_and_a_part_in_steps_does_no
         assert fired(trigger, range(55, 65)) == []
 
 
-def test_both_of_two_parts_in_seconds_ask_the_clock_alone():
+def test_and_of_two_triggers_in_seconds_uses_only_the_clock():
     with FakeClock() as clock:
         trigger = every(secs=10) & every(secs=60)
         trigger.start(0)
@@ -132,7 +132,7 @@ def test_both_of_two_parts_in_seconds_ask_the_clock_alone():
         assert fired(trigger, [1, 2]) == [1]
 
 
-def test_in_either_each_part_keeps_its_phase():
+def test_parts_of_an_or_keep_their_phases():
     with FakeClock() as clock:
         trigger = every(secs=60) | SecondOrStepTimer(every_steps=10)
         trigger.start(0)
@@ -144,13 +144,13 @@ def test_in_either_each_part_keeps_its_phase():
         assert fired(trigger, [34]) == [34]
 
 
-def test_a_firing_from_outside_counts_for_all_parts():
+def test_external_firing_counts_for_all_parts():
     trigger = SecondOrStepTimer(every_steps=10) | SecondOrStepTimer(every_steps=7)
     trigger.update_last_triggered_step(0)
     assert fired(trigger, range(1, 22)) == [7, 10, 14, 20, 21]
 
 
-def test_a_recovery_takes_triggers_back():
+def test_recovery_rewinds_triggers():
     trigger = every(10) | at_steps(14)
     trigger.start(0)
     assert fired(trigger, range(1, 35)) == [10, 14, 20, 30]
@@ -160,7 +160,7 @@ def test_a_recovery_takes_triggers_back():
     assert fired(trigger, range(15, 35)) == [20, 30]
 
 
-def test_a_trigger_of_ones_own_composes():
+def test_user_trigger_composes():
     class Squares(Trigger):
         def next_step(self, after):
             return (math.isqrt(max(after, 0)) + 1) ** 2
@@ -205,7 +205,7 @@ start = st.integers(0, 20)
 
 
 @given(trigger=triggers, start=start, runs=runs)
-def test_a_hook_that_is_seen_only_when_its_trigger_says_so_fires_on_the_same_steps(trigger, start, runs):
+def test_hook_called_only_when_due_fires_on_the_same_steps(trigger, start, runs):
     with FakeClock(start=0.0) as clock:
         seen, paced = eval(trigger), eval(trigger)
         for each in (seen, paced):
@@ -226,7 +226,7 @@ def test_a_hook_that_is_seen_only_when_its_trigger_says_so_fires_on_the_same_ste
 
 
 @given(trigger=triggers, start=start, before=runs, after=runs)
-def test_the_state_of_a_trigger_is_all_that_it_knows(trigger, start, before, after):
+def test_state_of_a_trigger_restores_it_completely(trigger, start, before, after):
     with FakeClock(start=0.0) as clock:
         trigger, restarted, step = eval(trigger), eval(trigger), start
         trigger.start(start)
@@ -261,7 +261,7 @@ def built(trigger):
 
 
 @given(trigger=multiples, start=start, gains=st.lists(st.integers(0, 7), max_size=60))
-def test_triggers_in_steps_are_sets_of_steps_however_the_step_advances(trigger, start, gains):
+def test_triggers_in_steps_fire_on_a_set_of_steps_for_any_increments(trigger, start, gains):
     tried, step = built(trigger), start
     tried.start(start)
     for gain in gains:
@@ -270,7 +270,7 @@ def test_triggers_in_steps_are_sets_of_steps_however_the_step_advances(trigger, 
         assert fired(tried, [step]) == ([step] if any(holds(trigger, s) for s in passed) else [])
 
 
-def test_a_trigger_stands_in_for_the_cadence_of_every_hook(model, tmp_path, caplog):
+def test_trigger_replaces_the_cadence_of_every_hook(model, tmp_path, caplog):
     caplog.set_level("INFO", logger="hookline")
     loss = summary.scalar("loss", model.loss)
     saver = Saver(max_to_keep=None)
@@ -305,19 +305,19 @@ def test_a_trigger_stands_in_for_the_cadence_of_every_hook(model, tmp_path, capl
         (lambda **given: CheckpointSaverHook("dir", **given), {"save_steps": 1, "save_secs": 1, "trigger": every(10)}),
     ],
 )
-def test_another_number_of_cadences_than_one_is_refused(make, given):
+def test_hook_needs_exactly_one_cadence(make, given):
     with pytest.raises(ValueError, match=f"trigger, got {', '.join(given) or 'none'}"):
         make(**given)
 
 
-def test_at_the_end_goes_with_a_trigger(model, caplog):
+def test_at_end_works_with_a_trigger(model, caplog):
     caplog.set_level("INFO", logger="hookline")
     hook = LoggingTensorHook({"loss": model.loss}, trigger=at_steps(3), at_end=True, formatter=lambda values: "logged")
     model.train_until_stop(hook, at_most=5)
     assert caplog.messages.count("logged") == 2
 
 
-def test_a_leap_is_looked_back_at_for_so_many_steps_only():
+def test_predicate_is_called_for_a_bounded_number_of_steps_after_a_jump():
     asked = []
 
     def predicate(step):

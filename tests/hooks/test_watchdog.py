@@ -20,7 +20,7 @@ def clock():
 
 
 class Said(logging.Handler):
-    """What the watchdog has written, and a way to wait for it."""
+    """The output of the watchdog, and a way to wait for it."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ def watchdogs():
     return [thread for thread in threading.enumerate() if thread.name == "hookline-watchdog"]
 
 
-def test_a_stall_is_told_once_with_all_stacks_and_the_state_of_the_session(model, clock, said):
+def test_stall_is_logged_once_with_all_stacks_and_the_sessions_state(model, clock, said):
     with model.session(WatchdogHook(timeout_secs=60)) as session:
         session.run(model.train)
         session.run(model.train)
@@ -80,11 +80,11 @@ def test_a_stall_is_told_once_with_all_stacks_and_the_state_of_the_session(model
     assert "stop requested: no; checkpoints being written: none." in first
     assert "Thread MainThread" in first
     assert "test_watchdog.py" in first
-    assert "The stall is over" in over
+    assert "the stall is over" in over
     assert "Global step: 3" in second
 
 
-def test_a_run_that_hangs_is_shown_where_it_hangs(model, clock, said):
+def test_hanging_run_is_shown_with_its_stack(model, clock, said):
     release = threading.Event()
 
     def hang_here():
@@ -102,7 +102,7 @@ def test_a_run_that_hangs_is_shown_where_it_hangs(model, clock, said):
     assert "in hang_here" in said.lines[0]
 
 
-def test_while_steps_come_nothing_is_said(model, clock, said):
+def test_nothing_is_logged_while_steps_advance(model, clock, said):
     with model.session(WatchdogHook(timeout_secs=60)) as session:
         for _ in range(5):
             session.run(model.train)
@@ -111,16 +111,16 @@ def test_while_steps_come_nothing_is_said(model, clock, said):
     assert said.lines == []
 
 
-def test_it_may_ask_for_a_stop(model, clock, said):
+def test_watchdog_may_request_a_stop(model, clock, said):
     with model.session(WatchdogHook(timeout_secs=60, stop=True)) as session:
         session.run(model.train)
         until(2, said, clock)
         assert session.coordinator.wait_for_stop(REAL_SECS)
         assert session.should_stop()
-    assert said.lines[1] == "WatchdogHook asks the session to stop."
+    assert said.lines[1] == "WatchdogHook requests a stop of the session."
 
 
-def test_its_thread_ends_with_the_session(model, clock):
+def test_thread_ends_with_the_session(model, clock):
     before = len(watchdogs())
     with model.session(WatchdogHook(timeout_secs=60)) as session:
         session.run(model.train)
@@ -131,7 +131,7 @@ def test_its_thread_ends_with_the_session(model, clock):
     assert len(watchdogs()) == before
 
 
-def test_after_a_recovery_it_watches_the_new_session(model, clock, said):
+def test_watchdog_watches_the_new_session_after_a_recovery(model, clock, said):
     before = len(watchdogs())
     lose = RecordingHook(failures={"after_run": [None, AbortedError(None, None, "lost")]})
     with model.session(WatchdogHook(timeout_secs=60), lose) as session:
@@ -143,6 +143,6 @@ def test_after_a_recovery_it_watches_the_new_session(model, clock, said):
 
 
 @pytest.mark.parametrize("wrong", [0, -1])
-def test_the_time_must_be_above_zero(wrong):
+def test_timeout_must_be_positive(wrong):
     with pytest.raises(ValueError, match="WatchdogHook requires timeout_secs > 0"):
         WatchdogHook(timeout_secs=wrong)

@@ -1,4 +1,4 @@
-"""Trainings on as many CPU devices as are asked for, in a process of their own, which JAX must be told of before.
+"""Trainings on a number of CPU devices, in a process of their own, since JAX reads it at its start.
 
 `python -m tests.loop.devices DIRECTORY JOB...`: a job is KIND:NAME:LAST_STEP, and trains a state of that kind below the
 directory up to that step. What came of it is in a file of JSON beside its checkpoints.
@@ -22,7 +22,7 @@ FEATURES = 64
 
 
 def train(devices: int, directory: Any, *jobs: str, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """Runs this module; returns what came of each job, and its log from WARNING on."""
+    """Runs this module; returns the result of each job, and its log from WARNING on."""
     is_killed = any(":killed:" in job and not _result(directory, job).parent.exists() for job in jobs)
     command = ["-m", "tests.loop.devices", directory, *jobs]
     done = run(devices, command, env, code=-signal.SIGKILL if is_killed else 0)
@@ -44,7 +44,7 @@ def run(
 
 
 def on_devices(count: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns what to set in an environment for so many devices."""
+    """Returns the environment variables for a number of devices."""
     return {"XLA_FLAGS": f"{env.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"}
 
 
@@ -114,7 +114,7 @@ def _trained(kind: str, logdir: str, last_step: int) -> dict[str, Any]:
 
 
 def _places(state: Any) -> dict[str, str]:
-    """Returns for each array on which devices it lies, and how much on each."""
+    """Returns for each array its devices, and its shard on each."""
     import jax
 
     return {
@@ -136,7 +136,7 @@ class _Job:
         state: Its state, or a function that makes it.
         batches: Makes its batches, in the default graph.
         sharding: Where the state lives.
-        hidden: Where the hidden layer is to lie; explicit axes must be told.
+        hidden: The sharding of the hidden layer; explicit axes require it.
         out: Likewise the result.
     """
 

@@ -27,7 +27,7 @@ def sources():
 
     examples = np.random.default_rng(0).normal(size=(130, 4)).astype("float32")
     shuffled = hl.data.from_arrays(examples, 4, shuffle_seed=7, epochs=5)
-    with hl.Graph().as_default():  # Read ahead in blocks, of which runs take parts.
+    with hl.Graph().as_default():  # Prefetched in blocks, of which runs take parts.
         ahead = hl.data.iterator(shuffled, prefetch=2)
     return {"arrays": ahead, "generators": lambda: iter(list(shuffled))}
 
@@ -53,7 +53,7 @@ def trained(directory, source, steps_per_run, points):
         return {"weights": optax.apply_updates(state["weights"], changes), "opt_state": opt_state}, {"loss": loss}
 
     class At(hl.train.SessionRunHook):
-        """Says to whoever kills how far it has come."""
+        """Reports its progress to the killing process."""
 
         stacked, reached = True, 0
 
@@ -100,7 +100,7 @@ def live(directory, points, tell, life, source, steps_per_run):
 def lives_of(source, kills):
     """Yields where each process is killed, and how many steps a run it makes; the last one is not killed."""
     chance = random.Random(f"{SEED}/{source}")
-    room = 2 * SAVE_STEPS  # Whoever is killed amid its first save comes no further than that.
+    room = 2 * SAVE_STEPS  # A process killed amid its first save comes no further than that.
     steps = sorted(chance.sample(range(1, LAST_STEP - 2 * room), kills))
     aims = [(f"step {step}", 1) for step in steps] + [(chance.choice(SAVING), chance.randint(1, 2)), (None, 0)]
     for number, aim in enumerate(aims):
@@ -108,7 +108,7 @@ def lives_of(source, kills):
 
 
 def job(folder, source, lives):
-    """Runs the processes of a job, one after the other, and prints what came of it."""
+    """Runs the processes of a job, one after the other, and prints the result."""
     from tests.reliability.crashing.plan import Life
     from tests.reliability.crashing.process import Process
 

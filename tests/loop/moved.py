@@ -37,7 +37,7 @@ class Script(NamedTuple):
 
     Args:
         make: Makes what the step changes.
-        step: Takes that and a batch. It returns it anew with metrics; or metrics alone, of NNX objects.
+        step: Takes that and a batch. Returns the new state with metrics; or metrics alone, of NNX objects.
         batches: Where each batch lies.
         around: The block in which the script makes its state and its loop.
         is_made_in_place: Whether `Loop` is given the function.
@@ -109,7 +109,7 @@ class _Losses(hl.train.SessionRunHook):
 
 
 def _looped(case: Script, given: str, logdir: str) -> dict[str, Any]:
-    """Returns what comes of the training, of one that is resumed halfway, and how many programs the first one was."""
+    """Returns the result of the training, of one resumed halfway, and the number of programs of the first."""
 
     def trained(last_step: int, logdir: str | None) -> dict[str, Any]:
         with case.around():
@@ -181,7 +181,7 @@ def boxes() -> Script:
 
 
 def shards() -> Script:
-    """All by hand in a `shard_map`: each device makes its part of the weights, and gathers those of the others."""
+    """Everything by hand in a `shard_map`: each device makes its shard of the weights, and gathers the others."""
     mesh = _mesh((4,), ("data",))
     places = {"w": P("data"), "v": P(), "n": P()}
 
@@ -265,7 +265,7 @@ def references() -> Script:
 
 
 def modules() -> Script:
-    """Equinox modules with functions among their leaves; a step that puts all of it where it lies already."""
+    """Equinox modules with functions among their leaves; a step that keeps all shardings."""
     mesh = _mesh((4,), ("data",))
     rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     optimizer = optax.adam(1e-2)

@@ -75,11 +75,11 @@ def log() -> Any:
 
 
 def trained(state: Any, **keywords: Any) -> Any:
-    """Returns the weights, their places and how many programs there were."""
+    """Returns the weights, their shardings and the number of programs."""
     train_step = keywords.pop("train_step", step)
     with log() as told:
         out = hl.train.Loop(train_step, state, batches(), **keywords).run(last_step=20, progress=False)
-    moved = [line for line in told.lines if "puts variables elsewhere" in line]
+    moved = [line for line in told.lines if "fixes other shardings for variables" in line]
     return {"w": np.asarray(out["w"]).tolist(), "specs": specs_of(out), "programs": told.programs, "moved": moved}
 
 
@@ -178,7 +178,7 @@ def step_of_a_shard_map() -> Any:
             loss, grad = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(w)
             return jax.lax.pmean(loss, "data"), jax.lax.pmean(grad, "data")
 
-        # No mesh is named: it is that of the context.
+        # No mesh is named: the context's is used.
         parts = jax.shard_map(local, in_specs=(jax.P(), jax.P("data")), out_specs=(jax.P(), jax.P()), check_vma=False)
         loss, grad = parts(state["w"], batch)
         changes, opt_state = optax.adam(0.1).update(grad, state["opt_state"], state["w"])
@@ -191,7 +191,7 @@ def step_of_a_shard_map() -> Any:
 
 
 def step_that_fixes_a_layout_inside() -> Any:
-    """Where the constraint stands inside of something else."""
+    """The constraint is inside another call."""
     mesh = mesh_of()
     whole = jax.NamedSharding(mesh, jax.P())
 
@@ -222,7 +222,7 @@ def step_that_leaves_a_dimension_open() -> Any:
 
 
 def programs_that_differ_about_a_layout() -> Any:
-    """Returns where a variable lies behind each run of two programs, of which one fixes another layout."""
+    """Returns the sharding of a variable after each run of two programs, one of which fixes another layout."""
     mesh = mesh_of()
     whole = jax.NamedSharding(mesh, jax.P())
     with hl.Graph().as_default(), hl.Session() as session:
@@ -339,7 +339,7 @@ def leaf_that_does_not_divide() -> Any:
 
 
 def live() -> int:
-    """Returns how much of the devices' memory arrays take; that of `large` is 32."""
+    """Returns how much of the devices' memory arrays take; `large` takes 32."""
     gc.collect()
     shards = [shard.data for array in jax.live_arrays() if array.nbytes > 1000 for shard in array.addressable_shards]
     # The parts of an array are arrays, too, of the same memory.
@@ -348,7 +348,7 @@ def live() -> int:
 
 
 def live_before() -> int:
-    """Returns what is live before a case, and keeps the collector from all that there is by then: it looks often."""
+    """Returns the live memory before a case, and freezes the garbage collector's known objects: it runs often."""
     found = live()
     gc.freeze()
     return found
@@ -377,7 +377,7 @@ def large_step(state: Any, batch: Any) -> Any:
 
 
 def _memory(state: Any, **keywords: Any) -> dict[str, int]:
-    """Returns what is live of a state of 32, beside what was live before."""
+    """Returns the live part of a state of 32, beside the memory live before."""
     before, memory = live_before(), Memory()
     loop = hl.train.Loop(large_step, state() if keywords.pop("called", False) else state, batches(), **keywords)
     out = loop.run(last_step=4, progress=False, hooks=[memory])
@@ -411,7 +411,7 @@ def memory_of_a_checkpoint() -> Any:
 
 
 def memory_before_a_restore() -> Any:
-    """Returns what is live when the arrays of a checkpoint are read: by a recovery, and by a rollback."""
+    """Returns the live memory when the arrays of a checkpoint are read: by a recovery, and by a rollback."""
     from hookline.checkpoint import orbax_io  # The moment before a read is no user's.
 
     class Fail(hl.train.SessionRunHook):

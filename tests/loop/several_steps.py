@@ -30,7 +30,7 @@ def init() -> Any:
 
 
 def product(rows: Any, weights: Any) -> Any:
-    """Returns the product, split as the rows are, which explicit axes must be told."""
+    """Returns the product, sharded as the rows are, as explicit axes require."""
     is_explicit = EXPLICIT in jax.typeof(weights).sharding.mesh.axis_types
     return jnp.einsum("bi,ij->bj", rows, weights, out_sharding=jax.P("data") if is_explicit else None)
 
@@ -47,7 +47,7 @@ def step(state: Any, batch: Any, key: Any) -> Any:
 
 
 def trained(steps_per_run: int, mesh: Any, rule: Any, examples: int) -> dict[str, Any]:
-    """Returns what came of a training: its numbers, where they lie, what was logged, and how many programs there were.
+    """Returns the results of a training: its numbers, shardings, log, and number of programs.
 
     The batches are split over the axis `data`.
     """

@@ -75,7 +75,7 @@ def step(state: Any, batch: Any) -> Any:
 
 
 class Look(hl.train.SessionRunHook):
-    """Notes where each batch lies, its sum, and the loss."""
+    """Records the sharding of each batch, its sum, and the loss."""
 
     def __init__(self, loop: Any) -> None:
         self._fetches = loop.graph.get_operation_by_name("batches").output, loop.metrics["first"], loop.metrics["loss"]
@@ -94,7 +94,7 @@ class Look(hl.train.SessionRunHook):
 
 
 def place(array: Any) -> str:
-    """How much of an array lies on each device: "2x4 on 4"."""
+    """Returns the shape of an array's shard on each device: "2x4 on 4"."""
     sharding = array.sharding
     return f"{'x'.join(map(str, sharding.shard_shape(array.shape)))} on {len(sharding.device_set)}"
 
@@ -316,7 +316,7 @@ def too_few_dimensions_refused() -> Any:
     hl.data.iterator(arrays(), sharding=jax.NamedSharding(mesh((2, 2), ("a", "b")), jax.P("a", None)))
 
 
-# What sources give ---------------------------------------------------------------------------------------------------
+# Batches of sources --------------------------------------------------------------------------------------------------
 
 
 @case
@@ -399,7 +399,7 @@ def state_on_two_meshes_refused() -> Any:
     hl.train.Loop(lambda state, batch: (state, {}), [state_on(mesh()), state_on(other)], arrays())
 
 
-# What is no sharding -------------------------------------------------------------------------------------------------
+# Invalid shardings ---------------------------------------------------------------------------------------------------
 
 
 @refused

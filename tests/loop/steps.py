@@ -1,4 +1,4 @@
-"""One small problem, and the train steps that people write for it: each makes a state, a step, and what it learnt."""
+"""One small problem, and usual train steps for it: each makes a state, a step, and the learnt weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mse(predicted: Any, wanted: Any) -> Any:
 
 @dataclasses.dataclass
 class Written:
-    """A train step as it was written, its state, and how to look at the weights of such a state."""
+    """A train step as it was written, its state, and a function that reads the weights of such a state."""
 
     step: Callable[..., Any]
     state: Any
@@ -188,7 +188,7 @@ def train(loop: Any, by_hand: bool, **arguments: Any) -> None:
 
 
 def by_hand(written: Written, steps: int) -> tuple[Any, list[float]]:
-    """Returns what the loop that people write comes to: the state, and the losses."""
+    """Returns the result of a manual loop: the state, and the losses."""
     state, losses = written.state, []
     step = nnx.jit(written.step) if written.alone else eqx.filter_jit(written.step)
     for _, batch in zip(range(steps), batches(), strict=False):

@@ -1,4 +1,4 @@
-"""Metrics of NNX in the state: read where they are due, begun anew, in evaluations and checkpoints."""
+"""Metrics of NNX in the state: read when due, reset, in evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flat(computed):
 
 
 def by_hand(steps, reset_after=()):
-    """Runs the published loop; returns what the metrics come to after each step, and the model."""
+    """Runs the published loop; returns the metrics after each step, and the model."""
     model, optimizer, metrics = objects()
     found = []
     for step, batch in zip(range(1, steps + 1), batches(), strict=False):
@@ -89,7 +89,7 @@ class See(hl.train.SessionRunHook):
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """One training, killed in the middle of a window: its directory, and what its hooks saw."""
+    """One training, killed in the middle of a window: its directory, and the record of its hooks."""
     directory, seen = str(tmp_path_factory.mktemp("logs")), {}
     for last_step in (5, 9):
         loop = hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=3)
@@ -99,7 +99,7 @@ def logs(tmp_path_factory):
     return directory, seen, final
 
 
-def test_they_are_means_since_they_began_anew_also_over_a_restart(logs):
+def test_metrics_are_means_since_their_reset_also_over_a_restart(logs):
     _, seen, (model, _, metrics) = logs
     wanted, hand = by_hand(9, reset_after=(1, 4, 7))
     assert [seen[step] for step in range(1, 10)] == [pytest.approx(each, rel=1e-5) for each in wanted]
@@ -107,7 +107,7 @@ def test_they_are_means_since_they_began_anew_also_over_a_restart(logs):
     assert flat(metrics.compute()) == pytest.approx(wanted[-1], rel=1e-5), "the objects hold them in the end"
 
 
-def test_several_steps_in_a_run_have_the_same():
+def test_several_steps_per_run_give_the_same_means():
     loop = hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=3, steps_per_run=4)
     see = See(loop.metrics)
     loop.run(
@@ -122,7 +122,7 @@ def test_several_steps_in_a_run_have_the_same():
     assert [see.seen[step] for step in range(1, 10)] == [pytest.approx(each, rel=1e-5) for each in wanted]
 
 
-def test_they_never_begin_anew_where_that_is_asked_for_and_stand_in_the_log(caplog, tmp_path):
+def test_metrics_are_never_reset_on_request_and_are_logged(caplog, tmp_path):
     state = dict(zip(("model", "optimizer", "metrics"), objects(), strict=True))
     loop = hl.train.Loop(train_step, state, batches(), reset_metrics_steps=None)
     with caplog.at_level(logging.INFO, "hookline"):
@@ -136,7 +136,7 @@ def test_they_never_begin_anew_where_that_is_asked_for_and_stand_in_the_log(capl
     assert flat(hl.train.load(str(tmp_path), like=state)["metrics"].compute()) == pytest.approx(wanted[-1], rel=1e-5)
 
 
-def test_a_step_counter_in_a_part_sets_the_global_step():
+def test_step_counter_in_a_part_sets_the_global_step():
     state = dict(zip(("model", "optimizer", "metrics"), objects(), strict=True))
     state["optimizer"].step[...] += 7
     loop = hl.train.Loop(train_step, state, batches())
@@ -145,7 +145,7 @@ def test_a_step_counter_in_a_part_sets_the_global_step():
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 2])
-def test_an_evaluation_begins_with_empty_ones_and_takes_in_batch_after_batch(steps_per_run):
+def test_evaluation_starts_with_empty_metrics_and_accumulates_batches(steps_per_run):
     model, optimizer, metrics = objects()
     evaluate = hl.train.Evaluate(eval_step, hl.data.from_arrays((X, Y), 16), every=2, steps_per_run=steps_per_run)
     loop = hl.train.Loop(train_step, (model, optimizer, metrics), batches())
@@ -159,7 +159,7 @@ def test_an_evaluation_begins_with_empty_ones_and_takes_in_batch_after_batch(ste
     assert trained != pytest.approx(found), "the training has its own"
 
 
-def test_averages_are_of_the_model_and_not_of_metrics(tmp_path):
+def test_averages_exclude_metrics(tmp_path):
     loop = hl.train.Loop(train_step, objects(), batches(), ema=0.5)
     loop.run(str(tmp_path), last_step=3, progress=False)
     model, _, metrics = loop.averaged_result
@@ -171,7 +171,7 @@ def test_averages_are_of_the_model_and_not_of_metrics(tmp_path):
         hl.train.Loop(train_step, objects(), batches(), ema={"2": 0.5})
 
 
-def test_a_warm_start_takes_them_with_the_slots_alone(logs, tmp_path):
+def test_warm_start_restores_metrics_only_with_the_slots(logs, tmp_path):
     class Begun(hl.train.SessionRunHook):
         def after_create_session(self, session, coord):
             self.count = int(session.snapshot()["state"][2]["loss"]["count"])
@@ -185,7 +185,7 @@ def test_a_warm_start_takes_them_with_the_slots_alone(logs, tmp_path):
     assert counts == [0, 2], "of the steps since they began anew"
 
 
-def test_what_an_object_of_ones_own_updates_and_computes_is_no_metric_unless_it_can_begin_anew():
+def test_user_object_with_update_and_compute_is_a_metric_only_with_reset():
     class Filter(nnx.Module):
         def __init__(self):
             self.seen = nnx.BatchStat(jnp.zeros(()))
@@ -221,7 +221,7 @@ def test_what_an_object_of_ones_own_updates_and_computes_is_no_metric_unless_it_
     assert state.run(progress=False).compute() == 8
 
 
-def test_a_metric_alone_is_called_as_its_parameter_and_gives_way_to_what_the_step_returns():
+def test_metric_is_named_after_its_parameter_unless_the_step_returns_that_name():
     def step(model, seen, loss, batch):
         value, _ = loss_fn(model, batch)
         seen.update(values=value)
@@ -234,7 +234,7 @@ def test_a_metric_alone_is_called_as_its_parameter_and_gives_way_to_what_the_ste
         assert sorted(loop.metrics) == ["loss", "loss/loss", "seen"]
 
 
-def test_what_would_not_begin_anew_is_refused():
+def test_invalid_reset_steps_are_refused():
     with pytest.raises(ValueError, match="reset_metrics_steps >= 1, got 0"):
         hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=0)
     with pytest.raises(TypeError, match="requires a whole number as reset_metrics_steps"):

@@ -45,7 +45,7 @@ def loop(**more):
 
 
 def by_hand(steps):
-    """What the parameters, and their averages, are after so many steps."""
+    """Returns the parameters, and their averages, after a number of steps."""
     state = begin()
     average = jax.tree.map(lambda leaf: leaf.astype("float32"), state["params"])
     for number in range(steps):
@@ -59,7 +59,7 @@ def alike(found, wanted):
 
 
 @pytest.mark.parametrize("more", [{}, {"steps_per_run": 4}, {"ema": {"params": DECAY}}], ids=["one", "several", "part"])
-def test_averages_are_those_by_hand_and_go_on_after_a_restart(more, tmp_path):
+def test_averages_equal_a_manual_computation_also_after_a_restart(more, tmp_path):
     made = loop(**more)
     made.run(str(tmp_path), 3, progress=False)
     evaluate = hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=100, averaged=True)
@@ -78,7 +78,7 @@ def test_averages_are_those_by_hand_and_go_on_after_a_restart(more, tmp_path):
     assert evaluate.values["steps"] == 10
 
 
-def test_bits_are_those_of_the_run_that_was_left_alone_and_of_a_recovery(tmp_path):
+def test_bits_are_the_same_after_a_recovery(tmp_path):
     alone = loop()
     alone.run(None, 8, progress=False)
     lose = RecordingHook(failures={"before_run": [None, None, None, AbortedError(None, None, "lost")]})
@@ -88,7 +88,7 @@ def test_bits_are_those_of_the_run_that_was_left_alone_and_of_a_recovery(tmp_pat
     assert jax.tree.all(jax.tree.map(np.array_equal, alone.result, lost.result))
 
 
-def test_the_best_checkpoint_may_be_that_of_the_averages(tmp_path):
+def test_best_checkpoint_may_be_chosen_by_the_averages(tmp_path):
     rides = [
         hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=2, averaged=True, name="averaged", keep_best="loss"),
         hl.train.Evaluate(error, hl.data.from_arrays(X, 16), every=2),
@@ -101,7 +101,7 @@ def test_the_best_checkpoint_may_be_that_of_the_averages(tmp_path):
     assert np.mean((np.asarray(found["w"]) - X) ** 2) == pytest.approx(best.value, rel=1e-5)
 
 
-def test_updates_that_are_held_back_move_no_average():
+def test_skipped_updates_move_no_average():
     poisoned = X.copy()
     poisoned[8:16] = np.nan
     made = hl.train.Loop(step, begin(), hl.data.from_arrays(poisoned, 8), ema=DECAY)
@@ -109,7 +109,7 @@ def test_updates_that_are_held_back_move_no_average():
     assert np.isfinite(made.averaged_result["params"]["w"]).all()
 
 
-def test_objects_of_nnx_come_back_new(tmp_path):
+def test_averaged_nnx_objects_are_new(tmp_path):
     class Net(nnx.Module):
         def __init__(self, rngs):
             self.linear, self.norm = nnx.Linear(2, 2, rngs=rngs), nnx.BatchNorm(2, rngs=rngs)
@@ -145,7 +145,7 @@ def test_objects_of_nnx_come_back_new(tmp_path):
     assert float(eval_step(model, X)["loss"]) == pytest.approx(evaluate.values["loss"], rel=1e-5)
 
 
-def test_the_parameters_of_a_lookahead_are_parameters():
+def test_parameters_of_a_lookahead_are_averaged():
     begin = {"params": optax.LookaheadParams.init_synced({"w": jnp.zeros(2)})}
     move = lambda state, batch: (jax.tree.map(lambda leaf: leaf + 1, state), {})  # noqa: E731
     made = hl.train.Loop(move, begin, hl.data.from_arrays(X, 8), ema=0.5)
@@ -153,7 +153,7 @@ def test_the_parameters_of_a_lookahead_are_parameters():
     assert float(made.averaged_result["params"].slow["w"][0]) == 0.5
 
 
-def test_after_a_warm_start_they_begin_with_what_was_taken(tmp_path):
+def test_averages_start_at_the_values_of_a_warm_start(tmp_path):
     hl.train.Loop(step, begin(), hl.data.from_arrays(X, 8)).run(str(tmp_path), 4, progress=False)
     old = hl.train.load(str(tmp_path), begin())
     made = loop(ema=0.5)
@@ -163,7 +163,7 @@ def test_after_a_warm_start_they_begin_with_what_was_taken(tmp_path):
 
 
 @pytest.mark.campaign
-def test_all_of_it_lives_on_a_mesh(tmp_path):
+def test_averages_work_on_a_mesh(tmp_path):
     code = """
         import sys
         import jax, jax.numpy as jnp, numpy as np, optax

@@ -13,7 +13,7 @@ import pytest
 import hookline as hl
 from hookline import train
 
-# Accuracies by step: on held-out data the best is that of step 4, on the training data it rises.
+# Accuracies by step: on held-out data step 4 has the best, on the training data it rises.
 VAL = jnp.asarray([0.0, 0.1, 0.2, 0.3, 0.9, 0.5, 0.4, 0.6, 0.5, 0.7, 0.6, 0.5, 0.4, 0.5, 0.4, 0.5, 0.4])
 TRAIN = jnp.linspace(0.0, 0.99, 17)
 
@@ -67,7 +67,7 @@ def best_of(logdir: Any) -> str:
     ],
     ids=["the same", "another order", "one less", "another one less", "one more", "none"],
 )
-def test_the_best_checkpoint_survives_another_list_of_evaluations(tmp_path, hooks):
+def test_best_checkpoint_survives_a_change_of_evaluations(tmp_path, hooks):
     assert trained(tmp_path, 6, val(), on_train()) == [4, 5, 6]
     again = hooks()
     assert trained(tmp_path, 9, *again) == [4, 8, 9]
@@ -82,9 +82,7 @@ def test_the_best_checkpoint_survives_another_list_of_evaluations(tmp_path, hook
 @pytest.mark.parametrize(
     ("hook", "new_best"), [(lambda: val("renamed"), 9), (lambda: val(mode="min"), 12)], ids=["a new name", "a new mode"]
 )
-def test_an_evaluation_that_begins_anew_lets_the_best_so_far_stay_for_good_and_says_so(
-    tmp_path, caplog, hook, new_best
-):
+def test_reset_evaluation_keeps_the_earlier_best_checkpoint_with_a_warning(tmp_path, caplog, hook, new_best):
     trained(tmp_path, 6, val())
     assert {4, new_best, 11, 12} <= set(trained(tmp_path, 12, hook()))
     (told,) = [record for record in caplog.records if "stays for good" in record.getMessage()]
@@ -96,6 +94,6 @@ def test_an_evaluation_that_begins_anew_lets_the_best_so_far_stay_for_good_and_s
     assert not [record for record in caplog.records if "stays for good" in record.getMessage()]
 
 
-def test_two_evaluations_that_would_remove_each_others_best_checkpoint_are_refused(tmp_path):
+def test_two_evaluations_with_keep_best_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'val' and 'other' both have keep_best.*Leave it out of one"):
         trained(tmp_path, 6, val(), val("other"))

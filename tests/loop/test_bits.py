@@ -1,4 +1,4 @@
-"""What a step returns beside its state does not change its state, whatever hooks fetch of it and when."""
+"""Other results of a step do not change its state, whatever hooks fetch of them and when."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
     return bits(loop.run(logdir, hooks=found, last_step=LAST_STEP, **settings))
 
 
-# Adam and elementwise gradients: without the barriers each of these has other last bits.
+# Adam and elementwise gradients: without the barriers each of these has different last bits.
 @pytest.mark.parametrize(
     ("model", "optimizer", "kinds", "many", "parts"),
     [
@@ -197,7 +197,7 @@ def trained(model, optimizer, kinds=(), logdir=None, many=1, parts=1):
         ("mlp", "adam", ["two gradients"], 1, 2),
     ],
 )
-def test_hooks_leave_the_bits_of_the_state(model, optimizer, kinds, many, parts, tmp_path):
+def test_hooks_do_not_change_the_bits_of_the_state(model, optimizer, kinds, many, parts, tmp_path):
     lean = trained(model, optimizer, parts=parts)
     assert trained(model, optimizer, kinds, str(tmp_path), many, parts) == lean
 
@@ -206,7 +206,7 @@ def test_hooks_leave_the_bits_of_the_state(model, optimizer, kinds, many, parts,
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_no_hooks_of_any_kind_change_a_bit(model, optimizer, devices, tmp_path):
+def test_no_hook_changes_a_bit_in_a_new_process(model, optimizer, devices, tmp_path):
     run(devices, ["-m", MODULE, model, optimizer, tmp_path])
 
 

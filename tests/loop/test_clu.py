@@ -34,7 +34,7 @@ def by_hand(w, x, y):
     return {"accuracy": np.mean((predicted > 0) == y), "loss": np.mean((predicted - y) ** 2)}
 
 
-def test_a_collection_is_computed_in_each_step_and_in_an_evaluation():
+def test_collection_is_computed_in_each_step_and_in_an_evaluation():
     seen = []
 
     class See(hl.train.SessionRunHook):
@@ -53,7 +53,7 @@ def test_a_collection_is_computed_in_each_step_and_in_an_evaluation():
     assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
 
 
-def test_one_in_the_state_accumulates_and_begins_anew(caplog):
+def test_collection_in_the_state_accumulates_and_is_reset(caplog):
     def accumulating(state, batch):
         return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
 
@@ -62,12 +62,12 @@ def test_one_in_the_state_accumulates_and_begins_anew(caplog):
     with caplog.at_level("INFO", "hookline"):
         loop.run(log_steps=1)
     parts = [by_hand(0.5 * n, X[16 * n : 16 * n + 16], Y[16 * n : 16 * n + 16])["loss"] for n in range(4)]
-    wanted = [parts[0], parts[1], (parts[1] + parts[2]) / 2, parts[3]]  # It begins anew after steps 1 and 3.
+    wanted = [parts[0], parts[1], (parts[1] + parts[2]) / 2, parts[3]]  # It is reset after steps 1 and 3.
     found = [float(line.rpartition("loss = ")[2].split()[0]) for line in caplog.messages if line.startswith("step ")]
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_an_evaluation_takes_in_nothing_of_the_training():
+def test_evaluation_excludes_the_metrics_of_the_training():
     def accumulating(state, batch):
         return {"w": state["w"] + 0.5, "metrics": state["metrics"].merge(measured(state, batch))}
 
@@ -79,7 +79,7 @@ def test_an_evaluation_takes_in_nothing_of_the_training():
     assert evaluate.values == pytest.approx(by_hand(2.0, X, Y), rel=1e-5)
 
 
-def test_one_that_collects_values_is_left_out_with_the_reason(caplog):
+def test_collecting_metric_is_left_out_with_the_reason(caplog):
     @struct.dataclass
     class Collecting(metrics.Collection):
         loss: metrics.Average.from_output("losses")  # type: ignore[valid-type]

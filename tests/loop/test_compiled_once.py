@@ -39,7 +39,7 @@ def compiled(caplog):
     return found
 
 
-def test_a_step_has_one_program_and_equal_trainings_and_further_runs_and_recoveries_none(compiled, tmp_path):
+def test_step_is_compiled_once_for_equal_trainings_runs_and_recoveries(compiled, tmp_path):
     loops = [loop_of() for _ in range(3)]
     results = [loop.run(last_step=4, progress=False)["w"] for loop in loops]
     assert len(compiled()) == 2, "the initial values, and the step with the numbers that hooks ask for now and then"
@@ -64,7 +64,7 @@ def test_a_step_has_one_program_and_equal_trainings_and_further_runs_and_recover
 RATE = 1.0
 
 
-def test_what_has_changed_since_is_compiled_with_its_new_value(compiled, monkeypatch):
+def test_changed_closure_values_are_compiled_again(compiled, monkeypatch):
     rates = types.SimpleNamespace(rate=1.0)
 
     def of(value):
@@ -86,7 +86,7 @@ def test_what_has_changed_since_is_compiled_with_its_new_value(compiled, monkeyp
     assert len(compiled()) == 3, "the initial values, and two steps: the three functions compute the same"
 
 
-def test_steps_that_are_alike_for_one_batch_and_not_for_another_are_apart(compiled):
+def test_steps_that_differ_only_for_some_batches_are_compiled_apart(compiled):
     def of(value):
         def step(state, batch):
             return {"w": state["w"] + (value if batch.shape[0] == 2 else 1.0)}, {}
@@ -101,7 +101,7 @@ def test_steps_that_are_alike_for_one_batch_and_not_for_another_are_apart(compil
     assert len(compiled()) == 4, "the initial values, batches of 5, and two steps for batches of 2"
 
 
-def test_a_callback_is_the_one_of_its_own_step():
+def test_callback_belongs_to_its_own_step():
     def trained(seen):
         def step(state, batch):
             jax.debug.callback(lambda w: seen.append(float(w)), state["w"][0])
@@ -117,7 +117,7 @@ def test_a_callback_is_the_one_of_its_own_step():
     assert trained(["one"]) == ["one", 0, 2, 6]
 
 
-def test_a_run_goes_on_when_jax_has_forgotten_its_programs_or_is_configured_otherwise():
+def test_run_continues_after_jax_cleared_its_programs_or_changed_its_configuration():
     class Changes(hl.train.SessionRunHook):
         def after_run(self, run_context, run_values):
             if run_context.session.global_step == 2:
@@ -133,7 +133,7 @@ def test_a_run_goes_on_when_jax_has_forgotten_its_programs_or_is_configured_othe
     assert np.array_equal(found, expected)
 
 
-def test_a_shared_program_keeps_nothing_of_the_training_that_compiled_it():
+def test_shared_program_keeps_no_training_alive():
     loop = loop_of(lambda state, batch: ({"w": state["w"] + batch.mean()}, {}))
     loop.run(last_step=2, progress=False, nan_check=None)
     graph = weakref.ref(loop.graph)
@@ -142,7 +142,7 @@ def test_a_shared_program_keeps_nothing_of_the_training_that_compiled_it():
     assert graph() is None
 
 
-def test_a_step_with_a_mesh_of_its_own_is_of_its_devices(compiled):
+def test_step_with_its_own_mesh_is_not_shared(compiled):
     """As with four devices, on one: the text of a program does not name them, so it is not shared."""
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
@@ -157,7 +157,7 @@ def test_a_step_with_a_mesh_of_its_own_is_of_its_devices(compiled):
     assert len([about for about in compiled() if "writes state" in about and "batches" not in about]) >= 2
 
 
-def test_large_constants_are_not_kept_with_a_program():
+def test_large_constants_are_freed_with_their_training():
     def train():
         large = jnp.ones((500, 1234))
         step = lambda w, batch: (w + batch.mean() * large.mean(), {})  # noqa: E731
@@ -171,7 +171,7 @@ def test_large_constants_are_not_kept_with_a_program():
 
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)])
 def test_programs_that_use_other_values_in_the_same_way_are_apart(places):
-    """Their texts are equal: `jit` leaves out what a program does not use."""
+    """Their texts are equal: `jit` leaves out unused values of a program."""
     for place in places:
         with hl.Graph().as_default():
             pair = hl.Variable(1, name="x"), hl.Variable(10, name="y")

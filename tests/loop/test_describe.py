@@ -1,4 +1,4 @@
-"""What a loop would hold and write, said without a run, a session's hooks, or a file."""
+"""The state and the files of a loop, described without a run, a session's hooks, or a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batches():
     return iter(np.ones((30, 8, 4), np.float32))
 
 
-def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
+def test_description_has_the_state_and_the_files(tmp_path):
     loop = hl.train.Loop(train_step, init, batches)
     made = loop.describe(
         str(tmp_path / "run"),
@@ -68,7 +68,7 @@ def test_it_says_what_the_state_is_and_what_would_be_written(tmp_path):
     assert loop.describe(last_step=8).start == "No step is left: it stopped at step 20, and the last is 8."
 
 
-def test_without_a_folder_nothing_is_written_but_by_ones_own_hooks(tmp_path):
+def test_without_a_folder_only_user_hooks_write(tmp_path):
     class Report(hl.train.SessionRunHook):
         output_description = "a report by mail"
         trigger = hl.train.every(5)
@@ -99,7 +99,7 @@ def tags(folder):
     return found
 
 
-def test_the_steps_that_it_names_are_those_that_a_run_writes(tmp_path):
+def test_described_steps_are_those_that_a_run_writes(tmp_path):
     def run(last_step):
         loop = hl.train.Loop(train_step, init, batches)
         evaluate = hl.train.Evaluate(lambda state, batch: {"mean": batch.mean()}, [1.0], every=6, on_start=True)
@@ -142,7 +142,7 @@ def test_the_steps_that_it_names_are_those_that_a_run_writes(tmp_path):
     ]
 
 
-def test_it_says_how_the_state_is_split():
+def test_description_has_the_shardings_of_the_state():
     mesh = jax.sharding.AbstractMesh((4,), ("data",))
     whole, rows = (jax.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P("data")))
     spec = jax.eval_shape(init)["params"]
@@ -164,7 +164,7 @@ def test_it_says_how_the_state_is_split():
     )
 
 
-def test_it_says_what_a_step_carries_beside_the_state_and_calls_parts_as_parameters():
+def test_description_has_extra_values_and_parts_named_after_parameters():
     def step(model, opt_state, batch):
         after, told = train_step({"params": model, "opt_state": opt_state}, batch)
         return after["params"], after["opt_state"], told
@@ -179,14 +179,14 @@ def test_it_says_what_a_step_carries_beside_the_state_and_calls_parts_as_paramet
     assert str(made).startswith("47 numbers in 11 arrays, 188 B")
 
 
-def test_it_says_what_mesh_it_lies_on():
+def test_description_has_the_mesh():
     whole = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
     assert hl.train.Loop(train_step, init, batches, sharding=whole).describe().devices == (
         "1 device (cpu:0), a mesh of data=1"
     )
 
 
-def test_wrong_arguments_are_refused_as_by_the_session():
+def test_wrong_arguments_are_refused_like_by_the_session():
     loop = hl.train.Loop(train_step, init, batches)
     with pytest.raises(ValueError, match="no metric 'accuracy'"):
         loop.describe(nan_check="accuracy")
@@ -196,7 +196,7 @@ def test_wrong_arguments_are_refused_as_by_the_session():
         loop.describe(warm_start="/nope")
 
 
-def test_a_loop_has_one_open_session(tmp_path):
+def test_loop_has_one_open_session(tmp_path):
     loop = hl.train.Loop(train_step, init, batches)
     with loop.session(last_step=2, progress=False) as session:
         with pytest.raises(
@@ -207,7 +207,7 @@ def test_a_loop_has_one_open_session(tmp_path):
     loop.run(last_step=2, progress=False)
 
 
-def test_the_last_step_is_that_of_the_last_pass(tmp_path):
+def test_last_step_is_computed_from_epochs(tmp_path):
     data = hl.data.from_arrays(np.ones((24, 4), np.float32), 8)
     made = hl.train.Loop(train_step, init, data).describe(
         str(tmp_path), epochs=4, checkpoints=hl.train.CheckpointOptions(save_steps=5)
@@ -217,7 +217,7 @@ def test_the_last_step_is_that_of_the_last_pass(tmp_path):
     assert hl.train.Loop(train_step, init, data).describe(None, 9, epochs=4).start.endswith("to step 9.")
 
 
-def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
+def test_training_with_a_sticky_stop_has_no_step_left(tmp_path):
     def describe_or_run(method, patience, **arguments):
         loop = hl.train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), {"w": jnp.zeros(())}, batches)
         evaluate = hl.train.Evaluate(lambda state, batch: {"loss": state["w"]}, batches, every=2)
@@ -236,7 +236,7 @@ def test_a_training_that_has_stopped_for_good_has_no_step_left(tmp_path):
         assert more.writes
 
 
-def test_a_trigger_that_hardly_ever_fires_ends(tmp_path):
+def test_description_ends_with_a_trigger_that_rarely_fires(tmp_path):
     class Rare(hl.train.SessionRunHook):
         trigger, output_description = hl.train.when_step(lambda step: step in (3, 7)), "its file"
 
@@ -247,7 +247,7 @@ def test_a_trigger_that_hardly_ever_fires_ends(tmp_path):
     assert rare.steps == (3, 7)
 
 
-def test_the_steps_of_a_trigger_are_known_unless_a_method_of_ones_own_decides():
+def test_steps_of_a_trigger_are_known_unless_a_user_method_decides():
     class Named(hl.train.SecondOrStepTimer):
         name = "mine"
 
@@ -264,7 +264,7 @@ def test_the_steps_of_a_trigger_are_known_unless_a_method_of_ones_own_decides():
     assert Logs(every_steps=2).firing_steps(0, 4) is None
 
 
-def test_a_stop_for_nan_is_known_before_the_run(tmp_path):
+def test_earlier_stop_for_nan_is_described(tmp_path):
     def loop():
         step = lambda state, batch: (state, {"loss": jnp.log(batch.mean() - 3)})  # noqa: E731
         return hl.train.Loop(step, {"w": jnp.zeros(())}, batches)

@@ -1,4 +1,4 @@
-"""A state that lies on several devices is trained there, also by whoever goes on with it."""
+"""A state on several devices is trained there, also after a resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .devices import run, train
 
 KINDS = ["anywhere", "parallel", "small", "fsdp", "fsdp-explicit", "last"]
 LAYOUTS = [f"{layout}{axes}" for layout in ("parallel", "fsdp", "tensor") for axes in ("", "-explicit")]
-# What `make test` has: which kinds are resumed, and what a training goes through on which layout.
+# Part of `make test`: which kinds are resumed, and the events of a training on each layout.
 QUICK_KINDS = {"anywhere", "fsdp-explicit", "last"}
 QUICK = {("tensor-explicit", "fresh"), ("fsdp", "lost"), ("fsdp-explicit", "nan")}
 RESUMED = [pytest.param(kind, marks=() if kind in QUICK_KINDS else pytest.mark.campaign) for kind in KINDS]
@@ -34,7 +34,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(directory, environment):
-    """What a process with 4 devices has come to, and the log."""
+    """The results of a process with 4 devices, and the log."""
     jobs = [f"{kind}:{job}" for kind in sorted(QUICK_KINDS) for job in ("whole:6", "parts:3")]
     jobs += [f"{kind}:whole:6" for kind in ("one", "fsdp", "tensor-explicit")]
     jobs += ["fsdp:fewer:3", *jobs_of(sorted(QUICK), "lost", "nan")]
@@ -43,13 +43,13 @@ def first(directory, environment):
 
 @pytest.fixture(scope="module")
 def resumed(directory, first, environment):
-    """What a second one has come to, which goes on."""
+    """The results of a second process, which resumes."""
     return train(4, directory, *(f"{kind}:parts:6" for kind in sorted(QUICK_KINDS)), env=environment())
 
 
 @pytest.fixture(scope="module")
 def others(directory, first, environment):
-    """What came of all that `make test` leaves out."""
+    """The results of the cases that `make test` leaves out."""
     kinds = sorted(set(KINDS) - QUICK_KINDS)
     whole = [f"{kind}:whole:6" for kind in sorted({*KINDS, *LAYOUTS}) if f"{kind}:whole:6" not in first[0]]
     begun = train(4, directory, *whole, *(f"{kind}:parts:3" for kind in kinds), "parallel:fewer:3", env=environment())
@@ -63,7 +63,7 @@ def others(directory, first, environment):
 
 @pytest.fixture
 def came_of(request):
-    """Gives what came of a job, and the log of its process."""
+    """Returns the result of a job, and the log of its process."""
 
     def came_of(job):
         for name in ("first", "resumed", "others"):
@@ -76,7 +76,7 @@ def came_of(request):
 
 
 @pytest.mark.parametrize(("kind", "what"), CELLS)
-def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, came_of):
+def test_training_on_devices_ends_like_on_one_after_any_events(kind, what, came_of):
     (alone, _), (whole, _) = came_of("one:whole:6"), came_of(f"{kind}:whole:6")
     for one, other in zip(whole["values"], alone["values"], strict=True):
         assert np.allclose(one, other, rtol=2e-5, atol=2e-6)
@@ -89,14 +89,14 @@ def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, c
     assert found["ended"] == whole["ended"]
     assert found["begun"] == whole["begun"] * len(found["begun"])
     if what == "nan":  # Two steps less: it went back to those of the last checkpoint.
-        assert "The weights went back to those of" in log
+        assert "The weights were restored from" in log
     else:
         assert found["values"] == whole["values"]
         assert len(found["begun"]) == (2 if what == "lost" else 1)
 
 
 @pytest.mark.campaign
-def test_eight_devices_do_as_well(first, tmp_path, environment):
+def test_eight_devices_end_like_one(first, tmp_path, environment):
     (found,) = train(8, tmp_path, "tensor-explicit:whole:6", env=environment())[0].values()
     assert found["devices"] == 8
     for one, other in zip(found["values"], first[0]["one:whole:6"]["values"], strict=True):
@@ -104,7 +104,7 @@ def test_eight_devices_do_as_well(first, tmp_path, environment):
 
 
 @pytest.mark.parametrize("kind", RESUMED)
-def test_resumed_in_a_new_process_it_ends_with_the_bits_of_the_one_that_was_not_interrupted(kind, came_of):
+def test_training_resumed_in_a_new_process_ends_with_the_same_bits(kind, came_of):
     (whole, _), (parts, _) = came_of(f"{kind}:whole:6"), came_of(f"{kind}:parts:6")
     assert whole["devices"] == parts["devices"] == (1 if kind == "last" else 4)
     assert parts["values"] == whole["values"]
@@ -112,7 +112,7 @@ def test_resumed_in_a_new_process_it_ends_with_the_bits_of_the_one_that_was_not_
 
 
 @pytest.mark.parametrize("kind", RESUMED)
-def test_what_is_restored_lies_where_the_values_lay_that_the_graph_was_built_with(kind, came_of):
+def test_restored_values_have_the_sharding_of_the_initial_values(kind, came_of):
     (whole, _), (parts, _) = came_of(f"{kind}:whole:6"), came_of(f"{kind}:parts:6")
     assert parts["begun"] == whole["begun"], "so no step is compiled once more"
     assert parts["ended"] == whole["ended"]
@@ -121,7 +121,7 @@ def test_what_is_restored_lies_where_the_values_lay_that_the_graph_was_built_wit
     assert parts["loaded"] == parts["given"], "train.load takes it to where `like` lies"
 
 
-def test_nothing_is_said_where_nothing_has_changed(resumed):
+def test_unchanged_devices_are_not_logged(resumed):
     assert "devices" not in resumed[1]
 
 
@@ -132,9 +132,7 @@ def test_nothing_is_said_where_nothing_has_changed(resumed):
         pytest.param("parallel", 1, "1 device (cpu:0)", marks=pytest.mark.campaign),
     ],
 )
-def test_on_fewer_devices_a_warning_names_them_and_the_result_is_right(
-    kind, devices, now, directory, came_of, environment
-):
+def test_fewer_devices_give_a_warning_and_the_right_result(kind, devices, now, directory, came_of, environment):
     whole, _ = came_of(f"{kind}:whole:6")
     results, log = train(devices, directory, f"{kind}:fewer:6", env=environment())
     found = results[f"{kind}:fewer:6"]
@@ -148,7 +146,7 @@ def program(devices, code, *arguments):
     return run(devices, ["-c", textwrap.dedent(code), *map(str, arguments)])
 
 
-def test_a_state_on_several_devices_is_told_where_it_is_trained():
+def test_devices_of_a_sharded_state_are_logged():
     done = program(
         2,
         """
@@ -167,7 +165,7 @@ def test_a_state_on_several_devices_is_told_where_it_is_trained():
     assert "Loop: the state is on 2 devices (cpu:0, cpu:1), and is trained there." in done.stderr
 
 
-def test_where_the_graph_does_not_say_where_parts_of_arrays_lay_a_warning_does(tmp_path):
+def test_unknown_sharding_of_saved_shards_gives_a_warning(tmp_path):
     done = program(
         2,
         """
@@ -192,7 +190,7 @@ def test_where_the_graph_does_not_say_where_parts_of_arrays_lay_a_warning_does(t
     assert done.stderr.count("was saved from 2 devices (cpu:0, cpu:1) and is restored onto 1 device (cpu:0)") == 1
 
 
-def test_a_warm_start_takes_values_to_where_those_lay_that_they_replace(tmp_path):
+def test_warm_start_values_get_the_sharding_of_the_values_they_replace(tmp_path):
     done = program(
         2,
         """
@@ -217,7 +215,7 @@ def test_a_warm_start_takes_values_to_where_those_lay_that_they_replace(tmp_path
     assert done.stdout == "[2.0, 3.0, 4.0, 5.0] 2\n"
 
 
-def test_a_value_of_another_shape_goes_where_it_can(tmp_path):
+def test_value_of_another_shape_gets_a_possible_sharding(tmp_path):
     done = program(
         2,
         """

@@ -18,7 +18,7 @@ from hookline.testing import RecordingHook, check_hook, read_events
 
 from .steps import X, Y, batches, mse, nnx_objects
 
-# What the state counts to, and how good that is: best at 4, and again at 8.
+# The count in the state, and its accuracy: best at 4, and again at 8.
 GOOD = {2: 0.5, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.2, 12: 0.1}
 
 
@@ -48,7 +48,7 @@ def shown(folder, tag):
     ]
 
 
-def test_means_are_weighted_by_the_size_of_the_batches(tmp_path, caplog):
+def test_means_are_weighted_by_batch_size(tmp_path, caplog):
     evaluate = evaluating()
     with caplog.at_level(logging.INFO, "hookline"):
         counting().run(str(tmp_path), last_step=5, hooks=[evaluate])
@@ -61,7 +61,7 @@ def test_means_are_weighted_by_the_size_of_the_batches(tmp_path, caplog):
     )
 
 
-def test_nnx_objects_get_as_many_as_the_step_requires_and_keep_what_they_are():
+def test_evaluation_gets_the_nnx_objects_it_requires_and_keeps_their_mode():
     job = nnx_objects(jit=True)
 
     def of_model(model, batch):
@@ -89,7 +89,7 @@ def test_nnx_objects_get_as_many_as_the_step_requires_and_keep_what_they_are():
         (lambda weights, x, y: {"x": (weights + 0 * x).mean()}, None),
     ],
 )
-def test_an_evaluation_with_other_names_gets_the_first_parts(eval_step, value):
+def test_evaluation_with_other_parameter_names_gets_the_first_parts(eval_step, value):
     def train_step(params, opt_state, batch):
         return params + batch, opt_state + 1, {}
 
@@ -103,7 +103,7 @@ def test_an_evaluation_with_other_names_gets_the_first_parts(eval_step, value):
         assert evaluate.values == {"x": value}
 
 
-def test_the_best_checkpoint_stays_and_is_written_where_there_is_none(tmp_path):
+def test_best_checkpoint_is_kept_and_saved_if_there_is_none(tmp_path):
     counting().run(
         str(tmp_path),
         last_step=12,
@@ -116,7 +116,7 @@ def test_the_best_checkpoint_stays_and_is_written_where_there_is_none(tmp_path):
     assert hl.train.load(str(tmp_path), like={"n": 0})["n"] == 12
 
 
-def test_beyond_max_to_keep_the_best_stays_and_the_one_before_goes(tmp_path):
+def test_best_is_kept_beyond_max_to_keep_and_the_former_best_is_removed(tmp_path):
     def run(last_step):
         loop = counting()
         loop.run(
@@ -132,7 +132,7 @@ def test_beyond_max_to_keep_the_best_stays_and_the_one_before_goes(tmp_path):
     assert run(12) == [4, 11, 12]
 
 
-def test_a_step_whose_checkpoint_is_due_is_written_once(tmp_path, caplog):
+def test_checkpoint_due_at_the_best_step_is_saved_once(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "hookline"):
         counting().run(
             str(tmp_path),
@@ -145,12 +145,12 @@ def test_a_step_whose_checkpoint_is_due_is_written_once(tmp_path, caplog):
     assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
 
 
-def test_a_small_value_may_be_the_best_one(tmp_path):
+def test_smallest_value_may_be_the_best(tmp_path):
     counting().run(str(tmp_path), last_step=12, hooks=[evaluating(every=6, keep_best="accuracy", mode="min")])
     assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-12")
 
 
-def test_the_best_value_is_remembered_over_a_restart(tmp_path):
+def test_best_value_is_remembered_over_a_restart(tmp_path):
     counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
     again = evaluating(keep_best="accuracy")
     counting().run(str(tmp_path), last_step=10, hooks=[again])
@@ -159,7 +159,7 @@ def test_the_best_value_is_remembered_over_a_restart(tmp_path):
     assert [step for step, _ in shown(tmp_path / "eval", "loss")] == [2, 4, 6, 8, 10]
 
 
-def test_the_best_is_kept_though_the_process_was_killed_before_it_could_say_so(tmp_path):
+def test_best_is_kept_though_the_process_was_killed_before_it_was_recorded(tmp_path):
     counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
     state_file = tmp_path / "checkpoint"
     state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "best": None}))
@@ -167,7 +167,7 @@ def test_the_best_is_kept_though_the_process_was_killed_before_it_could_say_so(t
     assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
 
 
-def test_steps_that_are_trained_again_are_shown_once(tmp_path):
+def test_repeated_steps_are_written_once(tmp_path):
     lose = RecordingHook(failures={"after_run": [None] * 6 + [hl.errors.UnavailableError(None, None, "away")]})
     evaluate = evaluating()
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
@@ -187,7 +187,7 @@ def test_steps_that_are_trained_again_are_shown_once(tmp_path):
 # For graphs --------------------------------------------------------------------------------------------------------
 
 
-def test_a_graph_is_evaluated_with_tensors_and_feeds(tmp_path):
+def test_graph_is_evaluated_with_tensors_and_feeds(tmp_path):
     x = hl.placeholder("float32", [None], name="x")
     w = hl.Variable(0.0, name="w")
     step = hl.train.get_or_create_global_step()
@@ -209,12 +209,12 @@ def test_a_graph_is_evaluated_with_tensors_and_feeds(tmp_path):
 # Stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_stops_when_so_many_evaluations_were_no_better(tmp_path):
+def test_training_stops_after_patience_evaluations_without_improvement(tmp_path):
     hooks = [hl.train.StopIfNoImprovement("accuracy", patience=3), evaluating()]
     assert counting().run(str(tmp_path), last_step=12, hooks=hooks)["n"] == 10
 
 
-def test_how_long_it_has_waited_is_remembered_over_a_restart(tmp_path):
+def test_wait_count_is_remembered_over_a_restart(tmp_path):
     def hooks():
         return [evaluating(), hl.train.StopIfNoImprovement("accuracy", patience=3)]
 
@@ -222,12 +222,12 @@ def test_how_long_it_has_waited_is_remembered_over_a_restart(tmp_path):
     assert counting().run(str(tmp_path), last_step=12, hooks=hooks())["n"] == 10
 
 
-def test_an_improvement_is_one_by_more_than_min_delta():
+def test_improvement_must_exceed_min_delta():
     hooks = [evaluating(), hl.train.StopIfNoImprovement("accuracy", patience=1, min_delta=0.5)]
     assert counting().run(last_step=12, hooks=hooks)["n"] == 4
 
 
-def test_what_is_wrong_with_it_is_said():
+def test_wrong_arguments_of_the_stop_hook_are_named():
     with pytest.raises(ValueError, match="the name 'score' does not show whether small or large"):
         hl.train.StopIfNoImprovement("score", patience=1)
     with pytest.raises(ValueError, match="called 'eval', and this session has none"):
@@ -237,10 +237,10 @@ def test_what_is_wrong_with_it_is_said():
         counting().run(last_step=2, hooks=[evaluating(), stop])
 
 
-# What is refused ---------------------------------------------------------------------------------------------------
+# Refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_batches_that_come_once_only_are_refused():
+def test_batches_from_a_one_time_iterator_are_refused():
     with pytest.raises(ValueError, match="a generator gives each only once"):
         hl.train.Evaluate(eval_step, (batch for batch in [np.ones(2)]), every=2)
     with pytest.raises(ValueError, match="requires at least one batch"):
@@ -261,7 +261,7 @@ def test_wrong_arguments_are_refused(arguments, match):
         evaluating(**arguments)
 
 
-def test_what_cannot_be_kept_or_computed_is_refused(tmp_path):
+def test_unknown_metric_or_unsuitable_session_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'top/accuracy': it is no metric of 'eval'"):
         counting().run(last_step=2, hooks=[evaluating(keep_best="top/accuracy")])
     with pytest.raises(ValueError, match="requires a session with one saver, and this one has 0"):
@@ -288,7 +288,7 @@ def test_what_cannot_be_kept_or_computed_is_refused(tmp_path):
         hl.train.MonitoredSession(hooks=[evaluating()])
 
 
-def test_it_keeps_the_contract_of_hooks(tmp_path):
+def test_evaluate_keeps_the_contract_of_hooks(tmp_path):
     def tensors():
         loss = hl.get_default_graph().get_tensor_by_name("loss:0")
         return hl.train.Evaluate(loss, [{}, {}], every=2, output_dir=str(tmp_path))
@@ -300,7 +300,7 @@ def test_it_keeps_the_contract_of_hooks(tmp_path):
     ("last_batch", "backend"),
     [("keep", "cpu"), ("pad", "cpu"), ("keep", "gpu"), pytest.param("drop", "cpu", marks=pytest.mark.campaign)],
 )
-def test_several_batches_a_run_give_the_means_of_single_ones(last_batch, backend, monkeypatch):
+def test_several_batches_per_run_give_the_same_means(last_batch, backend, monkeypatch):
     """On a GPU the program of a full run is another one. It is compiled for the processor here."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
 
@@ -321,7 +321,7 @@ def test_several_batches_a_run_give_the_means_of_single_ones(last_batch, backend
     assert found[0][0]["loss"] == pytest.approx(abs(used - 6.0).mean(), rel=1e-6)
 
 
-def test_several_batches_a_run_are_for_functions():
+def test_several_batches_per_run_need_a_function():
     with pytest.raises(ValueError, match="takes batch_sharding, last_batch and steps_per_run with a function"):
         hl.train.Evaluate(hl.constant(1.0), [{}], 1, steps_per_run=4)
     with pytest.raises(ValueError, match="Evaluate requires steps_per_run >= 1, got 0"):
@@ -336,7 +336,7 @@ def best_of(folder):
     return os.path.basename(hl.train.get_checkpoint_state(str(folder)).best or "")
 
 
-def test_a_best_checkpoint_that_is_gone_is_told_at_the_resume_and_the_next_best_is_kept(tmp_path, caplog):
+def test_lost_best_checkpoint_is_logged_on_resume_and_the_next_best_is_kept(tmp_path, caplog):
     counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
     counting().run(str(tmp_path), last_step=5, hooks=[evaluating(keep_best="accuracy")])
     shutil.rmtree(tmp_path / "model.ckpt-4")
@@ -354,7 +354,7 @@ def test_a_best_checkpoint_that_is_gone_is_told_at_the_resume_and_the_next_best_
     assert hl.train.get_checkpoint_state(str(tmp_path)).lost_best is None
 
 
-def test_the_newest_checkpoint_copied_alone_has_lost_the_best(tmp_path, caplog):
+def test_newest_checkpoint_copied_alone_reports_the_lost_best(tmp_path, caplog):
     counting().run(str(tmp_path / "a"), last_step=5, hooks=[evaluating(keep_best="accuracy")])
     copy = tmp_path / "b"
     shutil.copytree(tmp_path / "a" / "model.ckpt-5", copy / "model.ckpt-5")
@@ -368,7 +368,7 @@ def test_the_newest_checkpoint_copied_alone_has_lost_the_best(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_load_of_a_best_checkpoint_that_is_gone_says_which_it_was(tmp_path, resumed):
+def test_loading_a_lost_best_checkpoint_names_it(tmp_path, resumed):
     counting().run(str(tmp_path), last_step=5, hooks=[evaluating(keep_best="accuracy")])
     shutil.rmtree(tmp_path / "model.ckpt-4")
     if resumed:
@@ -377,7 +377,7 @@ def test_a_load_of_a_best_checkpoint_that_is_gone_says_which_it_was(tmp_path, re
         hl.train.load(str(tmp_path), step="best")
 
 
-def test_a_best_checkpoint_beside_an_explicitly_restored_one_is_kept(tmp_path, caplog):
+def test_best_checkpoint_beside_an_explicitly_restored_one_is_kept(tmp_path, caplog):
     counting().run(str(tmp_path), last_step=5, hooks=[evaluating(keep_best="accuracy")])
     (tmp_path / "checkpoint").unlink()
     counting().run(str(tmp_path), last_step=7, hooks=[evaluating(keep_best="accuracy")])

@@ -51,7 +51,7 @@ def halving(told):
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 8])
-def test_a_rate_that_falls_on_a_plateau_goes_on_from_each_checkpoint_as_without_a_break(tmp_path, steps_per_run):
+def test_rate_lowered_on_a_plateau_is_restored_from_each_checkpoint(tmp_path, steps_per_run):
     def run(folder, last_step, told):
         evaluate = evaluating(on_result=halving(told), keep_best="loss", on_start=True)
         loop = looped(steps_per_run=steps_per_run)
@@ -66,12 +66,12 @@ def test_a_rate_that_falls_on_a_plateau_goes_on_from_each_checkpoint_as_without_
 
     told = []
     wanted, evaluate, loop = run(tmp_path / "whole", 20, told)
-    # At 0, 2, 4, ..., 18, and 20, where the series begins anew.
+    # At 0, 2, 4, ..., 18, and 20, where the series restarts.
     assert [since for _, since in told] == [0, 0, 1, 2, 0, 1, 2, 3, 4, 0, 1]
     assert wanted["opt_state"].hyperparams["learning_rate"] == 0.25 / 8
     checkpoints = sorted(int(path.name.rpartition("-")[2]) for path in (tmp_path / "whole").glob("model.ckpt-*"))
     assert {0, 8, 9} < set(checkpoints)
-    for step in (0, 8, 9):  # That of 8 is the best one, and was written by the evaluation.
+    for step in (0, 8, 9):  # Step 8 is the best one, and was saved by the evaluation.
         name = f"model.ckpt-{step}"
         shutil.copytree(tmp_path / "whole" / name, tmp_path / str(step) / name)  # As after kill -9.
         again = []
@@ -90,7 +90,7 @@ def test_a_rate_that_falls_on_a_plateau_goes_on_from_each_checkpoint_as_without_
     assert loop.history["eval/loss"].values[:10] == pytest.approx(BAD)
 
 
-def test_a_sanity_run_fails_before_the_first_step_and_keeps_nothing(tmp_path, caplog):
+def test_sanity_run_fails_before_the_first_step_and_keeps_nothing(tmp_path, caplog):
     def broken():
         yield X[:80]
         raise OSError("the second file is gone")
@@ -111,7 +111,7 @@ def test_a_sanity_run_fails_before_the_first_step_and_keeps_nothing(tmp_path, ca
     assert evaluate.history["loss"].steps == [2, 3, 4]
 
 
-def test_an_evaluation_on_start_is_made_once_and_may_be_the_best_and_stop(tmp_path):
+def test_evaluation_on_start_runs_once_and_may_be_best_and_stop(tmp_path):
     told = []
     for last_step in (3, 5):
         evaluate = evaluating(
@@ -127,7 +127,7 @@ def test_an_evaluation_on_start_is_made_once_and_may_be_the_best_and_stop(tmp_pa
     assert looped().run(last_step=20, hooks=[stopping], progress=False)["n"] == 8
 
 
-def test_nan_is_never_the_best_also_at_first_and_over_a_restart(tmp_path):
+def test_nan_is_never_best_even_first_or_after_a_restart(tmp_path):
     def diverging(state, batch):
         return {"loss": jnp.where(state["n"] < 6, jnp.nan, 10.0 - state["n"])}
 
@@ -140,7 +140,7 @@ def test_nan_is_never_the_best_also_at_first_and_over_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("ema", [None, 0.5])
-def test_a_function_with_a_cadence_changes_the_state_and_compiles_nothing_anew(tmp_path, caplog, ema):
+def test_function_with_a_cadence_changes_the_state_without_recompilation(tmp_path, caplog, ema):
     loop = looped(ema=ema)
 
     def anneal(firing):
@@ -160,7 +160,7 @@ def test_a_function_with_a_cadence_changes_the_state_and_compiles_nothing_anew(t
     assert [float(hl.train.load(str(tmp_path), loop.result, step=step)["beta"]) for step in (3, 6)] == [0.5, 0.25]
 
 
-def test_the_whole_state_can_be_loaded():
+def test_whole_state_can_be_loaded():
     loop = looped()
 
     def load(firing):
@@ -173,7 +173,7 @@ def test_the_whole_state_can_be_loaded():
     assert loop.run(last_step=4, hooks=[hl.train.FunctionHook(load, every=4)], progress=False)["beta"] == 7.0
 
 
-def test_what_cannot_be_set_is_refused_by_name():
+def test_invalid_values_are_refused_by_name():
     loop = looped()
     errors = []
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_set_is_refused_by_name():
         other.run(hooks=[hl.train.FunctionHook(change, every=1)], progress=False)
 
 
-def test_the_rate_of_an_nnx_optimizer():
+def test_rate_of_an_nnx_optimizer_can_be_set():
     model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)
 
@@ -230,7 +230,7 @@ def test_the_rate_of_an_nnx_optimizer():
     assert optimizer.opt_state.hyperparams["learning_rate"][...] == 0.125
 
 
-def test_the_history_has_the_lines_of_the_log_and_goes_on_over_restarts(tmp_path):
+def test_history_equals_the_log_and_continues_over_restarts(tmp_path):
     for last_step in (4, 9):
         loop = looped()
         loop.run(str(tmp_path), last_step, log_steps=2, hooks=[evaluating(name="test")], progress=False)
@@ -242,7 +242,7 @@ def test_the_history_has_the_lines_of_the_log_and_goes_on_over_restarts(tmp_path
     assert looped().history == {}
 
 
-def test_a_graph_of_ones_own_sets_variables():
+def test_evaluation_in_a_users_graph_sets_variables():
     rate = hl.Variable(1.0, name="rate")
     step = hl.train.get_or_create_global_step().assign_add(1)
 

@@ -28,7 +28,7 @@ def evaluated(eval_step, batches, **arguments):
 @pytest.mark.parametrize(
     "arguments", [{}, {"steps_per_run": 3}, {"last_batch": "pad"}], ids=["one", "several", "padded"]
 )
-def test_a_pair_is_a_sum_over_the_sum_of_weights(arguments):
+def test_pair_gives_the_weighted_mean(arguments):
     def eval_step(state, batch):
         (tokens, mask), given = batch if "last_batch" in arguments else (batch, jnp.ones(len(batch[0]), bool))
         mask = mask & given[:, None]
@@ -42,7 +42,7 @@ def test_a_pair_is_a_sum_over_the_sum_of_weights(arguments):
     np.testing.assert_allclose(found["by/place"], losses.sum(axis=0) / MASK.sum(axis=0), rtol=1e-6)
 
 
-def test_batches_of_any_layout_need_no_number_of_examples():
+def test_batches_of_any_layout_need_no_batch_size():
     graphs = [{"nodes": TOKENS[:n, 0], "edges": TOKENS[: 2 * n], "scale": np.float32(n)} for n in (3, 5, 9)]
 
     def eval_step(state, batch):
@@ -54,7 +54,7 @@ def test_batches_of_any_layout_need_no_number_of_examples():
     assert found["degree"] == pytest.approx(sum(g["edges"].sum() * g["scale"] for g in graphs) / 17, rel=1e-5)
 
 
-def test_a_class_without_examples_has_no_mean_and_a_negative_weight_is_refused():
+def test_class_without_examples_has_no_mean_and_a_negative_weight_is_refused():
     batches = [np.array([1.0, 2.0], "float32"), np.array([3.0, 4.0], "float32")]
     found = evaluated(lambda state, batch: {"by_class": (batch * jnp.array([1, 0]), jnp.array([1, 0]))}, batches)
     np.testing.assert_array_equal(found["by_class"], [2.0, np.nan])
@@ -106,7 +106,7 @@ def of_clu(state, batch):
 
 @pytest.mark.rounding
 @pytest.mark.parametrize("steps_per_run", [1, 3])
-def test_masked_metrics_are_merged_as_clu_does(steps_per_run):
+def test_masked_metrics_are_merged_like_in_clu(steps_per_run):
     data = hl.data.from_arrays((TOKENS, MASK, LABELS), 16)
     merged = Metrics.empty()
     for batch in data:
@@ -116,7 +116,7 @@ def test_masked_metrics_are_merged_as_clu_does(steps_per_run):
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 4])
-def test_what_is_collected_is_computed_from_the_whole_set(tmp_path, steps_per_run):
+def test_collecting_metric_is_computed_from_the_whole_set(tmp_path, steps_per_run):
     def eval_step(state, batch):
         tokens, _, labels = batch
         scores = tokens[:, 0] + state["w"] * labels
@@ -139,7 +139,7 @@ def test_what_is_collected_is_computed_from_the_whole_set(tmp_path, steps_per_ru
 
 
 @pytest.mark.parametrize("way", ["returned", "in the state"])
-def test_one_that_the_step_merges_with_that_of_the_state_is_merged_over_the_batches(way):
+def test_metric_merged_by_the_step_is_merged_over_the_batches(way):
     def eval_step(state, batch):
         found = clu.Average.from_model_output(batch)
         return {"mean": state["metric"].merge(found) if way == "in the state" else found}
@@ -154,7 +154,7 @@ def test_one_that_the_step_merges_with_that_of_the_state_is_merged_over_the_batc
     assert evaluate.values == {"mean": 3.0}
 
 
-def test_how_each_metric_is_combined_is_said_once_and_a_mean_of_means_is_warned_of(caplog):
+def test_way_of_combining_is_logged_once_with_a_warning_for_a_mean_of_means(caplog):
     def eval_step(state, batch):
         mean = batch.mean()
         return {

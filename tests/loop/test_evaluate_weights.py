@@ -24,7 +24,7 @@ LINES = [np.arange(12.0).reshape(3, 4), np.arange(100.0, 103.0).reshape(3, 1)]
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 4])
-def test_batches_that_are_time_major_are_weighted_by_their_sequences(steps_per_run):
+def test_time_major_batches_are_weighted_by_their_sequences(steps_per_run):
     mean = np.concatenate([line.ravel() for line in LINES]).mean()
     assert evaluated(LINES, lambda batch: batch.shape[1], steps_per_run=steps_per_run) == pytest.approx(mean)
     assert evaluated(LINES) != pytest.approx(mean)
@@ -46,7 +46,7 @@ def test_packed_sequences_are_weighted_by_their_tokens(last_batch):
     assert found == pytest.approx(losses[is_token].mean())
 
 
-def test_a_batch_whose_arrays_differ_in_length_is_counted_by_its_function():
+def test_batch_size_function_counts_a_ragged_batch():
     ragged = [{"weights": np.ones(7), "x": np.full(size, size * 1.0)} for size in (4, 1)]
     metric = lambda batch: batch["x"].mean()  # noqa: E731
     assert evaluated(ragged, lambda batch: len(batch["x"]), metric) == pytest.approx((4 * 4 + 1) / 5)
@@ -54,7 +54,7 @@ def test_a_batch_whose_arrays_differ_in_length_is_counted_by_its_function():
         evaluated(ragged, None, metric)
 
 
-def test_feeds_are_counted_by_a_function_of_the_feeds():
+def test_batch_size_function_counts_feeds():
     with hl.Graph().as_default():
         x = hl.placeholder("float32", [None, None])
         step = hl.train.get_or_create_global_step()
@@ -83,12 +83,12 @@ def test_feeds_are_counted_by_a_function_of_the_feeds():
         (lambda batch: 0, ValueError, "returned 0 for each batch"),
     ],
 )
-def test_a_wrong_number_of_examples_is_refused(batch_size, kind, said):
+def test_invalid_batch_size_is_refused(batch_size, kind, said):
     with pytest.raises(kind, match=rf"Evaluate.*{said}"):
         evaluated(LINES, batch_size)
 
 
-def test_what_the_function_raises_names_it():
+def test_error_in_batch_size_names_the_evaluation():
     with pytest.raises(IndexError) as raised:
         evaluated([np.arange(3.0)], lambda batch: batch.shape[1])
     assert "hookline: while Evaluate 'eval' called batch_size with batch 1" in raised.value.__notes__

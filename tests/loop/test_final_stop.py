@@ -1,4 +1,4 @@
-"""A training that has stopped for good trains no step when it is started again; what lifts that."""
+"""A training with a sticky stop trains no step when it is started again; and ways to lift the stop."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def saved(folder):
 
 @pytest.mark.parametrize("steps_per_run", [1, 4])
 @pytest.mark.parametrize("what", STOPS)
-def test_a_training_that_has_stopped_for_good_trains_no_step_and_saves_nothing(what, steps_per_run, tmp_path, caplog):
+def test_training_with_a_sticky_stop_trains_no_step_and_saves_nothing(what, steps_per_run, tmp_path, caplog):
     arguments, ends, why = STOPS[what]
     folder, arguments = str(tmp_path), {**arguments, "steps_per_run": steps_per_run}
     assert train(folder, **arguments) == ends
@@ -99,12 +99,12 @@ def test_a_training_that_has_stopped_for_good_trains_no_step_and_saves_nothing(w
         ({"on_nan": "stop"}, {"on_nan": "skip"}, 30),
     ],
 )
-def test_it_trains_on_with_another_patience_metric_threshold_or_reaction_or_when_asked(first, then, ends, tmp_path):
+def test_changed_stop_arguments_or_a_request_resume_the_training(first, then, ends, tmp_path):
     train(str(tmp_path), **first)
     assert train(str(tmp_path), **then) == ends
 
 
-def test_a_stop_that_was_lifted_is_not_back_after_a_recovery(tmp_path, failed_reads):
+def test_lifted_stop_is_not_restored_by_a_recovery(tmp_path, failed_reads):
     class LoseOnce(hl.train.SessionRunHook):
         def __init__(self):
             self.trigger, self.lost = hl.train.at_steps(9), False
@@ -122,7 +122,7 @@ def test_a_stop_that_was_lifted_is_not_back_after_a_recovery(tmp_path, failed_re
     assert loop.run(str(tmp_path), 12, progress=False, nan_check=None, **arguments)["w"] == 12
 
 
-def test_the_session_of_a_loop_stops_for_good_too(tmp_path):
+def test_session_of_a_loop_has_a_sticky_stop(tmp_path):
     for runs in (3, 0):
         loop, made = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES), 0
         with loop.session(str(tmp_path), progress=False) as session:
@@ -134,7 +134,7 @@ def test_the_session_of_a_loop_stops_for_good_too(tmp_path):
         assert (made, loop.result["w"]) == (runs, 3)
 
 
-def test_a_monitored_training_session_trains_on_as_that_of_tensorflow(tmp_path):
+def test_monitored_training_session_resumes_like_in_tensorflow(tmp_path):
     for ends in (4, 6):
         with hl.Graph().as_default():
             at = hl.train.get_or_create_global_step()
@@ -145,7 +145,7 @@ def test_a_monitored_training_session_trains_on_as_that_of_tensorflow(tmp_path):
         assert reached == ends
 
 
-def test_a_reason_that_is_no_text_is_refused():
+def test_reason_that_is_no_string_is_refused():
     class Stop(hl.train.SessionRunHook):
         trigger = hl.train.at_steps(1)
 
@@ -165,14 +165,14 @@ class Killed(hl.train.SessionRunHook):
         raise KeyboardInterrupt
 
 
-def test_the_checkpoint_of_the_stopping_step_has_the_reason_already(tmp_path, caplog):
+def test_checkpoint_of_the_stopping_step_has_the_reason(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         train(str(tmp_path), hooks_too=[Killed()])
     assert train(str(tmp_path)) == 6
     assert "Nothing is trained" in caplog.text
 
 
-def test_a_save_elsewhere_does_not_hide_that_the_reason_is_to_be_saved(tmp_path):
+def test_save_to_another_path_does_not_replace_the_save_of_the_reason(tmp_path):
     class Export(hl.train.SessionRunHook):
         def end(self, session):
             hl.train.Saver().save(session, str(tmp_path / "other"))
@@ -193,7 +193,7 @@ def test_hooks_may_come_from_a_generator(tmp_path):
     assert hook.runs == 4
 
 
-def test_an_evaluation_before_the_first_step_may_stop_for_good(tmp_path):
+def test_evaluation_before_the_first_step_may_set_a_sticky_stop(tmp_path):
     def run():
         loop = hl.train.Loop(step, {"w": jnp.zeros(())}, BATCHES)
         stop = lambda result: result.request_stop(final="good enough")  # noqa: E731

@@ -1,4 +1,4 @@
-"""Weights that other libraries wrote, in files that those wrote themselves; and those for others."""
+"""Weights in files written by other libraries; and weights written for others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hookline.train import WarmStart
 
 NET = nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2, param_dtype=jnp.bfloat16)])
 X = np.ones((8, 4), "float32")
-ROWS = np.arange(32, dtype="float32").reshape(8, 4).T  # In memory they lie otherwise than in a file.
+ROWS = np.arange(32, dtype="float32").reshape(8, 4).T  # Their order in memory differs from a file's.
 NO_SAFETENSORS = "no safetensors: pip install 'hookline[safetensors]'"
 needs_safetensors = pytest.mark.skipif(find_spec("safetensors") is None, reason=NO_SAFETENSORS)
 
@@ -106,7 +106,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("write", WHOLE.values(), ids=WHOLE)
-def test_a_train_state_of_another_library_is_taken_with_the_optimizer_or_without(write, tmp_path):
+def test_foreign_train_state_is_restored_with_or_without_the_optimizer(write, tmp_path):
     write(tmp_path / "other")
     found = train(state_of(0), str(tmp_path / "other"))
     assert same(found.params, OLD.params)
@@ -117,8 +117,8 @@ def test_a_train_state_of_another_library_is_taken_with_the_optimizer_or_without
 
 
 @pytest.mark.parametrize("write", PARAMS.values(), ids=PARAMS)
-def test_parameters_of_a_flat_file_are_taken_under_their_paths(write, tmp_path):
-    write(tmp_path / "weights")  # No extension: the contents say what it is.
+def test_parameters_of_a_flat_file_are_restored_by_path(write, tmp_path):
+    write(tmp_path / "weights")  # No extension: the contents show the format.
     found = train(state_of(0), WarmStart(tmp_path / "weights", rename={"/": "params"}))
     assert same(found.params, OLD.params)
     assert same(hl.train.load(tmp_path / "weights", like=state_of(0).params), OLD.params)
@@ -127,7 +127,7 @@ def test_parameters_of_a_flat_file_are_taken_under_their_paths(write, tmp_path):
     assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(plain))
 
 
-def test_a_step_of_a_manager_is_taken_or_named(tmp_path):
+def test_step_of_an_orbax_manager_is_restored_or_named(tmp_path):
     manager(tmp_path)
     assert same(train(state_of(0), WarmStart(tmp_path, step=3)).params, state_of(2).params)
     assert same(hl.train.load(tmp_path, state_of(0).params, prefix="params"), OLD.params)
@@ -140,7 +140,7 @@ def test_a_step_of_a_manager_is_taken_or_named(tmp_path):
         hl.train.load(tmp_path / "3", step=3)
 
 
-def test_checkpoints_of_several_trainings_are_no_steps_of_one(tmp_path):
+def test_checkpoints_of_several_trainings_are_refused(tmp_path):
     for name in ("resnet_50", "vit_16"):
         v1.save(tmp_path / name, {"w": X})
     with pytest.raises(
@@ -149,22 +149,23 @@ def test_checkpoints_of_several_trainings_are_no_steps_of_one(tmp_path):
         hl.train.load(tmp_path)
 
 
-def test_an_array_of_objects_in_an_npz_is_no_broken_file(tmp_path):
+def test_object_array_in_an_npz_is_not_called_damage(tmp_path):
     np.savez(tmp_path / "w.npz", names=np.array(["a", None]), w=X)
     with pytest.raises(hl.errors.InvalidArgumentError, match="'names' of dtype object, which JAX lacks"):
         hl.train.load(tmp_path / "w.npz")
 
 
-def test_of_several_trees_one_is_to_be_named(tmp_path):
+def test_several_trees_require_a_choice(tmp_path):
     v1.save_checkpointables(tmp_path / "gan", {"generator": {"w": X}, "critic": {"w": X + 1}})
     with pytest.raises(
-        hl.errors.InvalidArgumentError, match="is of Orbax, and has several trees, critic, generator. Give the path of"
+        hl.errors.InvalidArgumentError,
+        match="an Orbax checkpoint, and has several trees, critic, generator. Give the path",
     ):
         train({"w": X}, tmp_path / "gan")
     assert same(train({"w": jnp.zeros((8, 4))}, tmp_path / "gan" / "critic"), {"w": X + 1})
 
 
-def test_a_state_of_nnx_is_taken_under_the_names_of_its_modules(tmp_path):
+def test_nnx_state_is_restored_by_module_names(tmp_path):
     there = nnx.Linear(4, 2, rngs=nnx.Rngs(3))
     standard(tmp_path / "nnx", nnx.state(there))
     net = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
@@ -172,7 +173,7 @@ def test_a_state_of_nnx_is_taken_under_the_names_of_its_modules(tmp_path):
     assert same(nnx.to_pure_dict(nnx.state(net)), nnx.to_pure_dict(nnx.state(there)))
 
 
-def test_names_are_mapped_by_parts_or_by_a_function(tmp_path, caplog):
+def test_names_are_mapped_by_prefix_or_function(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     np.savez(tmp_path / "a.npz", **{"h.0.w": X[0], "h.1.w": X[0] + 1, "h.1.b": X[0] + 2, "lm.w": X[0] + 3})
     state = {"body": {"0": {"w": jnp.zeros(4)}, "1": {"w": jnp.zeros(4), "b": jnp.zeros(4)}}, "lm": {"w": jnp.zeros(4)}}
@@ -192,7 +193,7 @@ def test_names_are_mapped_by_parts_or_by_a_function(tmp_path, caplog):
         sums(lambda name: 3)
 
 
-def test_what_does_not_fit_is_named_and_floats_are_cast_on_demand(tmp_path, caplog):
+def test_mismatches_are_named_and_floats_are_cast_on_request(tmp_path, caplog):
     np.savez(tmp_path / "a.npz", w=X.astype("float16"), b=X[0], n=np.arange(4))
     state = {"w": jnp.zeros((8, 4)), "b": jnp.zeros(5), "n": jnp.zeros(4), "new": jnp.zeros(1)}
     with pytest.raises(ValueError, match="nothing of checkpoint '.*a.npz' fits the state") as error:
@@ -220,7 +221,7 @@ def test_what_does_not_fit_is_named_and_floats_are_cast_on_demand(tmp_path, capl
 
 
 def broken_files():
-    """What a download that was cut off, or somebody else, may leave; and what is said of it."""
+    """Files of an interrupted download, or of somebody else; and the message for each."""
     header = lambda text: len(text).to_bytes(8, "little") + text  # noqa: E731
     huge = b'{"a":{"dtype":"F32","shape":[99999999999],"data_offsets":[0,4]}}'
     whole = serialization.to_bytes({"w": X})
@@ -240,7 +241,7 @@ def zipped(path, **members):
 
 
 @pytest.mark.parametrize(("content", "said"), [pytest.param(*two, id=name) for name, *two in broken_files()])
-def test_a_broken_file_is_one_sentence_with_its_name(content, said, tmp_path):
+def test_broken_file_is_one_sentence_with_its_name(content, said, tmp_path):
     if content[8:9] == b"{":
         pytest.importorskip("safetensors", reason=NO_SAFETENSORS)
     path = tmp_path / "weights.bin"
@@ -251,7 +252,7 @@ def test_a_broken_file_is_one_sentence_with_its_name(content, said, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_broken_npz_is_one_sentence_with_its_name(tmp_path):
+def test_broken_npz_is_one_sentence_with_its_name(tmp_path):
     path = tmp_path / "a.npz"
 
     def refused():
@@ -260,7 +261,7 @@ def test_a_broken_npz_is_one_sentence_with_its_name(tmp_path):
         return str(error.value).replace(str(path), "PATH")
 
     zipped(path, data_pkl=b"")
-    assert refused().startswith("'PATH' is no file of NumPy, which holds only arrays: it holds 'data.pkl'.")
+    assert refused().startswith("'PATH' is not an npz file of NumPy, which holds only arrays: it holds 'data.pkl'.")
     np.savez(path, w=np.array([{}, 1]))
     assert "w is object[2] there" in refused()
     np.savez(path, w=X)
@@ -274,7 +275,7 @@ def test_a_broken_npz_is_one_sentence_with_its_name(tmp_path):
     assert "it is a FIFO, not a file" in refused()
 
 
-def test_a_broken_checkpoint_of_orbax_is_one_sentence_with_its_name(tmp_path):
+def test_broken_orbax_checkpoint_is_one_sentence_with_its_name(tmp_path):
     standard(tmp_path / "a", {"w": jnp.ones(4)})
     (data,) = (tmp_path / "a" / "d").iterdir()
     data.write_bytes(data.read_bytes()[:-3])
@@ -288,7 +289,7 @@ def test_a_broken_checkpoint_of_orbax_is_one_sentence_with_its_name(tmp_path):
         train({"w": jnp.zeros(4)}, tmp_path / "a")
 
 
-def test_what_is_left_of_a_checkpoint_of_hookline_is_not_taken_for_one_of_orbax(tmp_path):
+def test_remains_of_a_hookline_checkpoint_are_not_read_as_orbax(tmp_path):
     loop = hl.train.Loop(lambda state, batch: ({"w": state["w"] + 1}, {}), {"w": jnp.zeros(3)}, [X, X])
     loop.run(str(tmp_path), progress=False)
     newest = hl.train.latest_checkpoint(str(tmp_path))
@@ -298,7 +299,7 @@ def test_what_is_left_of_a_checkpoint_of_hookline_is_not_taken_for_one_of_orbax(
             hl.train.load(path)
 
 
-def test_only_the_arrays_that_are_taken_are_read(tmp_path):
+def test_only_restored_arrays_are_read(tmp_path):
     path, big = tmp_path / "a.npz", np.arange(100_000, dtype="float32")
     np.savez(path, w=X, big=big)
     path.write_bytes(path.read_bytes().replace(big[-9:].tobytes(), bytes(36)))
@@ -307,7 +308,7 @@ def test_only_the_arrays_that_are_taken_are_read(tmp_path):
         train({"w": jnp.zeros((8, 4)), "big": jnp.zeros(100_000)}, path)
 
 
-def test_processes_in_step_read_their_pieces_and_compare_what_they_see(tmp_path):
+def test_spmd_processes_read_their_shards_and_compare_the_files(tmp_path):
     for name, array in (("one", X), ("two", X[:4])):
         np.savez(tmp_path / f"{name}.npz", w=array + np.arange(4, dtype="float32"))
     script = tmp_path / "script.py"
@@ -337,7 +338,7 @@ def test_processes_in_step_read_their_pieces_and_compare_what_they_see(tmp_path)
 
 
 @needs_safetensors
-def test_saved_weights_are_read_by_safetensors_and_by_hand_and_start_a_training(tmp_path):
+def test_saved_weights_are_read_by_safetensors_and_start_a_training(tmp_path):
     from safetensors import safe_open
     from safetensors.numpy import load_file
 

@@ -43,7 +43,7 @@ def told(caplog):
 
 
 @pytest.mark.parametrize("make", [None, lambda begin: begin], ids=["a state", "a function"])
-def test_a_rate_that_comes_back_is_said_and_may_be_the_scripts(make, tmp_path, caplog):
+def test_restored_rate_is_logged_and_the_scripts_is_used_on_request(make, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     run = lambda rate, last, **more: loop(rate, make).run(str(tmp_path), last, progress=False, **more)  # noqa: E731
     run(0.01, 1)
@@ -64,7 +64,7 @@ def test_a_rate_that_comes_back_is_said_and_may_be_the_scripts(make, tmp_path, c
     assert told(caplog) == [], "both say the same"
 
 
-def test_in_memory_it_may_be_the_scripts_again(tmp_path, caplog):
+def test_rate_in_memory_may_be_the_scripts_on_request(tmp_path, caplog):
     loop(0.5).run(str(tmp_path), 1, progress=False)
     made = loop(0.01)
     made.run(str(tmp_path), 1, progress=False)
@@ -78,7 +78,7 @@ def test_in_memory_it_may_be_the_scripts_again(tmp_path, caplog):
     ]
 
 
-def test_a_recovery_keeps_what_the_script_says(tmp_path, caplog):
+def test_recovery_keeps_the_scripts_rate(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     loop(0.01).run(str(tmp_path), 1, progress=False)
     lose = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
@@ -97,7 +97,7 @@ def test_a_recovery_keeps_what_the_script_says(tmp_path, caplog):
     assert np.allclose(found.params["w"], by_hand.params["w"])
 
 
-def test_what_a_hook_or_a_schedule_changes_is_nobodys_mistake(tmp_path, caplog):
+def test_rate_changed_by_a_hook_or_schedule_is_not_logged(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     for last in (1, 2):
         found = loop(optax.linear_schedule(0.0, 1.0, 10)).run(str(tmp_path), last, progress=False, checkpoints=SCRIPT)
@@ -105,7 +105,7 @@ def test_what_a_hook_or_a_schedule_changes_is_nobodys_mistake(tmp_path, caplog):
     assert told(caplog) == []
 
 
-def test_objects_of_nnx_have_them_too(tmp_path, caplog):
+def test_nnx_optimizers_have_hyperparameters(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
 
     def train_step(model, optimizer, batch):
@@ -124,7 +124,7 @@ def test_objects_of_nnx_have_them_too(tmp_path, caplog):
     assert "learning_rate" in loop.metrics
 
 
-def test_the_rate_is_a_metric_that_the_step_need_not_return(caplog):
+def test_rate_is_a_metric_that_the_step_need_not_return(caplog):
     caplog.set_level(logging.INFO, "hookline")
     rates = []
 
@@ -149,7 +149,7 @@ def test_the_rate_is_a_metric_that_the_step_need_not_return(caplog):
     assert rates == pytest.approx([1.0, 0.9, 0.8])
 
 
-def test_a_state_that_counts_nothing_goes_by_the_global_step(tmp_path):
+def test_schedule_without_a_counter_uses_the_global_step(tmp_path):
     def by_hand(state, batch):
         return state - 0.1, {}
 
@@ -162,7 +162,7 @@ def test_a_state_that_counts_nothing_goes_by_the_global_step(tmp_path):
         assert float(session.run([given.train_op, given.metrics["learning_rate"]])[1]) == pytest.approx(0.8)
 
 
-def test_the_counter_of_a_part_of_the_state_is_what_a_schedule_goes_by():
+def test_schedule_uses_the_counter_of_a_part_of_the_state():
     def by_hand(weights, optimizer, batch):
         return weights, {"step": optimizer["step"] + 2}, {}
 
@@ -174,14 +174,14 @@ def test_the_counter_of_a_part_of_the_state_is_what_a_schedule_goes_by():
             assert float(session.run([made.train_op, made.metrics["learning_rate"]])[1]) == pytest.approx(wanted)
 
 
-def test_a_rate_that_was_added_is_nothing_to_watch(caplog):
+def test_added_rate_metric_is_not_checked_for_nan(caplog):
     silent = hl.train.Loop(lambda s, b: (step(s, b)[0], {}), loop_state(0.1), hl.data.from_arrays(X, 2, epochs=None))
     silent.run(None, 1, progress=False)
     assert "learning_rate" in silent.metrics
     assert "no metric is called a loss" not in caplog.text
 
 
-def test_where_there_are_none_the_script_cannot_set_them(caplog):
+def test_state_without_hyperparameters_gives_a_warning(caplog):
     hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, checkpoints=SCRIPT)
     assert "restore_hyperparams=False) does nothing: the state has none of optax.inject_hyperparams" in caplog.text
 

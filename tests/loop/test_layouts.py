@@ -1,4 +1,4 @@
-"""A training goes on in another layout with the bits that it had, and to the same end."""
+"""A training resumes in another layout with the same bits, and to the same end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("first", "then"), PAIRS)
-def test_a_training_goes_on_in_another_layout(first, then, results):
+def test_training_resumes_in_another_layout(first, then, results):
     before, after = results[f"{first}:{then}"]
     assert after["begun"] == before["bits"]
     assert after["spec"] == after["given"]

@@ -53,12 +53,12 @@ SOURCES = {
 
 @pytest.mark.parametrize("steps_per_run", [1, 3])
 @pytest.mark.parametrize("source", SOURCES)
-def test_each_length_is_compiled_once_and_told_once_and_a_restart_has_the_same_bits(
+def test_each_length_is_compiled_and_logged_once_and_a_restart_has_the_same_bits(
     source, steps_per_run, tmp_path, caplog
 ):
     def run(logdir, **arguments):
         loop = hl.train.Loop(train_step, {"w": jnp.ones(())}, SOURCES[source](), steps_per_run=steps_per_run)
-        # Summaries and the log would ask for other programs.
+        # Summaries and the log would need other programs.
         quiet = {"progress": False, "nan_check": None, "log_steps": None}
         quiet["logging"] = hl.train.LoggingOptions(summary_steps=None)
         return loop.run(str(logdir), **quiet, **arguments)["w"]
@@ -76,7 +76,7 @@ def test_each_length_is_compiled_once_and_told_once_and_a_restart_has_the_same_b
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "drop"])
-def test_a_batch_is_padded_or_dropped_by_its_examples_alone(last_batch):
+def test_batch_is_padded_or_dropped_by_its_examples_only(last_batch):
     def step(state, batch):
         batch, mask = batch if last_batch == "pad" else (batch, jnp.ones(3))
         return {"seen": state["seen"] + batch["x"].size, "examples": state["examples"] + mask.sum()}, {}
@@ -88,14 +88,14 @@ def test_a_batch_is_padded_or_dropped_by_its_examples_alone(last_batch):
     assert found["examples"] == {"pad": 29, "drop": 27}[last_batch]
 
 
-def test_a_ragged_evaluation_rides_along():
+def test_ragged_evaluation_works():
     evaluate = hl.train.Evaluate(lambda state, batch: {"loss": loss_fn(state["w"], batch)}, BATCHES, every=10)
     hl.train.Loop(train_step, {"w": jnp.ones(())}, BATCHES).run(hooks=[evaluate], progress=False)
     losses = [float(loss_fn(by_hand(), batch)) for batch in BATCHES]
     assert evaluate.values["loss"] == pytest.approx(np.average(losses, weights=COUNTS), rel=1e-5)
 
 
-def test_many_lengths_are_warned_of_once(caplog):
+def test_many_lengths_give_one_warning(caplog):
     batches = [np.ones((2, length), "float32") for length in (*range(1, 20), *range(1, 20))]
     hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, batches).run(progress=False, nan_check=None)
     (told,) = [record.getMessage() for record in caplog.records if "lengths" in record.getMessage()]
@@ -111,10 +111,10 @@ def test_many_lengths_are_warned_of_once(caplog):
         (lambda: [*BATCHES, {"x": X}], "has the structure"),
         (lambda: [*BATCHES, {"x": X[:, 0], "y": X[:, 0]}], r"\['x'\] has shape \(3,\).*only the lengths of arrays may"),
         (lambda: [*BATCHES, {"x": X, "y": X[:2, 0]}], r"different lengths, \[2, 3\]"),
-        (lambda: tensor(spec=spec(3, 4)), r"\['x'\] has shape \(3, 8\).*lengths may differ that are symbols of jax"),
+        (lambda: tensor(spec=spec(3, 4)), r"\['x'\] has shape \(3, 8\).*lengths may differ if they are symbols of jax"),
     ],
 )
-def test_another_form_is_refused_and_so_is_another_length_than_was_declared(batches, said):
+def test_changed_structure_or_length_is_refused(batches, said):
     loop = hl.train.Loop(train_step, {"w": jnp.ones(())}, batches())
     with pytest.raises(hl.errors.InvalidArgumentError, match=said):
         loop.run(progress=False)

@@ -1,4 +1,4 @@
-"""What was trained comes out again without graph and session: all of it or a part, the newest, a step or the best."""
+"""A trained state is loaded without graph and session: all of it or a part, the newest, a step or the best."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trained(kind, logdir, last_step=5, **arguments):
     "kind",
     ["equinox", "plain", *[pytest.param(kind, marks=pytest.mark.campaign) for kind in ("linen", "nnx, functional")]],
 )
-def test_a_state_comes_back_as_it_was_trained(kind, tmp_path):
+def test_state_is_loaded_as_trained(kind, tmp_path):
     state = trained(kind, tmp_path)
     like = WRITTEN[kind]().state
     found = hl.train.load(str(tmp_path), like=like)
@@ -52,7 +52,7 @@ def arrays(state):
     ]
 
 
-def test_nnx_objects_come_back_new_from_abstract_ones_too(tmp_path):
+def test_nnx_objects_are_loaded_as_new_objects(tmp_path):
     model, optimizer = trained("nnx, jitted", tmp_path)
     found, opt_state = hl.train.load(str(tmp_path), like=nnx_objects(jit=True).state)
     assert same(nnx.state(found), nnx.state(model))
@@ -65,7 +65,7 @@ def test_nnx_objects_come_back_new_from_abstract_ones_too(tmp_path):
     assert np.array_equal(alone(X), model(X))
 
 
-def test_a_part_comes_by_its_prefix(tmp_path):
+def test_part_is_loaded_by_its_prefix(tmp_path):
     state = trained("linen", tmp_path)
     shapes = jax.eval_shape(lambda: state.params)
     assert same(hl.train.load(str(tmp_path), like=shapes, prefix="params"), state.params)
@@ -75,7 +75,7 @@ def test_a_part_comes_by_its_prefix(tmp_path):
     assert np.array_equal(by_name["Dense_1"]["bias"], state.params["Dense_1"]["bias"])
 
 
-def test_a_step_may_be_chosen(tmp_path):
+def test_step_may_be_chosen(tmp_path):
     trained("plain", tmp_path, last_step=6, checkpoints=hl.train.CheckpointOptions(save_steps=2))
     like = WRITTEN["plain"]().state
     assert [hl.train.load(str(tmp_path), like, step=step)["seen"] for step in (2, 4, "latest")] == [64, 128, 192]
@@ -92,7 +92,7 @@ def test_a_step_may_be_chosen(tmp_path):
         hl.train.load(str(tmp_path / "nowhere"), like)
 
 
-def test_what_does_not_fit_is_named_all_at_once(tmp_path):
+def test_all_mismatches_are_named_together(tmp_path):
     trained("plain", tmp_path)
     like = {"params": {"w": jnp.zeros((4, 8)), "b": jnp.zeros(3)}, "seen": jnp.zeros((), "float32")}
     with pytest.raises(hl.errors.NotFoundError) as caught:
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_named_all_at_once(tmp_path):
     assert "state/seen has dtype int32 in the checkpoint, float32 in like" in str(caught.value)
 
 
-def test_variables_of_a_graph_come_by_their_names(tmp_path):
+def test_variables_of_a_graph_are_loaded_by_name(tmp_path):
     hl.Variable([1.0, 2.0], name="encoder/w")
     hl.Variable({"b": 3.0}, name="head")
     step = hl.train.get_or_create_global_step()
@@ -118,7 +118,7 @@ def test_variables_of_a_graph_come_by_their_names(tmp_path):
     assert hl.train.load(str(tmp_path))["global_step"] == 0
 
 
-def test_it_goes_onto_the_shardings_that_are_given(tmp_path):
+def test_values_are_loaded_with_the_given_shardings(tmp_path):
     code = """
         import sys
         import jax, jax.numpy as jnp, numpy as np
@@ -151,7 +151,7 @@ def test_it_goes_onto_the_shardings_that_are_given(tmp_path):
     run(4, ["-c", textwrap.dedent(code), str(tmp_path)])
 
 
-def test_averages_of_a_part_are_no_part_of_the_state(tmp_path):
+def test_averages_of_a_part_are_excluded_from_the_state(tmp_path):
     state = {"params": {"w": jnp.zeros(2)}}
     loop = hl.train.Loop(lambda s, batch: ({"params": {"w": s["params"]["w"] + batch}}, {}), state, [np.ones(2)] * 4)
     with loop.graph.as_default():
@@ -165,7 +165,7 @@ def test_averages_of_a_part_are_no_part_of_the_state(tmp_path):
     assert 0.0 < average["w"][0] < 4.0
 
 
-def test_what_is_left_of_the_newest_is_told_and_an_older_one_has_to_be_asked_for(tmp_path):
+def test_broken_newest_is_an_error_and_an_older_one_needs_a_request(tmp_path):
     trained("linen", tmp_path, last_step=4, checkpoints=hl.train.CheckpointOptions(save_steps=2))
     (tmp_path / "model.ckpt-4" / "hookline.json").unlink()
     with pytest.raises(hl.errors.DataLossError, match="model.ckpt-4' is broken and cannot be read: it has no hookline"):

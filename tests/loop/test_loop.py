@@ -1,4 +1,4 @@
-"""The loop takes the train steps that people write, and comes to what their own loops come to."""
+"""The loop takes usual train steps, and gives the results of manual loops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def close(one, other):
 
 
 def count_step(state, batch):
-    """The smallest step: it counts, and says what it has come to."""
+    """The smallest step: it counts, and returns its count."""
     return {"n": state["n"] + 1}, {"loss": (state["n"] + 1).astype(float)}
 
 
@@ -46,16 +46,16 @@ def written(logdir, tag):
     }
 
 
-# What people write -------------------------------------------------------------------------------------------------
+# Usual steps -------------------------------------------------------------------------------------------------------
 
 
 def quick(*kinds):
-    """All kinds of steps, of which these are tried each time."""
+    """All kinds of steps, some of which are tried each time."""
     return [pytest.param(kind, marks=() if kind in kinds else pytest.mark.campaign) for kind in WRITTEN]
 
 
 @pytest.mark.parametrize("kind", quick("nnx", "linen, jitted", "equinox, filter_jit", "plain, donating"))
-def test_a_published_step_comes_to_what_it_comes_to_by_hand(kind, tmp_path):
+def test_published_step_gives_the_result_of_a_manual_loop(kind, tmp_path):
     wanted, losses = by_hand(WRITTEN[kind](), 30)
     job = WRITTEN[kind]()
 
@@ -70,7 +70,7 @@ def test_a_published_step_comes_to_what_it_comes_to_by_hand(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", quick("nnx, jitted", "plain"))
-def test_interrupted_and_started_again_it_ends_with_the_bits_of_the_one_that_was_not(kind, tmp_path):
+def test_interrupted_training_ends_with_the_same_bits(kind, tmp_path):
     def run(name, *last_steps):
         for last_step in last_steps:
             job = WRITTEN[kind]()  # as in a new process
@@ -81,7 +81,7 @@ def test_interrupted_and_started_again_it_ends_with_the_bits_of_the_one_that_was
     assert all(np.array_equal(one, other) for one, other in zip(whole, parts, strict=True))
 
 
-def test_nnx_objects_hold_the_final_values_and_are_what_comes_back():
+def test_nnx_objects_hold_the_final_values_and_are_returned():
     job = nnx_objects(jit=True)
     model, optimizer = job.state
     before = jax.tree.map(jnp.copy, nnx.state(model))
@@ -106,7 +106,7 @@ def test_one_nnx_object_needs_no_tuple():
     assert counter.count[...] == 3
 
 
-def test_streams_of_random_keys_may_be_among_the_objects(tmp_path):
+def test_random_key_streams_may_be_among_the_objects(tmp_path):
     def step(model, rngs, batch):
         return jnp.mean(model(batch[0])) + jax.random.normal(rngs.noise())
 
@@ -119,13 +119,13 @@ def test_streams_of_random_keys_may_be_among_the_objects(tmp_path):
     assert drawn(5) == drawn(2, 5) != drawn(4)
 
 
-def test_what_was_given_is_not_given_away():
+def test_given_state_is_not_donated():
     job = plain(lambda step: jax.jit(step, donate_argnums=0))
     hl.train.Loop(job.step, job.state, batches()).run(last_step=3)
     assert jax.tree.map(lambda leaf: np.isfinite(leaf).all(), job.state)
 
 
-def test_a_key_for_whoever_wants_one_another_in_each_step_and_the_same_after_a_restart(tmp_path):
+def test_key_differs_in_each_step_and_is_the_same_after_a_restart(tmp_path):
     def step(state, batch, key):
         draw = jax.random.uniform(key)
         return {"sum": state["sum"] + draw}, {"loss": draw}
@@ -142,7 +142,7 @@ def test_a_key_for_whoever_wants_one_another_in_each_step_and_the_same_after_a_r
     assert whole["sum"] == again["sum"] != other["sum"]
 
 
-def test_the_smaller_last_batch_is_trained_too():
+def test_smaller_last_batch_is_trained():
     sizes = []
 
     def step(state, batch):
@@ -155,7 +155,7 @@ def test_the_smaller_last_batch_is_trained_too():
     assert {100, 56} <= {size for size in sizes if isinstance(size, int)}
 
 
-def test_a_step_may_be_given_a_mask_of_the_real_examples():
+def test_step_may_take_a_mask_of_the_real_examples():
     def masked(state, batch):
         (x, y), mask = batch
         return {"seen": state["seen"] + mask.sum()}, {"loss": jnp.mean(x[:, 0] - y, where=mask)}
@@ -166,7 +166,7 @@ def test_a_step_may_be_given_a_mask_of_the_real_examples():
     assert dropped.run(progress=False)["n"] == 256
 
 
-def test_what_is_written_for_many_devices_runs_on_one():
+def test_program_for_many_devices_runs_on_one():
     mesh = jax.make_mesh((1,), ("data",))
     state = {"n": jax.device_put(0, jax.NamedSharding(mesh, jax.P()))}
     for sharding in (None, jax.P("data")):
@@ -177,7 +177,7 @@ def test_what_is_written_for_many_devices_runs_on_one():
         assert loop.run(progress=False)["n"] == 256
 
 
-def test_batches_may_be_a_part_of_what_an_iterator_gives():
+def test_batches_may_be_a_part_of_an_iterators_batch():
     with hl.Graph().as_default():
         x, _ = hl.data.iterator(hl.data.from_arrays((X, X[:, 0]), 100))
     assert hl.train.Loop(lambda state, x: ({"n": state["n"] + len(x)}, {}), {"n": 0}, x).run(progress=False)["n"] == 256
@@ -197,7 +197,7 @@ def test_batches_may_be_a_tensor_with_options():
             hl.train.Loop(step, {"seen": jnp.zeros((), int)}, padded)
 
 
-# What comes with it ------------------------------------------------------------------------------------------------
+# Features of the loop ----------------------------------------------------------------------------------------------
 
 
 Named = collections.namedtuple("Named", ["loss", "accuracy"])
@@ -210,7 +210,7 @@ class Told:
 
 
 class Average:
-    """As `clu.metrics` has them: a metric that says by `compute` what it comes to."""
+    """As in `clu.metrics`: a metric with `compute`."""
 
     def __init__(self, total, count):
         self.total, self.count = total, count
@@ -234,7 +234,7 @@ class Average:
         (lambda loss: None, set()),
     ],
 )
-def test_metrics_of_every_kind_are_numbers_by_name(make, names, tmp_path, caplog):
+def test_metrics_of_every_kind_are_numbers_with_names(make, names, tmp_path, caplog):
     def step(state, batch):
         metrics = make(state["n"] + 1.0)
         if isinstance(metrics, nnx.MultiMetric):
@@ -253,7 +253,7 @@ def test_metrics_of_every_kind_are_numbers_by_name(make, names, tmp_path, caplog
         assert any(line.startswith("step 3: ") and "loss = 3.0" in line for line in caplog.messages)
 
 
-def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, capsys):
+def test_each_feature_has_one_argument_that_disables_it(tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO, "hookline"):
         counting().run(
             str(tmp_path),
@@ -271,7 +271,7 @@ def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, caps
     assert capsys.readouterr() == ("", "")
 
 
-def test_without_a_directory_steps_a_second_are_in_the_log(caplog):
+def test_without_a_directory_steps_per_second_are_logged(caplog):
     with caplog.at_level(logging.INFO, "hookline"):
         counting().run(last_step=30, logging=hl.train.LoggingOptions(rate_steps=10))
     assert any(line.startswith("global_step/sec") for line in caplog.messages)
@@ -285,14 +285,14 @@ def nan_at(step):
     return hl.train.Loop(train_step, {"n": jnp.zeros((), int)}, batches())
 
 
-def test_a_loss_that_is_nan_ends_the_training_or_does_what_is_said(tmp_path):
+def test_nan_loss_ends_the_training_or_does_as_requested(tmp_path):
     with pytest.raises(hl.train.NanLossDuringTrainingError, match="global step 4"):
         nan_at(4).run(str(tmp_path / "raise"), last_step=10)
     assert nan_at(4).run(last_step=10, nan_check=None)["n"] == 10
     assert nan_at(4).run(last_step=5, on_nan="skip", checkpoints=hl.train.CheckpointOptions(recovery=None))["n"] == 3
 
 
-def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
+def test_missing_loss_is_logged_and_a_wrong_name_refused(caplog):
     def step(state, batch):
         return state, {"error": jnp.zeros(())}
 
@@ -303,7 +303,7 @@ def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
         loop.run(last_step=2, nan_check="accuracy")
 
 
-def test_it_recovers_from_a_lost_session(tmp_path):
+def test_loop_recovers_from_a_lost_session(tmp_path):
     hook = RecordingHook(failures={"after_run": [None] * 4 + [hl.errors.UnavailableError(None, None, "away")]})
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
     state = counting().run(
@@ -313,7 +313,7 @@ def test_it_recovers_from_a_lost_session(tmp_path):
     assert state["n"] == 8
 
 
-def test_preempted_it_saves_and_holds_what_was_trained(tmp_path):
+def test_preempted_loop_saves_and_holds_the_trained_state(tmp_path):
     class Signal(hl.train.SessionRunHook):
         trigger = hl.train.at_steps(3)
 
@@ -327,7 +327,7 @@ def test_preempted_it_saves_and_holds_what_was_trained(tmp_path):
     assert counting().run(str(tmp_path), last_step=4)["n"] == 4
 
 
-def test_at_its_last_step_already_it_trains_none_and_gives_what_was_saved(tmp_path):
+def test_loop_at_its_last_step_returns_the_saved_state(tmp_path):
     counting().run(str(tmp_path), last_step=4)
     assert counting().run(str(tmp_path), last_step=4)["n"] == 4
 
@@ -337,7 +337,7 @@ def ended_early(caplog):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
+def test_data_that_end_before_the_last_step_are_logged(by_hand, caplog):
     loop = counting([np.ones(2)] * 3)
     train(loop, by_hand, last_step=10)
     assert loop.result["n"] == 3
@@ -347,14 +347,14 @@ def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
     ]
 
 
-def test_who_ends_before_the_data_do_is_told_nothing(caplog):
+def test_stop_before_the_end_of_the_data_is_not_logged(caplog):
     counting([np.ones(2)] * 3).run(last_step=10, hooks=[hl.train.StopAtStepHook(last_step=2)])
     counting([np.ones(2)] * 3).run(last_step=3)
     counting([np.ones(2)] * 3).run()
     assert ended_early(caplog) == []
 
 
-def test_one_loop_may_run_several_times(tmp_path):
+def test_loop_may_run_several_times(tmp_path):
     loop = counting()
     assert [int(loop.run(str(tmp_path), last_step=step)["n"]) for step in (2, 5, 9)] == [2, 5, 9]
 
@@ -374,7 +374,7 @@ class Seen(hl.train.SessionRunHook):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_hooks_ride_along_and_fetch_metrics_and_what_is_made_of_the_state(by_hand):
+def test_hooks_may_fetch_metrics_and_tensors_of_the_state(by_hand):
     loop = counting()
     with loop.graph.as_default():
         double = hl.op(lambda state: state["n"] * 2)(loop.state)
@@ -384,7 +384,7 @@ def test_hooks_ride_along_and_fetch_metrics_and_what_is_made_of_the_state(by_han
     assert loop.result["n"] == 2
 
 
-def test_a_loop_of_ones_own_may_fetch_what_it_likes():
+def test_users_loop_may_fetch_any_tensor():
     loop = counting()
     with loop.session(last_step=3) as session:
         losses = []
@@ -403,18 +403,18 @@ def stepping(by, start=0):
     return hl.train.Loop(step, {"step": start, "w": jnp.zeros(())}, batches())
 
 
-def test_the_global_step_begins_where_the_counter_of_the_state_does(caplog, tmp_path):
+def test_global_step_starts_at_the_counter_of_the_state(caplog, tmp_path):
     assert stepping(by=1, start=500).run(str(tmp_path), last_step=510)["step"] == 510
     assert os.path.exists(tmp_path / "model.ckpt-510")
     assert "counts" not in caplog.text
 
 
-def test_a_counter_that_parts_from_the_global_step_is_told(caplog, tmp_path):
+def test_counter_that_differs_from_the_global_step_is_logged(caplog, tmp_path):
     assert stepping(by=2).run(str(tmp_path), last_step=3)["step"] == 6
     assert "the state counts 2 steps at 'step', and the global step is 1" in caplog.text
 
 
-def test_a_counter_that_parts_when_an_update_is_held_back_is_told(caplog):
+def test_counter_that_differs_after_a_skipped_update_is_logged(caplog):
     def step(state, batch):
         return {"step": state["step"] + 1}, {"loss": batch.mean()}
 
@@ -434,7 +434,7 @@ def test_a_counter_that_parts_when_an_update_is_held_back_is_told(caplog):
         *[pytest.param(start, marks=pytest.mark.campaign) for start in (0.0, np.zeros(()), jnp.zeros(()))],
     ],
 )
-def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(start):
+def test_no_step_after_the_first_is_compiled_for_any_initial_state(start):
     def traces(steps):
         found = []
 
@@ -449,8 +449,8 @@ def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(
 
 
 @pytest.mark.parametrize("start", [0, pytest.param(jnp.array(0), marks=pytest.mark.campaign), jnp.zeros((), int)])
-def test_a_weak_type_is_one_to_the_step_as_it_is_by_hand_and_after_a_restart(start, tmp_path):
-    def step(state, batch):  # A power of a count of weak type leaves half the digits what they are.
+def test_weak_type_stays_weak_in_the_step_also_after_a_restart(start, tmp_path):
+    def step(state, batch):  # A power of a count of weak type keeps the precision of `half`.
         w = (state["w"] * (1 - 0.5 ** (state["n"] + 1))).astype("float32")
         return {"w": w - batch.mean() * 0.1, "n": state["n"] + 1}, {
             "half": jnp.zeros((), "bfloat16") * 0.5 ** state["n"]
@@ -467,7 +467,7 @@ def test_a_weak_type_is_one_to_the_step_as_it_is_by_hand_and_after_a_restart(sta
     assert final["n"].weak_type == by_hand["n"].weak_type
 
 
-def test_a_weak_type_that_the_step_makes_a_firm_one_is_firm_from_the_start():
+def test_weak_type_made_strong_by_the_step_is_strong_from_the_start():
     seen = []
 
     def step(state, batch):
@@ -495,7 +495,7 @@ def episodes(state, batch):
 @pytest.mark.parametrize("steps_per_run", [1, 4])
 @pytest.mark.parametrize("begin", [lambda: 0, lambda: jnp.asarray(0)], ids=["number", "array"])
 @pytest.mark.parametrize("form", ["arrays", "donating", "function", "restart"])
-def test_weak_types_become_what_a_hand_written_loop_makes_of_them(form, begin, steps_per_run, tmp_path, caplog):
+def test_weak_types_end_as_in_a_manual_loop(form, begin, steps_per_run, tmp_path, caplog):
     def init():
         return {"return": begin(), "last": begin(), "n": begin(), "scale": jnp.asarray(2.0)}
 
@@ -519,7 +519,7 @@ def test_weak_types_become_what_a_hand_written_loop_makes_of_them(form, begin, s
     assert sum("Compiling" in line and "writes" in line and "state" in line for line in caplog.messages) <= 2
 
 
-def test_types_are_told_where_they_change_and_are_refused_where_they_never_settle(caplog):
+def test_changed_types_are_logged_and_unstable_types_refused(caplog):
     def shifted(state, batch):
         return {"a": batch.mean(), "b": state["a"], "c": state["b"], "d": state["c"]}, {}
 
@@ -539,7 +539,7 @@ def test_types_are_told_where_they_change_and_are_refused_where_they_never_settl
         hl.train.Loop(half, {"w": jnp.zeros(())}, [np.ones(2, "float32")])
 
 
-def test_weak_types_in_nnx_objects_settle_too():
+def test_weak_types_in_nnx_objects_are_resolved():
     class Running(nnx.Module):
         def __init__(self):
             self.mean = nnx.Variable(jnp.asarray(0))
@@ -556,7 +556,7 @@ def test_weak_types_in_nnx_objects_settle_too():
     assert final.mean[...] == pytest.approx(float(by_hand.mean[...]), rel=1e-6)
 
 
-def test_a_loop_without_checkpoints_begins_anew_with_the_state_that_it_was_given():
+def test_loop_without_checkpoints_recovers_with_the_given_state():
     class Fail(hl.train.SessionRunHook):
         has_failed = False
 
@@ -575,14 +575,14 @@ def test_a_loop_without_checkpoints_begins_anew_with_the_state_that_it_was_given
         assert state["w"][0, 0] == 3
 
 
-def test_a_hook_may_come_after_all_others():
+def test_hook_may_come_after_all_others():
     class Last(hl.train.SessionRunHook):
         comes_after = hl.train.SessionRunHook
 
     assert counting().run(last_step=3, progress=False, hooks=[Last()])["n"] == 3
 
 
-def test_a_counter_is_found_in_the_result_of_a_step_whose_shapes_are_known_when_it_runs():
+def test_counter_is_found_in_a_result_whose_shapes_are_known_only_in_the_run():
     class State(NamedTuple):
         step: Any
         w: Any

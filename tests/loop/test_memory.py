@@ -44,22 +44,22 @@ def _plain_batches():
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_second_run_goes_on_with_batches_and_keys_as_if_it_were_one(kind):
+def test_second_run_continues_batches_and_keys_like_one_run(kind):
     whole = noisy(SOURCES[kind]()).run(last_step=20, progress=False)["w"]
     loop = noisy(SOURCES[kind]())
     first = loop.run(last_step=7, progress=False)
     kept = np.array(first["w"])
     assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
-    assert np.array_equal(first["w"], kept)  # What a run has returned stays whole.
+    assert np.array_equal(first["w"], kept)  # The result of a run stays valid.
 
 
-def test_a_run_that_has_reached_its_last_step_trains_none(whole):
+def test_run_at_its_last_step_trains_nothing(whole):
     loop = noisy()
     for _ in range(2):
         assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
 
 
-def test_after_a_failure_it_goes_on_where_it_was_left_before(whole):
+def test_run_after_a_failure_continues_from_the_earlier_state(whole):
     class Fails(hl.train.SessionRunHook):
         def after_run(self, run_context, run_values):
             raise ZeroDivisionError
@@ -71,7 +71,7 @@ def test_after_a_failure_it_goes_on_where_it_was_left_before(whole):
     assert np.array_equal(loop.run(last_step=20, progress=False)["w"], whole)
 
 
-def test_it_goes_on_from_memory_into_an_empty_folder_and_from_a_folder_with_a_word(whole, tmp_path, caplog):
+def test_run_continues_from_memory_or_from_a_folder_with_a_log_line(whole, tmp_path, caplog):
     loop = noisy()
     loop.run(last_step=7, progress=False)
     assert np.array_equal(loop.run(str(tmp_path), 20, progress=False)["w"], whole)
@@ -82,7 +82,7 @@ def test_it_goes_on_from_memory_into_an_empty_folder_and_from_a_folder_with_a_wo
     assert f"it goes on from the checkpoint in '{tmp_path}', at step 20, and not from step 7" in caplog.text
 
 
-def test_objects_of_nnx_go_on_with_what_the_user_has_put_into_them():
+def test_nnx_objects_continue_with_the_users_changes():
     def step(model, batch):
         model.kernel[...] += 1.0
         return model.kernel.sum()
@@ -95,7 +95,7 @@ def test_objects_of_nnx_go_on_with_what_the_user_has_put_into_them():
     assert model.kernel[0, 0] == 3
 
 
-def test_means_over_the_last_steps_go_on_with_it_into_one_folder_after_another(tmp_path):
+def test_smoothed_means_continue_into_other_folders(tmp_path):
     class Look(hl.train.SessionRunHook):
         def __init__(self, loop, step):
             self.trigger, self.fetches = hl.train.at_steps(step), loop.means
@@ -113,14 +113,14 @@ def test_means_over_the_last_steps_go_on_with_it_into_one_folder_after_another(t
     assert found == wanted
 
 
-def test_arrays_that_were_given_away_are_an_error_that_says_so():
+def test_deleted_arrays_are_an_error():
     loop = noisy()
     loop.run(last_step=2, progress=False)["w"].delete()
     with pytest.raises(RuntimeError, match=r"cannot go on from step 2 in memory: arrays .* were deleted or donated"):
         loop.run(last_step=3, progress=False)
 
 
-def test_a_run_into_another_directory_removes_no_checkpoint_of_the_first(tmp_path):
+def test_run_into_another_directory_removes_no_checkpoint_of_the_first(tmp_path):
     data = hl.data.from_arrays(np.ones(6, np.float32), 1, epochs=None)
     loop = hl.train.Loop(lambda state, batch: (state + batch.sum(), {}), np.float32(0), data)
     saves = hl.train.CheckpointOptions(save_steps=1)

@@ -22,20 +22,20 @@ SCRIPTS = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    """What came of each, by hand and in a loop."""
+    """The results of each script, by hand and in a loop."""
     directory = tmp_path_factory.mktemp("moved")
     return json.loads(run(4, ["-m", "tests.loop.moved", str(directory)], environment()).stdout)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_losses_are_those_of_the_loop_by_hand(script, found):
+def test_losses_equal_those_of_the_manual_loop(script, found):
     hand, whole = found[script]["hand"], found[script]["whole"]
     assert whole["losses"] == pytest.approx(hand["losses"], rel=1e-6)
     assert whole["devices"] == hand["devices"] == 4
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_each_part_of_the_state_is_as_large_as_by_hand(script, found):
+def test_each_part_of_the_state_has_the_size_in_the_manual_loop(script, found):
     hand, whole = found[script]["hand"]["parts"], found[script]["whole"]["parts"]
     if script.startswith("objects"):  # By hand XLA splits the weights that cannot be split as they ask.
         assert sorted(set(hand) - set(whole)) == ["(8, 1)"]
@@ -44,10 +44,10 @@ def test_each_part_of_the_state_is_as_large_as_by_hand(script, found):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_resumed_it_goes_on_bit_for_bit_and_lies_where_it_lay(script, found):
+def test_resumed_training_has_the_same_bits_and_shardings(script, found):
     assert found[script]["resumed"] == found[script]["whole"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_it_is_two_programs(script, found):
+def test_training_compiles_two_programs(script, found):
     assert found[script]["programs"] == 2, "one that makes the state, and the step"

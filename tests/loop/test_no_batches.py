@@ -74,7 +74,7 @@ def numbers(state):
 
 @pytest.mark.parametrize("steps_per_run", [1, 16])
 @pytest.mark.parametrize("kind", STEPS)
-def test_it_trains_to_the_last_step_and_a_restart_has_the_same_bits(kind, steps_per_run, tmp_path, caplog):
+def test_loop_trains_to_the_last_step_and_a_restart_has_the_same_bits(kind, steps_per_run, tmp_path, caplog):
     step, make = STEPS[kind]
 
     def run(name, last_step):
@@ -88,7 +88,7 @@ def test_it_trains_to_the_last_step_and_a_restart_has_the_same_bits(kind, steps_
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_l_bfgs_and_the_body_of_a_scan_come_to_what_they_come_to_by_hand():
+def test_l_bfgs_and_a_scan_body_give_the_result_of_a_manual_loop():
     params, opt_state = ZEROS, lbfgs.init(ZEROS)
     for _ in range(6):
         params, opt_state, _ = jax.jit(lbfgs_step)(params, opt_state)
@@ -101,7 +101,7 @@ def test_l_bfgs_and_the_body_of_a_scan_come_to_what_they_come_to_by_hand():
     np.testing.assert_allclose(found[0], by_hand[0], rtol=1e-5)
 
 
-def test_hooks_and_evaluations_ride_along_and_a_hook_may_end_it():
+def test_hooks_and_evaluations_work_and_a_hook_may_stop():
     class Enough(hl.train.SessionRunHook):
         def __init__(self, loss):
             self.trigger, self.fetches = hl.train.every(1), loss
@@ -117,7 +117,7 @@ def test_hooks_and_evaluations_ride_along_and_a_hook_may_end_it():
     assert evaluate.values["norm"] == pytest.approx(6, rel=0.1)
 
 
-def test_describe_and_sessions_of_ones_own_work():
+def test_describe_and_user_sessions_work():
     loop = hl.train.Loop(svi_update, {"mean": ZEROS}, None)
     assert "A batch: none." in str(loop.describe(last_step=5))
     with loop.session(progress=False) as session:
@@ -137,19 +137,19 @@ def test_describe_and_sessions_of_ones_own_work():
         (lambda loop: loop(lambda s, a, b, c: s), TypeError, r"with batches=None <lambda> is called with the state"),
     ],
 )
-def test_what_needs_batches_is_refused(make, kind, said):
+def test_options_that_need_batches_are_refused(make, kind, said):
     with pytest.raises(kind, match=said):
         make(lambda step=svi_update, **options: hl.train.Loop(step, {"mean": ZEROS}, None, **options))
 
 
-def test_a_step_that_reads_a_batch_is_told_that_there_is_none():
+def test_step_that_reads_a_batch_gets_an_error_with_the_reason():
     with pytest.raises(AttributeError) as found:
         hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, None)
     assert "the state as state, None, because there are no batches, as batch" in found.value.__notes__[-1]
 
 
 @pytest.mark.parametrize("takes", ["nothing", "None"])
-def test_an_evaluation_without_batches_is_one_call(takes, tmp_path):
+def test_evaluation_without_batches_is_one_call(takes, tmp_path):
     def eval_step(params):
         return {"loss": loss_fn(params), "mean": (params.sum(), 4)}
 
@@ -171,7 +171,7 @@ def test_an_evaluation_without_batches_is_one_call(takes, tmp_path):
     assert evaluate.best["loss"].step in (4, 8)
 
 
-def test_an_evaluation_takes_no_tensor_of_an_iterator():
+def test_evaluation_takes_no_tensor_of_an_iterator():
     with hl.Graph().as_default():
         tensor = hl.data.iterator([np.zeros(8)])
         with pytest.raises(TypeError, match="reads a source in each evaluation, and iterator:0 is the tensor of an it"):

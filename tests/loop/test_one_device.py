@@ -1,4 +1,4 @@
-"""A loop that leaves devices idle says so, unless a sharding was given."""
+"""A loop that leaves devices idle logs it, unless a sharding was given."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ for _ in range(2):
     ],
     ids=["on the first device", "batch_sharding", "on a mesh", "on another device"],
 )
-def test_one_of_four_devices_is_logged_once_unless_it_was_chosen(batches, count, environment):
+def test_unused_devices_are_logged_once_unless_one_was_chosen(batches, count, environment):
     done = run(4, ["-c", CODE.replace("BATCHES", batches)], environment())
     assert done.stderr.count("are on one device, cpu:0, of 4") == count, done.stderr

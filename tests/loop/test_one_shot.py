@@ -1,4 +1,4 @@
-"""Batches that an iterator gives once: the first start that saves says what becomes of a second one."""
+"""Plain iterators as batches: the first start that saves warns about a second one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Log(hl.train.SessionRunHook):
             self.found = warnings(self.caplog)
 
 
-def test_the_first_start_of_a_loop_that_saves_warns_before_its_first_step(tmp_path, caplog):
+def test_plain_iterator_gives_a_warning_before_the_first_step(tmp_path, caplog):
     loop, log = hl.train.Loop(counted, STEP, numbers()), Log(caplog)
     loop.run(str(tmp_path), 3, progress=False, hooks=[log])
     loop.run(str(tmp_path), 5, progress=False)
@@ -60,7 +60,7 @@ def test_the_first_start_of_a_loop_that_saves_warns_before_its_first_step(tmp_pa
     assert warnings(caplog) == [message]
 
 
-def test_nothing_is_said_where_nothing_is_saved(tmp_path, caplog):
+def test_no_warning_is_logged_if_nothing_is_saved(tmp_path, caplog):
     trained(numbers(), None, 3)
     trained(numbers(), str(tmp_path), 3, resume_data=False)
     trained(numbers, str(tmp_path / "other"), 3)
@@ -70,7 +70,7 @@ def test_nothing_is_said_where_nothing_is_saved(tmp_path, caplog):
     assert "saves no checkpoints" in no_checkpoints
 
 
-def test_a_second_start_is_refused_and_names_both_ways_out(tmp_path):
+def test_second_start_is_refused_with_two_remedies(tmp_path):
     trained(numbers(), str(tmp_path), 3)
     with pytest.raises(errors.FailedPreconditionError, match=r"lambda: batches\(\).*resume_data=False"):
         trained(numbers(), str(tmp_path), 5)
@@ -79,13 +79,13 @@ def test_a_second_start_is_refused_and_names_both_ways_out(tmp_path):
 
 @pytest.mark.parametrize("source", [numbers, lambda: numbers, lambda: hl.data.from_arrays(np.arange(18.0) // 2, 2)])
 @pytest.mark.parametrize("steps_per_run", [1, 4])
-def test_without_resume_data_each_start_begins_the_data_anew(source, steps_per_run, tmp_path):
+def test_without_resume_data_each_start_restarts_the_data(source, steps_per_run, tmp_path):
     for last_step, expected in ((3, 6), (6, 12)):
         found = trained(source(), str(tmp_path), last_step, resume_data=False, steps_per_run=steps_per_run)
         assert found == expected
 
 
-def test_a_training_may_change_to_data_that_begin_anew_and_back(tmp_path, caplog):
+def test_resume_data_may_be_changed_between_starts(tmp_path, caplog):
     trained(numbers(), str(tmp_path), 3)
     assert trained(numbers(), str(tmp_path), 5, resume_data=False) == 6 + 2
     with caplog.at_level(logging.WARNING):
@@ -93,7 +93,7 @@ def test_a_training_may_change_to_data_that_begin_anew_and_back(tmp_path, caplog
     assert any("holds no position of the iterator 'batches'" in message for message in warnings(caplog))
 
 
-def test_in_an_iterator_it_names_the_argument_of_the_iterator(tmp_path, caplog):
+def test_error_for_an_iterator_names_its_argument(tmp_path, caplog):
     def again():
         with hl.Graph().as_default():
             return trained(hl.data.iterator(numbers()), str(tmp_path), None)
@@ -101,7 +101,7 @@ def test_in_an_iterator_it_names_the_argument_of_the_iterator(tmp_path, caplog):
     again()
     (message,) = warnings(caplog)
     assert "the generator 'numbers'" in message
-    assert "a later start of the training begins its data anew, with a warning" in message
+    assert "a later start of the training reads its data from the beginning, with a warning" in message
     assert "resume=False" in message
     caplog.clear()
     again()
@@ -110,7 +110,7 @@ def test_in_an_iterator_it_names_the_argument_of_the_iterator(tmp_path, caplog):
     assert "resume=False" in message
 
 
-def test_data_that_are_not_repeatable_name_the_way_out_of_a_loop(tmp_path):
+def test_source_that_does_not_repeat_is_refused_with_the_loops_remedy(tmp_path):
     trained(numbers, str(tmp_path), 3)
     with pytest.raises(errors.FailedPreconditionError, match="give Loop resume_data=False, to start") as refused:
         trained(lambda: numbers(1), str(tmp_path), 5)
@@ -118,7 +118,7 @@ def test_data_that_are_not_repeatable_name_the_way_out_of_a_loop(tmp_path):
     assert trained(lambda: numbers(1), str(tmp_path), 5, resume_data=False) == 6 + 6
 
 
-def test_it_is_an_argument_of_the_iterator_where_that_is_given():
+def test_resume_data_is_refused_with_a_given_iterator():
     with hl.Graph().as_default(), pytest.raises(ValueError, match=r"iterator\(source, resume=False\)"):
         hl.train.Loop(counted, STEP, hl.data.iterator(numbers()), resume_data=False)
     with pytest.raises(TypeError, match="resume_data"):

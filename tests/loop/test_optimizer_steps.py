@@ -1,4 +1,4 @@
-"""What an optimizer step is where a step accumulates gradients, or has several optimizers."""
+"""Optimizer steps when a step accumulates gradients, or has several optimizers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loop(state, step=train_step, data=X, **more):
 
 
 def average(step, state, params_of, updated, steps, data=X):
-    """The average by hand, moved after the steps of which `updated` says so."""
+    """Returns the average by hand, updated after the steps for which `updated` is true."""
     found = params_of(state)
     for number in range(steps):
         before, (state, _) = state, step(state, data[2 * number : 2 * number + 2])
@@ -56,7 +56,7 @@ def near(found, wanted):
 
 
 class Seen(hl.train.SessionRunHook):
-    """What a metric was after each step."""
+    """Returns a metric after each step."""
 
     def __init__(self, fetches):
         self.trigger, self.fetches, self.values = hl.train.every(1), fetches, []
@@ -76,7 +76,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_averages_move_when_the_parameters_do(name, tmp_path):
+def test_averages_are_updated_with_the_parameters(name, tmp_path):
     tx, data = OPTIMIZERS[name], X.copy()
     data[6] = np.nan if name in ("skipped", "if finite") else 1
     moved = lambda before, after: not np.array_equal(before.params["w"], after.params["w"])  # noqa: E731
@@ -88,7 +88,7 @@ def test_averages_move_when_the_parameters_do(name, tmp_path):
     assert near(made.averaged_result.params, wanted)
 
 
-def test_objects_of_nnx_have_optimizer_steps_too():
+def test_nnx_optimizers_have_optimizer_steps():
     def step(model, optimizer, batch):
         loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(batch) - 1) ** 2))(model)
         optimizer.update(model, grads)
@@ -104,7 +104,7 @@ def test_objects_of_nnx_have_optimizer_steps_too():
     assert near(made.averaged_result[0].kernel[...], DECAY * kernel + (1 - DECAY) * model.kernel[...])
 
 
-def test_it_is_said_what_was_counted(tmp_path, caplog):
+def test_counter_of_optimizer_steps_is_logged(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     made = loop(begin(multi_steps(optax.adam(SCHEDULE))), ema=DECAY, learning_rate=SCHEDULE)
     assert "gets opt_state/inner_opt_state/1/count." in caplog.text
@@ -131,7 +131,7 @@ def gan(generator, critic):
     return step, (begin(generator), begin(critic))
 
 
-def test_the_average_of_each_part_moves_with_the_optimizer_of_that_part():
+def test_average_of_each_part_is_updated_with_its_optimizer():
     step, state = gan(multi_steps(optax.sgd(0.1), 3), multi_steps(optax.sgd(0.1), 2))
     made = loop(state, step, ema=DECAY)
     seen = Seen({name: made.metrics[f"optimizer_step/{name}"] for name in "gd"})
@@ -147,7 +147,7 @@ def test_the_average_of_each_part_moves_with_the_optimizer_of_that_part():
     assert near(made.averaged_result[0].params, wanted), "it accumulates nothing"
 
 
-def test_counts_of_which_any_may_be_meant_are_refused():
+def test_ambiguous_counters_are_refused():
     tx = multi_steps(optax.sgd(0.1), 2), multi_steps(optax.sgd(0.1), 3)
 
     def step(params, critic, opt_state, critic_opt, batch):
@@ -163,7 +163,7 @@ def test_counts_of_which_any_may_be_meant_are_refused():
     assert loop(state, step, ema=DECAY, steps_per_update=2).averaged is not None
 
 
-def test_a_step_of_ones_own_is_declared(caplog):
+def test_user_step_may_declare_its_counter(caplog):
     def step(state, batch):  # It counts its updates, and accumulates gradients in two steps.
         loss, grads = jax.value_and_grad(loss_fn)(state["params"], batch)
         total = jax.tree.map(jnp.add, state["total"], grads)
@@ -187,7 +187,7 @@ def test_a_step_of_ones_own_is_declared(caplog):
 
 
 @pytest.mark.parametrize("k", [4, lambda count: jnp.where(count < 2, 1, 3)], ids=["a number", "a function"])
-def test_a_training_may_end_and_look_after_so_many_optimizer_steps(k, caplog):
+def test_training_may_end_and_evaluate_at_optimizer_steps(k, caplog):
     made = loop(begin(multi_steps(optax.sgd(0.1), k)), steps_per_update=k)
     seen = Seen(made.metrics["optimizer_step"])
     seen.trigger = hl.train.at_steps(*map(made.step_of_update, (1, 2, 5, 40)))
@@ -198,7 +198,7 @@ def test_a_training_may_end_and_look_after_so_many_optimizer_steps(k, caplog):
 
 
 @pytest.mark.parametrize("tx", [multi_steps(optax.sgd(0.1), 2), optax.adam(0.1)], ids=["another", "none"])
-def test_steps_that_are_not_those_of_the_state_are_said_once(tx, caplog):
+def test_wrong_steps_per_update_are_logged_once(tx, caplog):
     loop(begin(tx), steps_per_update=4).run(None, 201, progress=False)
     said = [r.getMessage() for r in caplog.records if "steps_per_update" in r.getMessage()]
     assert len(said) == 1

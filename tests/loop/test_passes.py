@@ -74,7 +74,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_second_run_at_the_end_makes_the_next_pass_and_one_in_the_middle_ends_it(kind, caplog):
+def test_run_at_the_end_trains_the_next_epoch_and_one_in_the_middle_finishes_it(kind, caplog):
     caplog.set_level("INFO", "hookline")
     make, order = SOURCES[kind]
     watched = Watched(make())
@@ -83,12 +83,12 @@ def test_a_second_run_at_the_end_makes_the_next_pass_and_one_in_the_middle_ends_
     assert watched.run(last_step=6) == []  # It is reached, which starts no pass that counts.
     assert watched.run(last_step=8) == order[6:8]
     assert watched.run() == order[8:9]
-    assert watched.run(last_step=10) == order[9:10]  # The one before had stopped exactly at the end.
+    assert watched.run(last_step=10) == order[9:10]  # The previous run had stopped exactly at the end.
     assert "Loop: its data had ended at step 3, and it makes the next pass." in caplog.text
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SOURCES if "iterator" not in kind])
-def test_a_new_loop_in_a_later_pass_trains_nothing_unless_as_many_are_asked_for(kind, tmp_path):
+def test_new_loop_in_a_later_epoch_trains_nothing_unless_more_epochs_are_given(kind, tmp_path):
     make, order = SOURCES[kind]
     for folder, arguments, more in (("a", {}, []), ("b", {"epochs": 1}, []), ("c", {"epochs": 2}, order[4:6])):
         assert Watched(make()).run(str(tmp_path / folder), last_step=4, epochs=3) == order[:4]
@@ -135,12 +135,12 @@ def test_epochs_of_a_source_of_unknown_length_count_with_its_length(capsys):
     assert Watched(batches).run(epochs=2) == [batch.tolist() for batch in LIST] * 2
 
 
-def test_the_progress_line_knows_the_last_step_of_epochs(capsys):
+def test_progress_line_has_the_last_step_of_epochs(capsys):
     hl.train.Loop(lambda state, batch: (state, {}), {"w": 0}, LIST).run(epochs=4)
     assert "step 12/12  100%" in capsys.readouterr().err
 
 
-def test_passes_end_with_another_batch_size_where_the_examples_end(tmp_path):
+def test_epochs_with_another_batch_size_end_at_the_last_example(tmp_path):
     first = Watched(hl.data.from_arrays(X, 2)).run(str(tmp_path), epochs=2, last_step=5)
     then = Watched(hl.data.from_arrays(X, 4)).run(str(tmp_path), epochs=2)
     assert [example for batch in first + then for example in batch] == [*X, *X]

@@ -1,4 +1,4 @@
-"""What `jax.pmap` leaves in a step is recognised, on four devices; without it the step is that of the whole batch."""
+"""Remains of `jax.pmap` in a step are recognised, on four devices; without them the step takes the whole batch."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def found(environment):
 
 
 @pytest.mark.parametrize("case", SAYS)
-def test_what_is_left_of_pmap_is_told_with_what_replaces_it(case, found):
+def test_remains_of_pmap_are_refused_with_the_replacement(case, found):
     assert SAYS[case] in found[case]
     assert TELLS in found[case]
 
 
-def test_what_replaces_it_comes_to_the_same(found):
+def test_replacement_gives_the_same_result(found):
     assert found["replaced"] == pytest.approx(found["by pmap"], rel=1e-5)
 
 

@@ -40,7 +40,7 @@ class Tick(hl.train.SessionRunHook):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_unasked_the_step_and_the_metrics_are_shown_on_stderr(by_hand, capsys):
+def test_step_and_metrics_are_shown_on_stderr_by_default(by_hand, capsys):
     with FakeClock() as clock:
         train(counting(), by_hand, last_step=25, hooks=[Tick(clock)])
     out, err = capsys.readouterr()
@@ -54,13 +54,13 @@ def test_unasked_the_step_and_the_metrics_are_shown_on_stderr(by_hand, capsys):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_switched_off_it_shows_nothing(by_hand, capsys):
+def test_progress_false_shows_nothing(by_hand, capsys):
     train(counting(), by_hand, last_step=5, progress=False)
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("bound", [False, True])
-def test_a_hook_of_ones_own_takes_its_place(bound, capsys):
+def test_user_hook_replaces_the_progress_line(bound, capsys):
     loop = counting()
     hook = hl.train.ProgressHook([loop.metrics["loss"]], every_secs=100)
     loop.run(last_step=3, hooks=(each for each in [hl.train.only_for(loop.train_op, hook) if bound else hook]))
@@ -70,19 +70,19 @@ def test_a_hook_of_ones_own_takes_its_place(bound, capsys):
     assert "top/1" not in out
 
 
-def test_a_step_without_metrics_shows_how_far_it_has_come(capsys):
+def test_step_without_metrics_shows_only_the_step(capsys):
     hl.train.Loop(lambda state, batch: (state, {}), {"n": jnp.zeros(())}, batches()).run(last_step=2)
     assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["step 1/2", "step 2/2"]
 
 
-def test_it_goes_on_from_the_checkpoint_and_shows_nothing_where_nothing_is_left(tmp_path, capsys):
+def test_progress_continues_from_the_checkpoint_and_shows_no_finished_run(tmp_path, capsys):
     for last_step in (2, 4, 4):
         counting().run(str(tmp_path), last_step)
     shown = [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()]
     assert shown == ["step 1/2", "step 2/2", "step 3/4", "step 4/4"]
 
 
-def test_on_a_terminal_it_is_one_line_below_the_log(monkeypatch):
+def test_terminal_shows_one_line_below_the_log(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal.file)
@@ -121,7 +121,7 @@ print("done")
 
 
 class NoRay:
-    """Stands for a private Ray cluster, which loops do not use: each task trains for itself."""
+    """Replaces a local Ray cluster, which loops do not use: each task trains for itself."""
 
     def start(self, cancelled):
         return self
@@ -133,7 +133,7 @@ class NoRay:
         return {"HOOKLINE_ADDRESS": "127.0.0.1:7"}
 
 
-def test_each_task_of_a_launch_shows_lines_under_its_name(tmp_path, monkeypatch, capsys):
+def test_each_task_of_a_launch_shows_lines_with_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(launch, "require_ray", lambda: None)
     monkeypatch.setattr(launch, "LocalRayCluster", NoRay)
     script = tmp_path / "script.py"

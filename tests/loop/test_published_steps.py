@@ -283,7 +283,7 @@ class Last(hl.train.SessionRunHook):
 
 
 @pytest.mark.parametrize("name", list(cases()))
-def test_a_step_of_a_published_form_trains_as_it_is(name):
+def test_published_step_trains_unchanged(name):
     case = cases()[name]
     batches = hl.data.from_arrays(case.batch(X, Y), BATCH)
     loop = hl.train.Loop(case.step, case.state, batches)

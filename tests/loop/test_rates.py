@@ -27,7 +27,7 @@ class Tick(hl.train.SessionRunHook):
 
 
 class WaitingTick(Tick):
-    """Waits for each run, too: on a busy machine a line may come late, at the time of a later run."""
+    """Waits for each run, too: on a busy machine a line may be delayed to the time of a later run."""
 
     fetches = "loss"
     trigger = hl.train.every(1)
@@ -59,7 +59,7 @@ def numbers(logdir):
     }
 
 
-def test_examples_a_second_are_known_from_the_batches(tmp_path, caplog, capsys):
+def test_examples_per_second_are_computed_from_the_batches(tmp_path, caplog, capsys):
     caplog.set_level(logging.INFO, "hookline")
     run(loop(), tmp_path, WaitingTick, progress=True)
     assert numbers(tmp_path) == {"global_step/sec": 1.0, "examples/sec": 8.0}, "and no memory, where there is none"
@@ -68,7 +68,7 @@ def test_examples_a_second_are_known_from_the_batches(tmp_path, caplog, capsys):
     assert float(examples) == pytest.approx(8 * float(steps), rel=0.01)
 
 
-def test_tokens_are_given_and_nothing_is_shown_where_nothing_is_known(caplog):
+def test_tokens_are_given_and_unknown_rates_are_not_shown(caplog):
     caplog.set_level(logging.INFO, "hookline")
     run(loop(), per_step={"tokens": 512})
     assert "global_step/sec: 1, tokens/sec: 512" in caplog.text
@@ -81,7 +81,7 @@ def test_tokens_are_given_and_nothing_is_shown_where_nothing_is_known(caplog):
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 4])
-def test_the_share_of_the_peak_is_of_what_xla_counts(steps_per_run, tmp_path, caplog):
+def test_peak_share_uses_the_operations_counted_by_xla(steps_per_run, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     run(loop(steps_per_run=steps_per_run), tmp_path, peak_flops=1e6)
     found = numbers(tmp_path)
@@ -91,8 +91,8 @@ def test_the_share_of_the_peak_is_of_what_xla_counts(steps_per_run, tmp_path, ca
     assert re.search(r"flops/sec: \S+, \d\.\d% of the peak", caplog.text)
 
 
-def test_operations_are_counted_for_the_processor_where_the_device_does_not_say(tmp_path, monkeypatch):
-    """As on a GPU. The device of the test is the processor, and does not say at first."""
+def test_operations_are_counted_on_the_cpu_if_the_device_does_not_report_them(tmp_path, monkeypatch):
+    """As on a GPU. The device of the test is the CPU, and gives no count at first."""
     says = jax.stages.Lowered.cost_analysis
     monkeypatch.setattr(
         jax.stages.Lowered, "cost_analysis", lambda self: says(self) if jax.config.jax_default_device else None
@@ -101,7 +101,7 @@ def test_operations_are_counted_for_the_processor_where_the_device_does_not_say(
     assert MATMUL < numbers(tmp_path)["flops/sec"] < 1.3 * MATMUL
 
 
-def test_batches_of_a_form_that_is_not_known_before_have_no_numbers(caplog):
+def test_batches_of_unknown_structure_have_no_rates(caplog):
     caplog.set_level(logging.INFO, "hookline")
     with hl.Graph().as_default():
         batches = hl.op(lambda x, y: x + y)(*(hl.data.iterator([X[:4]] * 9, name=name) for name in "ab"))
@@ -110,7 +110,7 @@ def test_batches_of_a_form_that_is_not_known_before_have_no_numbers(caplog):
     assert caplog.text.count("XLA does not report the floating point operations") == 1
 
 
-def test_a_step_whose_operations_xla_does_not_count_is_told_once(caplog):
+def test_step_without_an_operation_count_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "hookline")
     idle = lambda: hl.train.Loop(lambda state, batch: (state, {}), jnp.ones((), int), [X] * 9)  # noqa: E731
     run(idle(), peak_flops=1e6)
@@ -122,11 +122,11 @@ def test_a_step_whose_operations_xla_does_not_count_is_told_once(caplog):
     assert "XLA" not in caplog.text
 
 
-def test_the_memory_of_the_fullest_device_is_shown(tmp_path, caplog, monkeypatch):
+def test_memory_of_the_fullest_device_is_shown(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "hookline")
 
     class Full:
-        """Stands for a device that says how full it is."""
+        """Replaces a device that reports its memory in use."""
 
         def __init__(self, in_use):
             self._in_use = in_use

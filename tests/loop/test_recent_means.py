@@ -38,7 +38,7 @@ def wanted(step, over=5, values=VALUES):
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 4])
-def test_means_are_over_the_last_steps_and_exact_after_a_restart(steps_per_run, tmp_path):
+def test_means_cover_the_last_steps_and_are_exact_after_a_restart(steps_per_run, tmp_path):
     made = loop(steps_per_run=steps_per_run)
     look = Look(made, 1, 3, 7, 12)
     made.run(str(tmp_path), 13, progress=False, hooks=[look])
@@ -53,7 +53,7 @@ def test_means_are_over_the_last_steps_and_exact_after_a_restart(steps_per_run, 
         assert means["mean/count"] == pytest.approx(np.mean(range(number)[-5:]))
 
 
-def test_a_recovery_takes_them_back(tmp_path):
+def test_recovery_restores_the_means(tmp_path):
     lose = RecordingHook(failures={"before_run": [None] * 8 + [AbortedError(None, None, "lost")]})
     made = loop()
     look = Look(made, 9, 12)
@@ -65,7 +65,7 @@ def test_a_recovery_takes_them_back(tmp_path):
     }
 
 
-def test_another_window_or_none_begins_anew_and_says_so(tmp_path, caplog):
+def test_changed_window_starts_again_with_a_log_line(tmp_path, caplog):
     loop(None).run(str(tmp_path), 4, progress=False)
     caplog.set_level(logging.INFO, "hookline")
     for over, last in ((5, 8), (3, 10)):
@@ -78,7 +78,7 @@ def test_another_window_or_none_begins_anew_and_says_so(tmp_path, caplog):
     loop(None).run(str(tmp_path), 11, progress=False)
 
 
-def test_they_stand_in_the_log_on_the_line_and_in_the_summaries(tmp_path, caplog, capsys):
+def test_means_are_in_the_log_the_progress_line_and_the_summaries(tmp_path, caplog, capsys):
     caplog.set_level(logging.INFO, "hookline")
     loop().run(str(tmp_path), 5, log_steps=4)
     assert f"mean/loss = {np.float32(wanted(5))}"[:20] in caplog.text
@@ -87,7 +87,7 @@ def test_they_stand_in_the_log_on_the_line_and_in_the_summaries(tmp_path, caplog
     assert {"mean/loss", "mean/top/1"} <= tags
 
 
-def test_who_looks_at_a_mean_alone_writes_nothing():
+def test_reading_a_mean_changes_nothing():
     made = loop()
     with made.session(None, 10, progress=False) as session:
         session.run(made.train_op)

@@ -1,4 +1,4 @@
-"""What a loop cannot run is refused where it is made, in words that say who, where and what to do."""
+"""Arguments that a loop cannot run are refused at its construction, with name, line and remedy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def indexes(state, batch):
     ],
 )
 @pytest.mark.parametrize("jit", [lambda step: step, jax.jit])
-def test_a_step_that_reads_values_is_told_so_and_where(step, line, jit):
+def test_step_that_reads_values_is_refused_with_the_line(step, line, jit):
     error = assert_refused(
         TypeError, rf"Loop: {step.__name__} reads a value at .*test_session_arguments.py:\d+ \(`.*{line}", jit(step)
     )
@@ -65,10 +65,10 @@ def test_a_step_that_reads_values_is_told_so_and_where(step, line, jit):
     assert error.__cause__ is not None
 
 
-# What it takes -----------------------------------------------------------------------------------------------------
+# Its arguments -----------------------------------------------------------------------------------------------------
 
 
-def test_parameters_that_nobody_gives_are_refused():
+def test_parameters_without_a_value_are_refused():
     def three(state, batch, targets, mask):
         return state, {}
 
@@ -88,7 +88,7 @@ def test_parameters_that_nobody_gives_are_refused():
     assert hl.train.Loop(functools.partial(by_name, rate=1.0), STATE, batches()).metrics == {}
 
 
-def test_what_a_step_was_given_is_said_where_it_fails():
+def test_error_in_a_step_shows_its_arguments():
     def step(state, images, labels):
         return state, {"loss": jnp.mean(images[0] - labels)}
 
@@ -106,7 +106,7 @@ def test_what_a_step_was_given_is_said_where_it_fails():
     assert any(told in note for note in caught.value.__notes__)
 
 
-# What it returns ---------------------------------------------------------------------------------------------------
+# Its result --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_what_a_step_was_given_is_said_where_it_fails():
         (lambda state: ([state["n"], state["w"]], {}), "0 is new; 1 is new; n is gone; w is gone"),
     ],
 )
-def test_what_no_step_returns_is_named(returned, match):
+def test_wrong_result_of_a_step_is_named(returned, match):
     def step(state, batch):
         return returned(state)
 
     assert_refused((TypeError, ValueError), f"Loop: step: .*{match}", step)
 
 
-def test_nnx_objects_that_come_back_are_refused():
+def test_nnx_objects_returned_by_a_step_are_refused():
     def step(model, optimizer, batch):
         return model, optimizer, nnx_step(model, optimizer, batch)
 
@@ -142,11 +142,11 @@ def test_nnx_objects_that_come_back_are_refused():
     assert_refused(TypeError, "changes them and returns only its metrics", step, state)
 
 
-def test_nnx_objects_among_other_things_are_refused():
+def test_nnx_objects_mixed_with_other_values_are_refused():
     assert_refused(TypeError, "NnxNet is among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0)), "w": 1.0})
 
 
-def test_a_function_in_the_state_that_changes_is_refused():
+def test_changed_function_in_the_state_is_refused():
     def step(state, batch):
         return {"w": state["w"], "f": lambda: None}, {}
 
@@ -169,7 +169,7 @@ def test_references_in_the_state_are_refused_with_advice():
 # Numbers of Python -------------------------------------------------------------------------------------------------
 
 
-def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_anew(caplog):
+def test_number_of_changing_dtype_is_logged_once_and_not_recompiled(caplog):
     def step(state, batch):
         scale = jnp.asarray(state["scale"], "bfloat16") * 2
         return {"scale": scale, "n": state["n"] + 1, "rate": state["rate"]}, {}
@@ -187,7 +187,7 @@ def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_a
     assert sum("Compiling" in line and "writes" in line and "state" in line for line in caplog.messages) <= 2
 
 
-def test_a_number_of_which_the_step_makes_text_is_refused():
+def test_number_used_as_text_by_the_step_is_refused():
     assert_refused(ValueError, "the state at 'n' was given as the number 0, and returned as 'one'",
             lambda state, batch: ({"n": "one", "w": state["w"]}, {}), {"n": 0, "w": jnp.zeros(1)})  # fmt: skip
 
@@ -208,7 +208,7 @@ class Collection:
         return {"loss": self.total}
 
 
-def test_accumulators_that_nobody_can_begin_anew_are_parts_of_the_model_with_a_word(caplog):
+def test_metrics_without_reset_are_parts_of_the_model_with_a_log_line(caplog):
     class WithMetrics(TrainState):
         metrics: Collection
 
@@ -228,14 +228,14 @@ def steps_on(state, batch):
     return {**state, "n": state["n"] + 1}, {}
 
 
-def test_no_batch_at_all_is_an_error():
+def test_empty_source_is_an_error():
     assert_refused(ValueError, "requires at least one batch, and batches is empty", steps_on, data=[])
     used = iter([np.ones(2)])
     next(used)
     assert_refused(ValueError, "it is an iterator that was used up", steps_on, data=used)
 
 
-def test_what_the_source_raises_is_raised():
+def test_error_of_the_source_is_raised():
     def broken():
         raise OSError("no such file")
         yield
@@ -253,7 +253,7 @@ def test_what_the_source_raises_is_raised():
         ([(np.ones(2), np.array([[1], [2, 3]], object))], r"an object at \[1\]: \[1\]"),
     ],
 )
-def test_text_in_a_batch_is_refused_and_where_it_stands(data, told):
+def test_text_in_a_batch_is_refused_with_its_position(data, told):
     match = rf"requires batches of arrays and numbers, and the first has {told}\. .*turn it into numbers"
     assert_refused(TypeError, f"Loop {match}", steps_on, data=data)
     if not callable(data):
@@ -275,20 +275,20 @@ def test_text_in_a_batch_is_refused_and_where_it_stands(data, told):
         ((jnp.ones(2), jnp.ones(2)), "if each array is a batch, give a list of them"),
     ],
 )
-def test_data_that_are_no_batches_are_refused_with_advice(data, told):
+def test_invalid_data_are_refused_with_advice(data, told):
     with pytest.raises(TypeError, match=f"^Loop requires .*{told}"):
         hl.train.Loop(steps_on, STATE, data)
     with pytest.raises(TypeError, match=f"^Evaluate 'eval' requires .*{told}"):
         evaluated(lambda state, batch: {"loss": 0.0}, data)
 
 
-def test_batches_in_a_list_or_a_tuple_of_others_are_batches():
+def test_lists_and_tuples_of_batches_are_batches():
     pair = np.ones((2, 3)), np.ones(2)
     for data in ([np.ones(2), np.ones(2)], (pair, pair), [pair, pair]):
         assert hl.train.Loop(steps_on, STATE, data).run()["n"] == 2
 
 
-def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_path):
+def test_iterator_that_cannot_restart_is_refused(tmp_path):
     def loop():
         return hl.train.Loop(steps_on, STATE, (np.full(2, n, "float32") for n in range(10)))
 
@@ -301,7 +301,7 @@ def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_pat
     assert repeatable.run(str(tmp_path))["n"] == 10
 
 
-def test_an_iterator_that_can_go_to_a_position_is_none_of_these(tmp_path):
+def test_iterator_with_a_position_is_accepted(tmp_path):
     def run(last_step):
         source = iter(hl.data.from_arrays(np.arange(10.0), 1))
         evaluate = hl.train.Evaluate(steps_in, iter(hl.data.from_arrays(np.arange(4.0), 1)), every=1)
@@ -334,7 +334,7 @@ def test_arguments_of_another_kind_are_refused(arguments, message):
         loop.run(last_step=1, **arguments)
 
 
-def test_a_log_at_no_steps_is_refused():
+def test_zero_log_steps_are_refused():
     with pytest.raises(ValueError, match="Loop requires log_steps >= 1, got 0"):
         hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, log_steps=0)
 
@@ -344,7 +344,7 @@ def test_two_metrics_of_one_name_are_refused():
         hl.train.Loop(lambda state, batch: (state, {"a": {"b": 1.0}, "a/b": 2.0}), STATE, batches())
 
 
-def test_a_metric_may_be_called_as_anything_is_called_here(caplog):
+def test_metric_may_have_any_name(caplog):
     loop = hl.train.Loop(lambda state, batch: (state, {"global step": 7.0, "step": 8.0}), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
         loop.run(last_step=1, nan_check=None)
@@ -356,7 +356,7 @@ def evaluated(eval_step, data):
     hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=[evaluate])
 
 
-def test_an_evaluation_that_returns_what_a_train_step_returns_is_refused():
+def test_evaluation_with_a_train_steps_result_is_refused():
     with pytest.raises(TypeError, match="an evaluation returns its metrics only, but it returned the state"):
         evaluated(lambda state, batch: (state, {"loss": 0.0}), [np.ones(2)])
 
@@ -366,7 +366,7 @@ def test_evaluation_batches_of_several_structures_are_refused():
         evaluated(lambda state, batch: {"loss": 0.0}, [np.ones(2), (np.ones(2), np.ones(2))])
 
 
-def test_an_evaluation_of_tensors_feeds_what_it_is_given():
+def test_evaluation_of_tensors_feeds_its_batches():
     for arguments in ({"batch_sharding": jax.devices()[0]}, {"last_batch": "drop"}):
         with pytest.raises(ValueError, match="takes batch_sharding, last_batch and steps_per_run with a function"):
             hl.train.Evaluate(hl.constant(1.0), [{}], every=1, **arguments)
@@ -374,7 +374,7 @@ def test_an_evaluation_of_tensors_feeds_what_it_is_given():
         hl.train.Evaluate(lambda state, batch: {}, [np.ones(2)], every=1, last_batch="cut")
 
 
-def test_a_number_that_no_device_holds_is_refused_also_where_batches_are_put_somewhere():
+def test_number_too_large_for_the_device_is_refused():
     rows = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P("data"))
     evaluate = hl.train.Evaluate(
         lambda state, batch: {"loss": batch.mean()}, [np.array([2**40])], every=1, batch_sharding=rows
@@ -389,6 +389,6 @@ def test_two_evaluations_of_one_name_are_refused():
         hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=hooks)
 
 
-def test_a_prefix_that_is_no_text_is_refused(tmp_path):
+def test_prefix_that_is_no_string_is_refused(tmp_path):
     with pytest.raises(TypeError, match="load requires a name as prefix"):
         hl.train.load(str(tmp_path), like=STATE, prefix=None)

@@ -1,4 +1,4 @@
-"""Batches go where the state's mesh has them, or where it is asked for; the training is that of one device."""
+"""Batches are sharded by the state's mesh, or as requested; the training equals that on one device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .split_batches import CASES
 
 MESH = "(data=4) on cpu:0 to cpu:3"
 SPLIT, WHOLE = ["2x4 on 4", "2 on 4"], ["8x4 on 4", "8 on 4"]
-# What goes through the same as others do.
+# Cases with the same code as others.
 ALIKE = {
     "by_default_explicit_of_a_tensor_that_drops",
     "asked_for_of_the_iterator",
@@ -28,7 +28,7 @@ ALIKE = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
-    """What came of each case, by its name; those of `make test` are run by one process, the others by another."""
+    """The results of the cases by name; one process runs those of `make test`, another one the others."""
 
     class Found(dict):
         def __missing__(self, case):
@@ -73,12 +73,12 @@ def assert_same(found, one):
         ("arrays_on_the_mesh_are_moved_where_it_is_asked_for", SPLIT),
     ),
 )
-def test_batches_are_put_there_and_the_values_are_those_of_one_device(case, places, found):
+def test_batches_are_sharded_and_the_values_equal_those_of_one_device(case, places, found):
     assert found[case]["places"] == [places] * 6
     assert_same(found[case], found["on_one_device"])
 
 
-def test_it_does_not_matter_where_a_mesh_is_set(found):
+def test_set_mesh_inside_or_outside_gives_the_same_result(found):
     results = found["by_default_in_and_out_of_set_mesh"]
     assert len(results) == 6
     for result in results:
@@ -86,43 +86,43 @@ def test_it_does_not_matter_where_a_mesh_is_set(found):
         assert_same(result, found["on_one_device"])
 
 
-def test_a_step_over_shards_gets_batches_of_the_type_that_it_was_traced_with(found):
+def test_step_with_shard_map_gets_batches_of_its_traced_type(found):
     for result in found["by_default_to_a_step_that_is_mapped_over_shards"]:
         assert result["places"] == [SPLIT] * 6
         assert_same(result, found["on_one_device"])
 
 
-def test_batches_that_each_device_gets_whole_are_told_of(found):
+def test_replicated_batches_are_logged(found):
     start = "Loop: each device gets whole batches, because the mesh of the state, (x=4) on cpu:0 to cpu:3, has no axis"
     assert any(line.startswith(start) for line in found["without_an_axis_data"]["log"])
     assert not any("whole" in line for line in found["by_default_automatic"]["log"])
 
 
-def test_an_array_without_dimensions_lies_whole_on_each_device_and_none_leaves_it_to_jax(found):
+def test_scalar_array_is_replicated_and_none_leaves_the_device_to_jax(found):
     as_tree, as_one = found["scalars_lie_whole_on_each_device"]
     assert as_tree == {"x": "2x4 on 4", "rate": " on 1"}
     assert as_one == {"x": "2x4 on 4", "rate": " on 4"}
 
 
-def test_arrays_that_lie_there_already_are_not_copied(found):
+def test_arrays_with_the_right_sharding_are_not_copied(found):
     assert found["arrays_that_lie_there_are_not_copied"]
 
 
 @pytest.mark.parametrize(
     "case", cases(["last_batch_padded"], ["last_batch_padded_explicit"], ["last_batch_padded_by_a_tensor"])
 )
-def test_a_padded_last_batch_has_a_mask_and_its_mean_is_that_of_the_real_examples(case, found):
+def test_padded_last_batch_has_a_mask_and_the_mean_of_real_examples(case, found):
     assert found[case]["places"] == [[*SPLIT, "2 on 4"]] * 6
     assert_same(found[case], found["last_batch_on_one_device"])
 
 
-def test_a_dropped_last_batch_is_left_out(found):
+def test_dropped_last_batch_is_left_out(found):
     assert found["last_batch_dropped"]["places"] == [SPLIT] * 4
     losses = found["last_batch_on_one_device"]["losses"]
     assert np.allclose(found["last_batch_dropped"]["losses"][:2], losses[:2], rtol=2e-6)
 
 
-def test_a_smaller_last_batch_that_can_be_split_is_trained(found):
+def test_divisible_smaller_last_batch_is_trained(found):
     one, *others = found["last_batch_that_can_be_split"]
     for other in others:
         assert other["places"] == [SPLIT, SPLIT, ["1x4 on 4", "1 on 4"]]
@@ -130,7 +130,7 @@ def test_a_smaller_last_batch_that_can_be_split_is_trained(found):
 
 
 @pytest.mark.parametrize("case", cases(["resumed"], ["resumed_generator_of_placed_arrays"], ["resumed_padded"]))
-def test_a_restart_goes_on_with_the_same_batches_put_in_the_same_place(case, found):
+def test_restart_continues_with_the_same_batches_and_sharding(case, found):
     whole, (first, second) = found[case]["whole"], found[case]["parts"]
     assert len(first["sums"]) == len(second["sums"]) == 3
     assert first["sums"] + second["sums"] == whole["sums"]
@@ -139,7 +139,7 @@ def test_a_restart_goes_on_with_the_same_batches_put_in_the_same_place(case, fou
 
 
 @pytest.mark.parametrize("kind", ["arrays", "function"])
-def test_another_batch_size_is_refused_at_the_resume_where_the_last_batch_cannot_be_split(kind, found):
+def test_new_batch_size_with_an_indivisible_last_batch_is_refused(kind, found):
     cases = found["resumed_with_another_batch_size"]
     error, said, steps = cases[f"{kind} keep 8"]
     assert error == "FailedPreconditionError"
@@ -165,7 +165,7 @@ def test_another_batch_size_is_refused_at_the_resume_where_the_last_batch_cannot
         ("evaluated_explicit_kept", "evaluated_on_one_device_kept", {"(2, 4)", "(1, 4)"}),
     ),
 )
-def test_an_evaluation_puts_its_batches_likewise_and_comes_to_the_same_means(case, one, places, found):
+def test_evaluation_shards_its_batches_and_gives_the_same_means(case, one, places, found):
     assert found[case]["loss"] == pytest.approx(found[one]["loss"], rel=2e-6)
     assert set(found[case]["places"]) == places
 
@@ -185,7 +185,7 @@ LAST = "Choose another batch size, or last_batch='drop', or last_batch='pad'"
         ("last_batch_of_a_list", "ValueError: Iterator 'batches'", ["batch 3 has 6 examples", "4 equal parts", LAST]),
         ("last_batch_of_a_generator", "InvalidArgumentError: Iterator 'batches'", ["a batch has 6 examples", LAST]),
         ("first_batch_of_a_spec", "ValueError: Iterator 'iterator'", ["the first batch has 6 examples", "4 equal"]),
-        ("other_dimension", "ValueError: Iterator", ["the length 3 in dimension 1", "leaves this dimension whole"]),
+        ("other_dimension", "ValueError: Iterator", ["the length 3 in dimension 1", "does not split this dimension"]),
         ("too_few_dimensions", "ValueError: Iterator", ["shape (8,) (at [1])", "2 dimensions", "a tree of shardings"]),
         ("arrays_on_another_mesh", "ValueError: Iterator 'batches'", ["(x=2) on cpu:0, cpu:1", MESH]),
         (
@@ -197,7 +197,7 @@ LAST = "Choose another batch size, or last_batch='drop', or last_batch='pad'"
         ("iterator_on_another_mesh", "ValueError: Loop requires a state and batches on one mesh", [MESH, "(x=2) on"]),
         ("iterator_on_one_device", "ValueError: Loop requires a state and batches", [MESH, "on one device, cpu:2"]),
         ("other_kind_of_axes", "ValueError: Loop requires", [MESH, "(explicit axes, data=4) on cpu:0 to cpu:3"]),
-        ("state_on_two_meshes", "ValueError: Loop: the state lies on two meshes", [MESH, "(x=2) on cpu:0, cpu:1"]),
+        ("state_on_two_meshes", "ValueError: Loop: the state is on two meshes", [MESH, "(x=2) on cpu:0, cpu:1"]),
         ("spec_without_a_mesh", "ValueError: Loop requires a state on a mesh", ["batch_sharding", "NamedSharding"]),
         ("spec_with_another_axis", "ValueError: Loop: the batch_sharding P('rows',)", [MESH, "rows"]),
         ("spec_of_an_iterator", "TypeError: Iterator 'iterator", ["P('data',)", "jax.NamedSharding(mesh, P('data',))"]),
@@ -212,7 +212,7 @@ LAST = "Choose another batch size, or last_batch='drop', or last_batch='pad'"
         ("evaluated_on_another_mesh", "ValueError: Evaluate 'eval' requires a state and batches", [MESH, "(x=2) on"]),
     ],
 )
-def test_what_cannot_be_put_there_is_refused_with_both_numbers_or_both_meshes_and_the_remedy(case, error, parts, found):
+def test_impossible_sharding_is_refused_with_the_remedy(case, error, parts, found):
     text = found[f"{case}_refused"]
     assert text.startswith(error)
     assert all(part in text for part in parts), text

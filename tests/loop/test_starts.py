@@ -1,4 +1,4 @@
-"""Each row of the table in docs/loop.md of what a start does, and more: `run` does it, and says it once."""
+"""Each row of the table in docs/loop.md of how `run` starts, and more: `run` does it, and logs it once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import hookline as hl
 PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
 BATCHES = [np.full(2, number, np.float32) for number in range(4)]
 MORE = """
-| none | has run | higher, its data ended | makes the next pass over the data | `the data ended at global step 8` |
+| none | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
 | none | has run, its data an iterator | None, its data ended | trains nothing | `the data ended before the first run` |
 | none | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To train on` |
 | empty | new | None | trains to the end of the data | |
@@ -48,7 +48,7 @@ def loop(batches=lambda: endless(), **state):
 
 def table():
     """Returns the cells of each row."""
-    text = PAGE.read_text(encoding="utf-8").partition("## What a start does")[2].partition("\n## ")[0]
+    text = PAGE.read_text(encoding="utf-8").partition("## How `run` starts")[2].partition("\n## ")[0]
     lines = [line for line in (text + MORE).splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len(rows[0]) == 5
@@ -109,25 +109,25 @@ def run(tmp_path, capsys, caplog):
 
 
 @pytest.mark.parametrize(("directory", "which", "last_step", "does", "says"), table())
-def test_a_start_does_what_its_row_says_and_says_it_once(directory, which, last_step, does, says, run, failed_reads):
+def test_start_acts_and_logs_as_its_row_says(directory, which, last_step, does, says, run, failed_reads):
     begun, ended, is_saved, warnings, error = run(directory, which, last_step)
     begins = {
-        "makes": 4,
+        "trains the next": 4,
         "trains from": 0,
         "continues": 4,
         "resumes": 4,
         "trains to": 0,
         "trains nothing": 4,
-        "is refused": None,
+        "raises an error": None,
     }
     wanted = next(value for start, value in begins.items() if does.startswith(start))
     assert begun == (2 if does.endswith("checkpoint before") else wanted)
-    if does == "is refused":
+    if does == "raises an error":
         assert (warnings, begun) == ([], None)
         assert says.strip("`") in error
         return
     assert error == ""
-    assert ended == (8 if "pass" in does else 4 if "nothing" in does.partition(",")[0] or "end of the" in does else 9)
+    assert ended == (8 if "epoch" in does else 4 if "nothing" in does.partition(",")[0] or "end of the" in does else 9)
     assert is_saved is (directory != "none" and "saves nothing" not in does)
     assert len(warnings) == bool(says), warnings
     assert says.strip("`") in "".join(warnings)

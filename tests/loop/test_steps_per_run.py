@@ -1,4 +1,4 @@
-"""Several steps in one run come to what single steps come to: the same bits, points, batches and ends."""
+"""Several steps in one run give the results of single steps: the same bits, points, batches and ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MANY = [4, 16, 64]
 
 
 def bits(state):
-    """Returns all numbers of a state, also those of the objects in it."""
+    """Returns all numbers of a state, also of the objects in it."""
     leaves = jax.tree.leaves(nnx.state(state) if isinstance(state, tuple) and _has_objects(state) else state)
     arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
     return [np.asarray(jax.random.key_data(a) if _is_key(a) else a).tobytes() for a in arrays]
@@ -52,7 +52,7 @@ def saved(caplog):
 
 
 def ended(caplog):
-    """Returns the lines that say which metrics there were at which step, without the times."""
+    """Returns the log lines with metrics and steps, without the times."""
     lines = [re.sub(r" \([\d.]+ sec\)", "", line) for line in caplog.messages if line.startswith("step ")]
     caplog.clear()
     return lines
@@ -126,7 +126,7 @@ def plain_step(loss_fn, optimizer):
         *[pytest.param(transformer, transformer_loss, name, marks=pytest.mark.campaign) for name in OPTIMIZERS],
     ],
 )
-def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
+def test_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
     params, chosen = make(jax.random.key(0)), OPTIMIZERS[optimizer]
     state = {"params": params, "opt_state": chosen.init(params), "average": params, "noise": jnp.zeros(())}
     step = plain_step(loss_fn, chosen)
@@ -142,7 +142,7 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
 
 
 @pytest.mark.rounding
-def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(monkeypatch):
+def test_gpu_program_with_a_loop_gives_the_same_bits(monkeypatch):
     """It is compiled for the processor here."""
     state = {"params": mlp(jax.random.key(0)), "noise": jnp.zeros(())}
     state |= {"opt_state": OPTIMIZERS["sgd"].init(state["params"]), "average": state["params"]}
@@ -161,7 +161,7 @@ def test_so_has_the_program_for_a_gpu_where_a_full_run_has_a_loop_of_its_own(mon
 @pytest.mark.parametrize(
     ("kind", "many"), [(FORMS[0], [16]), *[pytest.param(kind, MANY, marks=pytest.mark.campaign) for kind in FORMS]]
 )
-def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, many, tmp_path, caplog):
+def test_output_of_all_default_hooks_equals_that_of_single_steps(kind, many, tmp_path, caplog):
     last_step = 100 if 64 in many else 50
     caplog.set_level(logging.INFO, "hookline")
 
@@ -196,7 +196,7 @@ def names_in(directory):
 
 
 def counting(state, batch):
-    """The step of the tests that look at what came when: in another order it comes to something else. It is exact."""
+    """The step of the tests of order: another order gives another result. It is exact."""
     seen = sum(leaf.sum() for leaf in jax.tree.leaves(batch))
     total = (state["total"] * 3 + seen) % 65521
     return {"total": total, "n": state["n"] + 1}, {"loss": total, "seen": seen}
@@ -222,7 +222,7 @@ class Notes(train.SessionRunHook):
 
 
 def runs_of(loop, fetches=None, **keywords):
-    """Returns what each run of a training gives."""
+    """Returns the result of each run of a training."""
     quiet = train.LoggingOptions(rate_steps=None)
     with loop.session(progress=False, logging=quiet, **keywords) as session:
         found = []
@@ -231,7 +231,7 @@ def runs_of(loop, fetches=None, **keywords):
     return found
 
 
-def test_lines_in_the_log_end_no_run(caplog):
+def test_log_lines_end_no_run(caplog):
     caplog.set_level(logging.INFO, "hookline")
     runs = runs_of(endless(64), last_step=64 * 5, log_steps=3)
     assert len(runs) == 1 + 5, "the first one asks everybody"
@@ -241,8 +241,8 @@ def test_lines_in_the_log_end_no_run(caplog):
     assert ended(caplog) == lines
 
 
-def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_due():
-    """What came late is delivered in a run of several steps, which none of those may be counted on again."""
+def test_run_with_deferred_results_ends_at_the_next_due_hook():
+    """Deferred results are delivered in a run of several steps, and no step of it is counted twice."""
 
     class Late(train.SessionRunHook):
         deferred = True
@@ -266,7 +266,7 @@ def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_
 
 
 @pytest.mark.parametrize("last_step", [1000, pytest.param(10_000, marks=pytest.mark.campaign)])
-def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(last_step, caplog):
+def test_two_programs_serve_all_hooks_and_one_more_a_smaller_batch(last_step, caplog):
     caplog.set_level(logging.INFO, "hookline")
 
     class Each(train.SessionRunHook):
@@ -294,7 +294,7 @@ def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(last_step, 
 
 
 class Seen(train.SessionRunHook):
-    """Keeps what each step has seen."""
+    """Records the batch of each step."""
 
     stacked = True
 
@@ -311,7 +311,7 @@ class Seen(train.SessionRunHook):
 
 
 def came_to(source, steps_per_run, hooks=(), **keywords):
-    """Returns the end of a training on a source, what each step has seen, the error, and how long runs were."""
+    """Returns the end of a training on a source, the batch of each step, the error, and the lengths of runs."""
     loop = train.Loop(counting, start(), source(), steps_per_run=steps_per_run, **keywords)
     seen, error = Seen(loop), None
     try:
@@ -364,7 +364,7 @@ class Loader:
 
 
 def two(one, other):
-    """Two iterators, of which one may end first."""
+    """Two iterators, one of which may end first."""
 
     def make():
         with hl.Graph().as_default():
@@ -407,7 +407,7 @@ SOURCES = {
 }
 
 
-# What `make test` has: each way to the next batches.
+# Part of `make test`: each way to the next batches.
 QUICK = {
     "shuffled arrays",
     "one-shot iterator",
@@ -457,7 +457,7 @@ def test_smaller_last_batches_are_kept_dropped_and_padded_alike(shuffle_seed, la
 
 
 @pytest.mark.parametrize("last_step", [22, 24, *[pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2, 23)]])
-def test_an_end_of_the_data_in_the_middle_of_a_run(last_step, caplog):
+def test_data_may_end_within_a_run(last_step, caplog):
     found = [train.Loop(counting, start(), lists(), steps_per_run=n).run(last_step=last_step) for n in (1, 16)]
     assert found[0] == found[1]
     assert found[1]["n"] == min(last_step, 23)
@@ -487,9 +487,7 @@ def test_text_and_objects_are_refused_with_the_reason():
     ("kills", "sources"),
     [(1, ["arrays"]), pytest.param(12, ["arrays", "generators"], marks=pytest.mark.campaign)],
 )
-def test_killed_at_any_time_and_started_with_another_number_of_steps_it_ends_alike(
-    kills, sources, tmp_path, environment
-):
+def test_job_killed_and_restarted_with_other_steps_per_run_ends_the_same(kills, sources, tmp_path, environment):
     command = ["-m", "tests.loop.killed_steps", str(tmp_path), str(kills), *sources]
     done = python.run(*command, cwd=Path(__file__).parents[2], env=environment(), check=True)
     whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]
@@ -528,7 +526,7 @@ TIMES = [(16, 50), (64, 100), (7, 200), (1, 250)]
         *[pytest.param(n, TIMES, marks=pytest.mark.campaign) for n in (signal.SIGTERM, signal.SIGINT)],
     ],
 )
-def test_a_signal_loses_nothing_and_what_is_saved_is_the_end_of_a_run(number, times, tmp_path):
+def test_signal_loses_nothing_and_saves_at_the_end_of_a_run(number, times, tmp_path):
     whole = endless(1).run(last_step=300, progress=False)
     for steps_per_run, at in times:
         loop, sender = endless(steps_per_run), Signal(number, at)
@@ -543,7 +541,7 @@ def test_a_signal_loses_nothing_and_what_is_saved_is_the_end_of_a_run(number, ti
 @pytest.mark.parametrize(
     ("steps_per_run", "last_step"), [(16, 120), *[pytest.param(n, 250, marks=pytest.mark.campaign) for n in (1, 64)]]
 )
-def test_a_session_that_is_lost_on_the_way_is_made_again_and_ends_alike(steps_per_run, last_step, tmp_path):
+def test_lost_session_is_recovered_and_ends_the_same(steps_per_run, last_step, tmp_path):
     class Fail(train.SessionRunHook):
         trigger = train.every(10)
 
@@ -568,7 +566,7 @@ def test_a_session_that_is_lost_on_the_way_is_made_again_and_ends_alike(steps_pe
 
 
 @pytest.mark.parametrize("steps_per_run", [16, pytest.param(64, marks=pytest.mark.campaign)])
-def test_a_rollback_comes_at_the_same_step_whatever_clocks_and_restarts_end_runs(steps_per_run, tmp_path):
+def test_rollback_happens_at_the_same_step_for_any_run_lengths(steps_per_run, tmp_path):
     bad = [
         float(batch.sum())
         for _, batch in zip(range(130), hl.data.from_arrays(ROWS[:100], 10, 1, epochs=None), strict=False)
@@ -620,7 +618,7 @@ OTHER_LAYOUTS = ["parallel", "parallel, explicit", "fsdp", "fsdp, explicit", "fs
 
 
 @pytest.mark.parametrize("layouts", [QUICK_LAYOUTS, pytest.param(OTHER_LAYOUTS, marks=pytest.mark.campaign)])
-def test_on_a_mesh_it_has_the_bits_of_single_steps_there(layouts, environment):
+def test_steps_on_a_mesh_have_the_bits_of_single_steps(layouts, environment):
     command = ["-m", "tests.loop.several_steps", *layouts]
     for name, (single, several) in json.loads(run_on_devices(4, command, environment()).stdout).items():
         assert len(single["points"]) == 9
@@ -629,10 +627,10 @@ def test_on_a_mesh_it_has_the_bits_of_single_steps_there(layouts, environment):
         assert several["programs"] <= single["programs"], "none is compiled anew for another layout"
 
 
-# What somebody tries -----------------------------------------------------------------------------------------------
+# Misuse ------------------------------------------------------------------------------------------------------------
 
 
-def test_convolutions_in_a_loop_are_warned_of_once(caplog):
+def test_convolutions_in_a_loop_give_one_warning(caplog):
     """XLA is slow there on a processor."""
 
     def step(state, batch):
@@ -646,12 +644,12 @@ def test_convolutions_in_a_loop_are_warned_of_once(caplog):
 
 
 @pytest.mark.parametrize(("given", "error"), [(0, ValueError), (-1, ValueError), ("8", TypeError), (True, TypeError)])
-def test_what_is_no_number_of_steps_is_refused(given, error):
+def test_invalid_steps_per_run_are_refused(given, error):
     with pytest.raises(error, match="Loop requires .*steps_per_run"):
         endless(given)
 
 
-def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing():
+def test_steps_per_run_beyond_the_data_or_the_last_step_changes_nothing():
     single = train.Loop(counting, start(), hl.data.from_arrays(ROWS, 10)).run(progress=False)
     assert (
         train.Loop(counting, start(), hl.data.from_arrays(ROWS, 10), steps_per_run=5000).run(progress=False) == single
@@ -659,16 +657,16 @@ def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing
     assert endless(5000).run(last_step=3, progress=False)["n"] == 3
 
 
-def test_batches_that_no_memory_holds_are_said_to_be_of_so_many_steps():
+def test_batches_too_large_for_memory_are_an_error_with_their_number():
     """No process has addresses for so many."""
     large = hl.data.from_arrays(np.zeros((64, 784), "float32"), 32, epochs=None)
     loop = train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), start(), large, steps_per_run=2 * 10**9)
     with pytest.raises(MemoryError) as raised:
         loop.run(last_step=3, progress=False)
-    assert any("steps_per_run=2000000000 has so many batches read at once" in note for note in raised.value.__notes__)
+    assert any("steps_per_run=2000000000 reads so many batches at once" in note for note in raised.value.__notes__)
 
 
-def test_metrics_that_a_run_is_asked_for_come_in_rows():
+def test_metrics_fetched_by_a_run_have_one_row_per_step():
     loop = endless(8)
     hooks = [Notes(train.at_steps(5), loop.state)]
     found = runs_of(loop, [loop.train_op, loop.metrics], last_step=20, hooks=hooks, log_steps=None)
@@ -679,7 +677,7 @@ def test_metrics_that_a_run_is_asked_for_come_in_rows():
     assert np.concatenate(rows).tolist() == [float(metrics["loss"]) for _, metrics in told]
 
 
-def test_what_a_run_is_asked_for_that_trains_nothing_is_one_value():
+def test_fetch_that_trains_nothing_is_one_value():
     loop = endless(8)
     with loop.session(last_step=20, progress=False) as session:
         session.run(loop.train_op)
@@ -689,7 +687,7 @@ def test_what_a_run_is_asked_for_that_trains_nothing_is_one_value():
         assert session.run(loop.state)["n"] == 9
 
 
-def test_a_run_with_metadata_is_refused_and_the_training_goes_on():
+def test_run_metadata_is_refused_and_the_training_continues():
     loop = endless(8)
     with loop.session(last_step=20, progress=False) as session:
         session.run(loop.train_op)
@@ -700,7 +698,7 @@ def test_a_run_with_metadata_is_refused_and_the_training_goes_on():
     assert loop.result["n"] == 20
 
 
-def test_a_hook_of_an_old_script_gets_each_step_and_is_named_once(caplog):
+def test_hook_with_run_callbacks_gets_each_step_and_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "hookline")
 
     class Old(train.SessionRunHook):
@@ -721,17 +719,17 @@ def test_a_hook_of_an_old_script_gets_each_step_and_is_named_once(caplog):
         found.append(old.seen)
     assert found[0] == found[1]
     assert len(found[1]) == 40
-    (line,) = [line for line in caplog.messages if "each run holds one step" in line]
+    (line,) = [line for line in caplog.messages if "each run has one step" in line]
     assert "the hook Old" in line
 
 
-def test_hooks_that_fire_now_and_then_are_not_said_to_cut_runs(caplog):
+def test_hooks_that_fire_sometimes_are_not_logged_as_limiting(caplog):
     caplog.set_level(logging.INFO, "hookline")
     endless(8).run(last_step=600, progress=False, log_steps=20, logging=train.LoggingOptions(rate_steps=30))
-    assert not [line for line in caplog.messages if "each run holds one step" in line]
+    assert not [line for line in caplog.messages if "each run has one step" in line]
 
 
-def test_a_hook_that_is_added_on_the_way_fires_from_there_on():
+def test_hook_added_during_the_training_fires_from_there():
     loop, first, added = endless(8), Notes(train.every(7)), Notes(train.every(5))
     with loop.session(last_step=60, hooks=[first], progress=False) as session:
         session.run(loop.train_op)
@@ -745,7 +743,7 @@ def test_a_hook_that_is_added_on_the_way_fires_from_there_on():
     assert loop.result["n"] == 60
 
 
-def test_a_stop_holds_after_the_run():
+def test_stop_takes_effect_after_the_run():
     loop = endless(8)
     with loop.session(last_step=60, progress=False) as session:
         session.run(loop.train_op)
@@ -755,7 +753,7 @@ def test_a_stop_holds_after_the_run():
     assert loop.result["n"] == 9
 
 
-def test_a_step_function_makes_a_whole_run():
+def test_step_function_makes_a_whole_run():
     loop = endless(8)
     with loop.session(last_step=60, progress=False) as session:
         session.run(loop.train_op)
@@ -763,7 +761,7 @@ def test_a_step_function_makes_a_whole_run():
         assert session.raw_session().global_step == 9
 
 
-def test_a_raw_session_that_another_thread_asks_sees_the_ends_of_runs():
+def test_raw_session_in_another_thread_sees_the_ends_of_runs():
     loop, seen, problems = endless(8), set(), []
     with loop.session(last_step=800, progress=False, log_steps=None) as session:
 

@@ -47,7 +47,7 @@ def log_of(caplog, level=logging.INFO):
     return [r.getMessage() for r in caplog.records if r.levelno == level and "Warm start" in r.getMessage()]
 
 
-def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_path, caplog):
+def test_matching_values_are_restored_and_all_names_logged(old, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     logdir, trained = old
     found = train(state(body=3, head=5, neck=2), tmp_path, 1, warm_start=logdir)
@@ -66,7 +66,7 @@ def test_what_fits_is_taken_the_rest_begins_anew_and_the_log_names_all(old, tmp_
     ]
 
 
-def test_a_training_goes_on_from_its_own_checkpoint_and_takes_nothing(old, tmp_path, caplog):
+def test_training_resumes_from_its_own_checkpoint_without_a_warm_start(old, tmp_path, caplog):
     first = train(state(body=3, head=2), tmp_path, 2)
     caplog.set_level(logging.INFO, "hookline")
     found = train(state(body=3, head=2), tmp_path, 2, warm_start="no/such/run")
@@ -74,7 +74,7 @@ def test_a_training_goes_on_from_its_own_checkpoint_and_takes_nothing(old, tmp_p
     assert log_of(caplog) == []
 
 
-def test_a_part_may_be_called_otherwise(old, tmp_path):
+def test_part_may_be_renamed(old, tmp_path):
     logdir, trained = old
     warm = WarmStart(logdir, {"params/body": "params/encoder/", "/": "/"})
     begun = {}
@@ -88,7 +88,7 @@ def test_a_part_may_be_called_otherwise(old, tmp_path):
     assert np.array_equal(begun["params"]["head"]["w"], trained["params"]["head"]["w"])
 
 
-def test_with_slots_a_changed_model_goes_on_where_the_old_one_was(old, tmp_path):
+def test_changed_model_continues_with_the_slots(old, tmp_path):
     logdir, trained = old
     found = train(state(body=3, head=2, neck=1), tmp_path / "a", 4, warm_start=WarmStart(logdir, opt_state=True))
     by_hand = train_step(trained, X[:8])[0]
@@ -98,7 +98,7 @@ def test_with_slots_a_changed_model_goes_on_where_the_old_one_was(old, tmp_path)
         assert np.allclose(one["body"]["w"], other["body"]["w"], rtol=1e-5)
 
 
-def test_it_takes_the_step_that_is_asked_for(tmp_path):
+def test_step_may_be_chosen(tmp_path):
     train(state(body=3), tmp_path / "a", 4, checkpoints=hl.train.CheckpointOptions(save_steps=2))
     early = hl.train.load(str(tmp_path / "a"), state(body=3), step=2)
     averages = loop(state(body=3), ema=0.0)
@@ -108,7 +108,7 @@ def test_it_takes_the_step_that_is_asked_for(tmp_path):
         train(state(body=3), None, 1, warm_start=WarmStart(str(tmp_path / "a"), step=3))
 
 
-def test_a_graphs_training_lends_its_variables_by_name(tmp_path):
+def test_variables_of_a_graph_are_restored_by_name(tmp_path):
     with hl.Graph().as_default(), hl.Session() as session:
         hl.Variable(np.full(3, 7.0, "float32"), name="params/body/w")
         session.run(hl.global_variables_initializer())
@@ -117,7 +117,7 @@ def test_a_graphs_training_lends_its_variables_by_name(tmp_path):
     assert np.allclose(found["params"]["body"]["w"], 7.0, atol=0.0101)
 
 
-def test_an_own_checkpoint_that_does_not_fit_names_each_array_and_what_to_do(old):
+def test_mismatches_of_an_own_checkpoint_are_named_with_the_remedy(old):
     logdir, _ = old
     with pytest.raises(hl.errors.NotFoundError) as error:
         train(state(body=3, head=5, neck=2), logdir, 4)
@@ -132,7 +132,7 @@ def test_an_own_checkpoint_that_does_not_fit_names_each_array_and_what_to_do(old
         train(state(body=3, head=5), logdir, 4)
 
 
-def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_path, caplog):
+def test_averages_added_to_a_training_need_no_new_optimizer(old, tmp_path, caplog):
     logdir, _ = old
     with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: average") as error:
         loop(state(body=3, head=2), ema=0.5).run(logdir, 4, progress=False)
@@ -148,7 +148,7 @@ def test_averages_that_a_training_begins_to_keep_need_no_new_optimizer(old, tmp_
     assert told.endswith("Left in the checkpoint: average/params/body/w.")
 
 
-def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
+def test_counter_in_a_part_of_the_state_starts_again(tmp_path):
     def step(weights, optimizer, batch):
         return weights, {"step": optimizer["step"] + 1}, {}
 
@@ -161,7 +161,7 @@ def test_a_counter_in_a_part_of_the_state_begins_anew_too(tmp_path):
     assert int(make().run(None, 1, progress=False, warm_start=str(tmp_path))["optimizer"]["step"]) == 1
 
 
-def test_what_is_wrong_is_said_with_the_names_of_arrays(old, tmp_path):
+def test_mistakes_are_named_with_the_arrays(old, tmp_path):
     logdir, _ = old
     with pytest.raises(ValueError, match=r"rename has 'params/bodi', and the state has nothing .* params/body/w"):
         train(state(body=3), None, warm_start=WarmStart(logdir, {"params/body": "params/bodi"}))

@@ -1,4 +1,4 @@
-"""What steps take and return: metrics that are arrays, tuples or none at all, and a state in parts."""
+"""Arguments and results of steps: metrics that are arrays, tuples or none at all, and a state in parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measured(state, batch):
     return {"loss": batch.mean(), "by_class": batch.sum(axis=0), "confusion": jnp.outer(batch[0], batch[1]).astype(int)}
 
 
-def test_an_array_is_a_metric_a_short_line_of_the_log_and_a_histogram(tmp_path, caplog):
+def test_array_is_a_metric_a_log_line_and_a_histogram(tmp_path, caplog):
     loop = hl.train.Loop(lambda state, batch: (state, measured(state, batch)), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
         seen = run(loop, str(tmp_path), last_step=2, log_steps=1, summary_steps=1)
@@ -64,14 +64,14 @@ def test_an_array_is_a_metric_a_short_line_of_the_log_and_a_histogram(tmp_path, 
     assert "by_class" not in written.Tags()["scalars"]
 
 
-def test_a_long_array_is_for_hooks_and_histograms_and_no_line(caplog):
+def test_long_array_is_for_hooks_and_histograms_only(caplog):
     loop = hl.train.Loop(lambda state, batch: (state, {"loss": 0.5, "all": jnp.ones(17)}), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
         assert run(loop, last_step=1, log_steps=1)[0]["all"].shape == (17,)
     assert "step 1: loss = 0.5" in caplog.messages
 
 
-def test_an_array_is_averaged_in_an_evaluation_and_comes_back_after_a_restart(tmp_path, caplog):
+def test_array_is_averaged_in_an_evaluation_also_after_a_restart(tmp_path, caplog):
     def evaluate():
         return hl.train.Evaluate(measured, hl.data.from_arrays(X, 3), every=2, steps_per_run=2)
 
@@ -93,7 +93,7 @@ def test_an_array_is_averaged_in_an_evaluation_and_comes_back_after_a_restart(tm
         assert list(hook.best) == ["loss"]
 
 
-def test_an_array_is_nothing_to_keep_a_best_by():
+def test_keep_best_by_an_array_is_refused():
     def trained(*hooks):
         loop = hl.train.Loop(lambda state, batch: (state, {}), STATE, batches())
         loop.run(last_step=2, hooks=hooks, progress=False)
@@ -111,7 +111,7 @@ def test_an_array_is_nothing_to_keep_a_best_by():
 # Leaf by leaf ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
+def test_leaves_that_are_no_numbers_are_left_out_and_logged_once(caplog):
     def step(state, batch):
         told = {"loss": 0.5, "note": "low", "none": None, "f": len, "z": 1j * state["n"], "key": jax.random.key(0)}
         return state, told | {"empty": jnp.zeros((0, 3))}
@@ -129,7 +129,7 @@ def test_what_is_no_number_is_left_out_leaf_by_leaf_and_told_once(caplog):
     )
 
 
-def test_an_evaluation_leaves_out_leaf_by_leaf_too(caplog):
+def test_evaluation_leaves_out_such_leaves(caplog):
     evaluate = hl.train.Evaluate(lambda state, batch: (batch.mean(), {"note": "low"}), [X], every=1)
     hl.train.Loop(lambda state, batch: (state, {}), STATE, batches()).run(last_step=1, hooks=[evaluate])
     assert evaluate.values == {"loss": 11.5}
@@ -154,7 +154,7 @@ def test_an_evaluation_leaves_out_leaf_by_leaf_too(caplog):
         (None, []),
     ],
 )
-def test_tuples_have_sensible_names(metrics, names):
+def test_metrics_in_tuples_have_readable_names(metrics, names):
     loop = hl.train.Loop(lambda state, batch: (state, metrics), STATE, batches())
     assert sorted(loop.metrics) == sorted(names)
 
@@ -180,11 +180,11 @@ def test_tuples_have_sensible_names(metrics, names):
         ("state batch", [1, 2], {"state": None}),
     ],
 )
-def test_which_parameters_get_which_parts_of_a_state(names, state, parts):
+def test_state_is_split_by_parameters(names, state, parts):
     assert split_state(names.split(), state) == parts
 
 
-def test_a_dict_of_which_some_names_are_parameters_is_refused():
+def test_dict_with_only_some_names_among_the_parameters_is_refused():
     match = "this state has model, but no parameter is called optstate. There are: model, opt_state, batch"
     with pytest.raises(TypeError, match=match):
         split_state(["model", "opt_state", "batch"], {"model": 1, "optstate": 2})
@@ -211,14 +211,14 @@ def test_a_dict_of_which_some_names_are_parameters_is_refused():
         ("*given", (1, 2), [0, (1, 2)]),
     ],
 )
-def test_which_parameters_get_what_of_a_batch(signature, batch, given):
+def test_batch_is_bound_to_parameters(signature, batch, given):
     called = eval(f"lambda {signature}: [{signature.replace(', mask=None', '')}]")
     call = StepCall("Loop", called, ["state"])
     call.bind_batch(batch)
     assert call([0], batch, *["key"] * (call.key is not None), step="step") == given
 
 
-def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
+def test_optional_key_is_given_unless_bound():
     def step(state, batch, config, dropout_rng=None, *, mask=None):
         return state, {"loss": jnp.zeros(()) if dropout_rng is None else jax.random.uniform(dropout_rng)}
 
@@ -240,7 +240,7 @@ def test_a_key_that_is_optional_is_given_unless_somebody_else_has():
 
 
 @pytest.mark.parametrize("batch", [(np.ones(1), np.ones(1)), {"x": np.ones(1), "y": np.ones(1)}, np.ones(1)])
-def test_more_parameters_than_there_is_to_give_are_refused(batch):
+def test_more_parameters_than_values_are_refused(batch):
     with pytest.raises(TypeError, match="it requires state, x, y, mask. A batch is one argument; or one for each"):
         hl.train.Loop(lambda state, x, y, mask: state, np.float32(0), [batch])
 
@@ -253,7 +253,7 @@ def more(part):
 
 
 def assert_result(step, state, metrics, **changed):
-    """Runs one step; compares the names of its metrics and the state, whose other parts stay as they were."""
+    """Runs one step; compares the names of its metrics and the state, whose other parts must be unchanged."""
     loop = hl.train.Loop(step, state, batches())
     assert list(loop.metrics) == metrics
     final = loop.run(last_step=1, progress=False, nan_check=None)
@@ -279,7 +279,7 @@ def assert_result(step, state, metrics, **changed):
     ],
 )
 @pytest.mark.parametrize("state", [(MODEL, SLOTS), {"model": MODEL, "opt_state": SLOTS}])
-def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics, state):
+def test_state_in_parts_is_found_in_the_result(returned, metrics, state):
     def step(model, opt_state, batch):
         return returned(more(model), more(opt_state), batch.mean())
 
@@ -306,12 +306,12 @@ def test_a_state_in_parts_is_found_in_what_is_returned(returned, metrics, state)
         ),
     ],
 )
-def test_a_result_without_a_reading_is_refused(returned, match):
+def test_ambiguous_or_unusable_result_is_refused(returned, match):
     with pytest.raises(Exception, match=match):
         hl.train.Loop(lambda model, opt_state, batch: returned(model, opt_state), (MODEL, SLOTS), batches())
 
 
-def test_a_state_that_is_a_pair_may_come_back_as_two():
+def test_state_that_is_a_pair_may_be_returned_as_two_values():
     for returned in (lambda m, s: (m, s, 0.5), lambda m, s: ((m, s), 0.5), lambda m, s: (m, s)):
         loop = hl.train.Loop(lambda state, batch, key, f=returned: f(*more(state)), (MODEL, SLOTS), batches())
         assert list(loop.metrics) in (["loss"], [])
@@ -330,7 +330,7 @@ def test_a_state_that_is_a_pair_may_come_back_as_two():
     ],
 )
 @pytest.mark.parametrize("tau", [TAU, 0.5, jnp.array(0.5)])
-def test_a_part_that_does_not_come_back_stays_as_it_was_and_is_named_once(returned, metrics, changed, tau, caplog):
+def test_part_that_is_not_returned_is_unchanged_and_logged_once(returned, metrics, changed, tau, caplog):
     def step(model, tau, batch):
         return returned(more(model), tau * 2, batch.mean())
 
@@ -366,7 +366,7 @@ def test_a_part_that_does_not_come_back_stays_as_it_was_and_is_named_once(return
         ),
     ],
 )
-def test_a_result_with_two_readings_is_refused_and_both_are_shown(names, state, returned, one, other):
+def test_result_with_two_interpretations_is_refused_with_both(names, state, returned, one, other):
     step = eval(f"lambda {names}, batch: returned({names})", {"returned": returned})
     remedy = re.escape(f"`return {names}, {{'loss': loss}}`")
     for each in (state, dict(zip(names.split(", "), state, strict=True)) if isinstance(state, tuple) else state):
@@ -374,7 +374,7 @@ def test_a_result_with_two_readings_is_refused_and_both_are_shown(names, state, 
             hl.train.Loop(step, each, batches())
 
 
-def test_the_body_of_a_while_loop_returns_its_whole_carry():
+def test_while_loop_body_returns_its_whole_carry():
     def step(carry):
         w, opt_state = carry
         return w + 1, opt_state
@@ -389,7 +389,7 @@ def test_the_body_of_a_while_loop_returns_its_whole_carry():
         hl.train.Loop(with_loss, (MODEL, TAU), None)
 
 
-def test_a_value_with_the_name_of_the_part_is_the_part():
+def test_value_named_like_a_part_is_the_part():
     def same(model, tau, batch):
         model, tau = more(model), tau * 2
         return model, tau
@@ -405,7 +405,7 @@ def test_a_value_with_the_name_of_the_part_is_the_part():
 
 
 @pytest.mark.parametrize("wrapped", [lambda step: step, jax.jit])
-def test_a_parameter_in_the_middle_may_be_bound(wrapped):
+def test_parameter_in_the_middle_may_be_bound(wrapped):
     def step(model, rate, opt_state, batch, key=None):
         return more(model), more(opt_state), {"loss": rate * batch.mean(), "key": jax.random.uniform(key)}
 
@@ -430,7 +430,7 @@ def test_gradients_are_not_stored_in_an_average_of_the_same_type():
     assert_result(accumulated, (MODEL, MODEL), ["loss"], at1=more(MODEL))
 
 
-def test_a_value_that_the_step_calls_a_loss_is_no_part_of_the_state():
+def test_value_called_a_loss_is_no_part_of_the_state():
     def before(w, batch):
         loss = batch.mean()
         return loss, w
@@ -454,7 +454,7 @@ def test_a_value_that_the_step_calls_a_loss_is_no_part_of_the_state():
         hl.train.Loop(in_place, (MODEL, TAU), batches())
 
 
-def test_losses_keep_the_names_of_the_variables_and_each_is_watched_for_nan():
+def test_losses_have_the_names_of_their_variables_and_are_checked_for_nan():
     def step(state, batch):
         d_loss, g_loss = batch.mean(), jnp.log(20 - batch.max())
         return state, d_loss, g_loss, batch[0]
@@ -483,7 +483,7 @@ def test_losses_keep_the_names_of_the_variables_and_each_is_watched_for_nan():
 
 @pytest.mark.parametrize("steps_per_run", [1, 3])
 @pytest.mark.parametrize("signature", ["state, batch, step", "state, step, batch", "state, batch, global_step, key"])
-def test_a_parameter_called_step_gets_the_global_step(signature, steps_per_run, tmp_path):
+def test_parameter_called_step_gets_the_global_step(signature, steps_per_run, tmp_path):
     name = "global_step" if "global_step" in signature else "step"
     step = eval(f"lambda {signature}: ({{'sum': state['sum'] + 10 * {name} + 1}}, {{}})")
     for last_step in (2, 4):  # The second run resumes.
@@ -492,7 +492,7 @@ def test_a_parameter_called_step_gets_the_global_step(signature, steps_per_run, 
     assert final["sum"] == 10 * (0 + 1 + 2 + 3) + 4
 
 
-def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):
+def test_inferred_call_is_logged_once(caplog):
     def make_step(model, opt_state, x, y):
         return model + 0 * x.sum(), opt_state, y.mean()
 
@@ -504,7 +504,7 @@ def test_how_a_step_is_called_is_told_where_it_was_found_out(caplog):
     ]
 
 
-def test_an_evaluation_gets_parts_by_name_and_a_batch_in_parts():
+def test_evaluation_gets_parts_by_name_and_a_batch_in_parts():
     def make_step(model, x, y, opt_state):
         return model + x.sum(axis=0), opt_state, y.mean()
 
@@ -518,7 +518,7 @@ def test_an_evaluation_gets_parts_by_name_and_a_batch_in_parts():
     assert list(final) == ["model", "opt_state"]
 
 
-def test_an_evaluation_of_other_parts_is_refused():
+def test_evaluation_of_other_parts_is_refused():
     def step(model, opt_state, batch):
         return model, opt_state, 0.0
 
@@ -529,7 +529,7 @@ def test_an_evaluation_of_other_parts_is_refused():
         hl.train.Loop(step, (jnp.zeros(3), jnp.zeros(2)), batches()).run(last_step=1, hooks=[hook])
 
 
-def test_parts_that_come_back_in_each_others_place_are_refused_by_their_names():
+def test_swapped_parts_are_refused_by_name():
     def swapped(params, ema, batch):
         new_ema, new_params = more(ema), more(params)
         return new_ema, new_params, {"loss": batch.mean()}
@@ -544,7 +544,7 @@ def test_parts_that_come_back_in_each_others_place_are_refused_by_their_names():
             hl.train.Loop(step, (MODEL, MODEL), batches())
 
 
-def test_one_of_several_metrics_is_no_scalar_that_the_step_only_reads():
+def test_one_of_several_metrics_is_not_a_read_only_scalar():
     def two_errors(params, scale, batch):
         mse, mae = batch.mean(), batch.max()
         return params, mse, mae
@@ -565,7 +565,7 @@ def test_one_of_several_metrics_is_no_scalar_that_the_step_only_reads():
     assert hl.train.Loop(dict_of_metrics, (MODEL, TAU), batches()).run(last_step=1, progress=False)[1] == 0.5 * TAU
 
 
-def test_a_step_with_many_parts_that_comes_back_wrong_is_refused_soon():
+def test_wrong_result_of_a_step_with_many_parts_is_refused_quickly():
     def step(*arguments):
         return (*arguments[:8], 0.5)
 
@@ -575,19 +575,19 @@ def test_a_step_with_many_parts_that_comes_back_wrong_is_refused_soon():
         hl.train.Loop(made, tuple(TAU for _ in names), batches())
 
 
-def test_a_pair_beside_the_step_is_one_state_without_batches():
+def test_pair_beside_the_step_is_one_state_without_batches():
     step = lambda state, step: ((state[0] + step, state[1]), {})  # noqa: E731
     state = (TAU, np.zeros(2, "float32"))
     assert hl.train.Loop(step, state, None).run(last_step=3, progress=False, nan_check=None)[0] == 3.5
 
 
 @pytest.mark.parametrize("names", ["state, batch, step", "state, batch, step, key", "state, batch, key, step"])
-def test_a_pair_beside_the_step_is_one_state(names):
+def test_pair_beside_the_step_is_one_state(names):
     step = eval(f"lambda {names}: ((state[0] + step, state[1]), {{}})")
     assert hl.train.Loop(step, (TAU, MODEL), batches()).run(last_step=3, progress=False, nan_check=None)[0] == 3.5
 
 
-def test_a_bool_that_the_step_turns_over_is_no_number_of_another_type(caplog):
+def test_negated_bool_has_no_changed_type(caplog):
     def step(state, batch):
         return {"flag": jnp.logical_not(state["flag"]), "w": state["w"] + 1}, {}
 

@@ -36,7 +36,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 @dataclasses.dataclass
 class Job:
-    """What a network brings: a loss to minimise, and updates of what is not trained."""
+    """A network: a loss to minimise, and updates of untrained parts."""
 
     loss: hl.Tensor
     updates: tuple[Any, ...] = ()

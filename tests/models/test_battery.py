@@ -1,4 +1,4 @@
-"""What holds for a model of any library: it learns, is saved whole, and goes on from a checkpoint bit for bit."""
+"""Tests of a model of any library: it learns, is saved whole, and resumes from a checkpoint bit for bit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
     ["nnx", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("linen", "equinox", "plain")]],
     indirect=True,
 )
-def test_it_trains_to_a_clearly_lower_loss(network, train, tmp_path):
+def test_training_clearly_lowers_the_loss(network, train, tmp_path):
     losses = train(network, tmp_path, 150)
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
 
 
-# For Linen and NNX the tests of each say it too.
+# Linen and NNX have tests of their own for it.
 @pytest.mark.parametrize(
     "network",
     ["equinox", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("plain", "nnx", "linen")]],
     indirect=True,
 )
-def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(network, train, saved, tmp_path):
+def test_resumed_run_is_bit_for_bit_the_uninterrupted_one(network, train, saved, tmp_path):
     whole = train(network, tmp_path / "whole", 12)
     first = train(network, tmp_path / "parts", 5)
     second = train(network, tmp_path / "parts", 12)

@@ -1,4 +1,4 @@
-"""Equinox: what is trained and what is static are partitioned; a module that holds state."""
+"""Equinox: trained and static parts are separated; a module that holds state."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Built:
         )
 
 
-def test_what_is_not_trained_stays_out_of_the_variable(train, saved, tmp_path):
+def test_untrained_parts_are_not_in_the_variable(train, saved, tmp_path):
     losses = train(Built, tmp_path, 150)
 
     assert losses[-1] < 0.2 * losses[0]
     assert [name for name in saved(tmp_path) if name.startswith("params/")] == ["params/weight"]
 
 
-def test_a_restored_module_is_a_module_again(train, tmp_path):
+def test_restored_module_is_a_module_again(train, tmp_path):
     train(Built, tmp_path, 3)
     with hl.Graph().as_default(), hl.Session() as sess:
         job = Built(hl.placeholder("float32", [None, 8]), None)
@@ -86,7 +86,7 @@ class Stateful:
         self.updates = (self.state.assign(after),)
 
 
-def test_the_state_of_batch_normalisation_moves_and_no_optimizer_touches_it(train, saved, tmp_path):
+def test_batch_norm_state_changes_and_is_not_optimised(train, saved, tmp_path):
     losses = train(Stateful, tmp_path, 100)
     leaves = saved(tmp_path)
     state = {name: value for name, value in leaves.items() if name.startswith("state/")}

@@ -19,7 +19,7 @@ class Net(nn.Module):
 
 
 class Built:
-    """A network whose mask and statistics can be watched."""
+    """A network whose mask and statistics can be fetched."""
 
     def __init__(self, x, y):
         net = Net()
@@ -38,7 +38,7 @@ class Built:
         self.updates = (self.statistics.assign(moved),)
 
 
-def test_masks_come_from_the_random_key_and_a_resumed_run_draws_those_of_the_uninterrupted_one(train, tmp_path):
+def test_masks_use_the_random_key_and_are_the_same_in_a_resumed_run(train, tmp_path):
     whole = train(Built, tmp_path / "whole", 6, fetch=lambda job: job.mask)
     first = train(Built, tmp_path / "parts", 3, fetch=lambda job: job.mask)
     second = train(Built, tmp_path / "parts", 6, fetch=lambda job: job.mask)
@@ -47,7 +47,7 @@ def test_masks_come_from_the_random_key_and_a_resumed_run_draws_those_of_the_uni
     np.testing.assert_array_equal(first + second, whole)
 
 
-def test_bfloat16_parameters_stay_bfloat16_and_statistics_move(train, saved, tmp_path):
+def test_bfloat16_parameters_stay_bfloat16_and_statistics_change(train, saved, tmp_path):
     losses = train(Built, tmp_path, 40)
     leaves = saved(tmp_path)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
-# Restoring needs what saving wrote: the phases run in this order, each in a process of its own.
+# A restore needs a saved checkpoint: the phases run in this order, each in a process of its own.
 PHASES = ["initialise", "step", "save", "restore"]
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reas
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("model", ["tables", "dense"])
-def test_no_phase_holds_more_than_one_extra_copy_and_one_stays_where_values_are_made(model):
+def test_no_phase_holds_more_than_one_extra_copy_of_the_model(model):
     command = [sys.executable, str(SCRIPT), "--millions", "40", "--model", model, "--json", "--phases", *PHASES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

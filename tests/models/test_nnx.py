@@ -44,7 +44,7 @@ class _Job:
         self.loss, self.graphdef, self.params = loss, graphdef, params
 
 
-def test_tied_weights_are_one_array_in_the_variable_in_the_checkpoint_and_after_restore(train, saved, tmp_path):
+def test_tied_weights_are_one_array_in_variable_and_checkpoint(train, saved, tmp_path):
     losses = train(tied, tmp_path, 40)
     assert losses[-1] < 0.5 * losses[0]
     shapes = [value.shape for name, value in saved(tmp_path).items() if name.startswith("params/")]
@@ -60,7 +60,7 @@ def test_tied_weights_are_one_array_in_the_variable_in_the_checkpoint_and_after_
 
 
 def dropped(x, y):
-    """A network whose dropout mask can be watched."""
+    """A network whose dropout mask can be fetched."""
     graphdef, params, rest = nnx.split(
         nnx.List([nnx.Linear(WIDTH, 1, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(1))]), nnx.Param, ...
     )
@@ -78,7 +78,7 @@ def dropped(x, y):
     return job
 
 
-def test_dropout_masks_differ_in_each_step_and_a_resumed_run_draws_those_of_the_uninterrupted_one(train, tmp_path):
+def test_dropout_masks_differ_in_each_step_and_are_the_same_in_a_resumed_run(train, tmp_path):
     whole = train(dropped, tmp_path / "whole", 6, fetch=lambda job: job.mask)
     first = train(dropped, tmp_path / "parts", 3, fetch=lambda job: job.mask)
     second = train(dropped, tmp_path / "parts", 6, fetch=lambda job: job.mask)
@@ -102,7 +102,7 @@ def normalised(x, y):
     return job
 
 
-def test_batch_statistics_move_towards_the_data_and_no_optimizer_touches_them(train, saved, tmp_path):
+def test_batch_statistics_approach_the_data_and_are_not_optimised(train, saved, tmp_path):
     trained = []
 
     def build(x, y):

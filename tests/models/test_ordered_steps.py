@@ -1,4 +1,4 @@
-"""Training steps whose parts wait for each other, as published scripts spell them, beside the same in plain JAX.
+"""Training steps with control dependencies, as in published scripts, beside the same in plain JAX.
 
 Each model trains, each step within tolerance of plain JAX, moving averages included; it is saved, restored into a new
 graph, and goes on bit-equal.
@@ -198,7 +198,7 @@ def discriminator_before_generator():
     d_loss = hnp.mean((judged(real) - 1.0) ** 2) + hnp.mean(judged(fake) ** 2)
     d_step = hl.train.Optimizer(optax.sgd(0.1), name="d").minimize(d_loss, var_list=[discriminator])
     with hl.control_dependencies([d_step]):
-        # The discriminator is read anew, behind its step; the fake sample is the one from before.
+        # The discriminator is read again, after its step; the fake sample is the one from before.
         g_loss = hnp.mean((judged(fake) - 1.0) ** 2)
         optimizer = hl.train.Optimizer(optax.sgd(0.1, 0.9))
         return optimizer.minimize(g_loss, hl.train.get_or_create_global_step(), var_list=[generator])
@@ -277,7 +277,7 @@ def check_each_step(name, target=""):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_step_is_that_of_plain_jax(name):
+def test_each_step_equals_that_of_plain_jax(name):
     check_each_step(name)
 
 
@@ -288,7 +288,7 @@ def test_each_step_is_that_of_plain_jax(name):
 def test_each_step_is_the_same_on_parameter_servers(name, count):
     if name == "discriminator before generator":
         # What one network's step has made of it lies on its server: the other's step is another run.
-        with pytest.raises(errors.UnimplementedError, match="reads 'discriminator:0' behind an update of the same run"):
+        with pytest.raises(errors.UnimplementedError, match="reads 'discriminator:0' after an update of the same run"):
             check_each_step(name, Servers(count))
     else:
         check_each_step(name, Servers(count))
@@ -300,7 +300,7 @@ RESTORED_EACH_TIME = ("averages of losses and variables",)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in RESTORED_EACH_TIME else pytest.mark.campaign) for n in CASES]
 )
-def test_a_restored_model_goes_on_bit_equal(name, tmp_path):
+def test_restored_model_continues_bit_for_bit(name, tmp_path):
     build, _ = CASES[name]
     *_, uninterrupted = train(build, range(STEPS))
     list(train(build, range(SAVED_AT), save=str(tmp_path / "model")))

@@ -55,7 +55,7 @@ class Built:
         self.updates = (hl.update(self.state, advance),)
 
 
-def test_leaves_of_every_kind_are_trained_around_saved_and_restored(train, saved, tmp_path):
+def test_leaves_of_every_kind_are_trained_saved_and_restored(train, saved, tmp_path):
     whole = train(Built, tmp_path / "whole", 8, transformation=optax.sgd(0.05))
     parts = train(Built, tmp_path / "parts", 3, transformation=optax.sgd(0.05))
     parts += train(Built, tmp_path / "parts", 8, transformation=optax.sgd(0.05))
@@ -95,7 +95,7 @@ def test_int8_weights_with_float_scales_are_read_and_only_the_scales_trained(tra
     assert leaves["codes"].dtype == np.int8
 
 
-def test_gradients_by_hand_train_what_an_optimizer_would(tmp_path):
+def test_manual_gradients_train_like_an_optimizer(tmp_path):
     x = hl.constant(np.linspace(-1, 1, 24, dtype="float32").reshape(8, 3))
     weights = hl.variables(lambda: {"w": jnp.ones(3), "b": jnp.zeros(())}, name="line")
     by_hand = hl.variables(lambda: {"w": jnp.ones(3), "b": jnp.zeros(())}, name="copy")

@@ -33,7 +33,7 @@ def warnings_of(caplog):
 
 
 class Recorder(SessionRunHook):
-    """Writes every call into the shared list of events, and raises, requests the stop or asks as told."""
+    """Records every call in the shared list of events, and raises, requests a stop or fetches as given."""
 
     def __init__(self, events: list[str], name: str, *, fails: dict[str, Any], asks: Any, stops: Iterable[str]) -> None:
         self.events, self.name = events, name
@@ -93,7 +93,7 @@ def recorder(events: list[str]) -> Callable[..., Recorder]:
 
 @dataclass
 class Training:
-    """A graph whose train_op pulls from an input that fails as scripted, run by run."""
+    """A graph whose train_op reads an input that fails in given runs."""
 
     graph: Graph
     global_step: Tensor
@@ -159,7 +159,7 @@ def train_op() -> Operation:
 
 
 class Fires(SessionRunHook):
-    """Notes its firings; what it declares is given."""
+    """Records its firings; its declarations are given."""
 
     def __init__(self, trigger=None, fetches=None, late=False):
         if trigger is not None:

@@ -1,4 +1,4 @@
-"""Each built-in hook, in processes in step: what it does at which step, what it writes and what it logs, by process.
+"""Each built-in hook, in SPMD processes: its actions by step, its files and its log lines, by process.
 
 Those that disturb no other are in the first training; each has a folder of its own to write to.
 """
@@ -22,13 +22,13 @@ LAST_STEP, NAN_AT = 20, 13
 
 
 def case(function):
-    """Has a function be called by its name; it returns the hooks, and what to look at in the end."""
+    """Registers a case by its name; it returns the hooks, and a function that reads the result."""
     CASES[function.__name__] = function
     return function
 
 
 class Log(logging.Handler):
-    """Notes what hookline logs, and where."""
+    """Records hookline's log lines, and their loggers."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Log(logging.Handler):
 
 
 class Model:
-    """A model whose loss is the sum of a batch; where asked for, it is no number once."""
+    """A model whose loss is the sum of a batch; on request it is NaN once."""
 
     folder = ""
 

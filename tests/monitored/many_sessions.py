@@ -1,4 +1,4 @@
-"""A program that runs many sessions one after the other and says what is left of them; see test_leaks.py.
+"""A program that runs many sessions one after the other and prints their leftovers; see test_leaks.py.
 
 Usage: many_sessions.py COUNT [KIND ...]
 """
@@ -119,14 +119,14 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 def left() -> dict[str, float]:
-    while gc.collect():  # What a finalizer lets go of is garbage only then.
+    while gc.collect():  # Objects that a finalizer releases are garbage only then.
         pass
     for thread in set(threading.enumerate()) - {threading.main_thread()}:
-        thread.join(1.0)  # One that was told to end, such as that of the leases, may take a moment.
+        thread.join(1.0)  # A thread that was asked to end, such as that of the leases, may take a moment.
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "threads": threading.active_count(),
-        # The thread that hears signals is told to end with its session; nobody waits for it, and it has a file.
+        # The thread that receives signals is asked to end with its session; nothing waits for it, and it has a file.
         "files": min(len(os.listdir("/proc/self/fd")) for _ in range(10) if time.sleep(0.02) is None),
         "graphs": sum(isinstance(known, hl.Graph) for known in gc.get_objects()),
         "mib": round(pages * _PAGE_MIB, 1),

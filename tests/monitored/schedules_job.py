@@ -1,4 +1,4 @@
-"""Seeded schedules, made one after another by each of several processes in step, which must all find the same.
+"""Seeded schedules, run one after another by each of several SPMD processes, with the same results.
 
 What a schedule does is drawn from its seed; how long a process is held up, and where, from its seed and the process.
 The sum of a training is of whole numbers: with a step more, or another example, it would be another.
@@ -30,7 +30,7 @@ SIZE, BATCH = 64, 8
 
 
 class Notes(train.SessionRunHook):
-    """Notes at which steps it fires, and with what."""
+    """Records its firings: steps and values."""
 
     def __init__(self, trigger, fetches, late, pause):
         self.trigger, self.fetches, self.deferred, self.noted, self._pause = trigger, fetches, late, [], pause
@@ -88,7 +88,7 @@ class Sends(train.SessionRunHook):
 
 @dataclasses.dataclass
 class Schedule:
-    """What a seed stands for."""
+    """The schedule of a seed."""
 
     seed: int
     ends_by_signal: bool = False
@@ -119,7 +119,7 @@ class Schedule:
         return kinds[kind], late
 
     def run(self):
-        """Trains as it says; returns what all processes must have found."""
+        """Trains by the schedule; returns results that must be the same in all processes."""
         with hl.Graph().as_default(), tempfile.TemporaryDirectory() as folder:
             step = train.get_or_create_global_step()
             source = hl.data.from_arrays(
@@ -134,7 +134,7 @@ class Schedule:
             if self.ends_by_signal:
                 hooks[-2:] = [Sends(*self.signal)]
             saves = self.saves or ({"save_checkpoint_steps": 100} if self.ends_by_signal else None)
-            # Where all save they save to one place: the chief's.
+            # If all save, they save to the chief's directory.
             place = spmd.gather("folder", folder)[0]
             where = {"checkpoint_dir": place, **saves} if saves else {}
             with train.MonitoredTrainingSession(

@@ -1,4 +1,4 @@
-"""Scenarios of monitored sessions, run one after another in each of several processes in step."""
+"""Scenarios of monitored sessions, run one after another in each of several SPMD processes."""
 
 import faulthandler
 import json
@@ -22,13 +22,13 @@ SCENARIOS = {}
 
 
 def scenario(function):
-    """Has a function be called by its name; it returns what a test looks at."""
+    """Registers a scenario by its name; a test checks its result."""
     SCENARIOS[function.__name__] = function
     return function
 
 
 def model(limit=None):
-    """Builds a model whose sum is a whole number: with other examples it would be another."""
+    """Builds a model whose sum is an integer that differs for other examples."""
     step = train.get_or_create_global_step()
     examples = np.arange(64, dtype=np.int32)
     batch = hl.data.iterator(hl.data.from_arrays(examples, 8, shuffle_seed=3, epochs=limit))
@@ -225,7 +225,7 @@ def one_is_slow():
                 before, until = len(told), time.monotonic() + 30
                 while len(told) == before and time.monotonic() < until:
                     time.sleep(0.1)
-                time.sleep(0.8)  # For the other to notice it, too.
+                time.sleep(0.8)  # So that the other process notices it, too.
 
     logger, handler = logging.getLogger("hookline"), Told()
     logger.addHandler(handler)

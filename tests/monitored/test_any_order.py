@@ -26,7 +26,7 @@ RUNS = {"train": 1, "jump": 5, "idle": 0}
 
 
 class Model:
-    """What is run: `train` gains one step, `jump` five, `idle` none; each fails as told."""
+    """The operations: `train` advances one step, `jump` five, `idle` none; each fails on request."""
 
     def __init__(self):
         step = train.get_or_create_global_step()
@@ -49,7 +49,7 @@ def stories(draw):
 
 
 @given(story=stories())
-def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires):
+def test_scheduled_hooks_fire_like_triggers_checked_at_every_run(story, fires):
     with hl.Graph().as_default(), FakeClock() as clock:
         model = Model()
         told = {}
@@ -76,7 +76,7 @@ def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires)
             play(story, session, model, clock, references)
         lost = any(event == "lose" for event, _ in story)
         for kind, (hook, reference) in told.items():
-            if hook.deferred and lost:  # What has not arrived is dropped.
+            if hook.deferred and lost:  # Values that have not arrived are dropped.
                 steps = iter(reference.steps)
                 assert all(step in steps for step in hook.steps), kind
             else:

@@ -68,7 +68,7 @@ SAVED = [*both("get_state", "save_on_failure"), *TOLD, *both("after_close")]
         ({"fails": ("after_close", ValueError("bad"))}, [*BEGUN, *FIRST, *SECOND, *ENDED]),
     ],
 )
-def test_which_callbacks_come_in_which_order(arguments, callbacks, events, training, tmp_path):
+def test_callbacks_are_called_in_the_documented_order(arguments, callbacks, events, training, tmp_path):
     given = dict(arguments)
     fault, error = given.pop("fault", None), given.pop("error", None)
     hooks = [

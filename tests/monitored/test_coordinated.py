@@ -11,7 +11,7 @@ from hookline.testing import FakeSession
 from hookline.train import MonitoredSession, SingularMonitoredSession
 
 
-def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run():
+def test_preemption_reported_by_a_thread_is_the_root_cause_of_a_failed_run():
     for error in (ValueError("queue closed"), OutOfRangeError(None, None, "queue closed")):
         session, root = monitored(FakeSession([error])), UnavailableError(None, None, "peer away")
         session.coordinator.request_stop(root)
@@ -21,7 +21,7 @@ def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run()
         assert caught.value.__cause__ is error
 
 
-def test_any_other_error_of_a_thread_is_not():
+def test_other_error_of_a_thread_is_not_the_root_cause():
     error = ValueError("mine")
     session = monitored(FakeSession([error]))
     session.coordinator.request_stop(KeyError("reader"))
@@ -30,7 +30,7 @@ def test_any_other_error_of_a_thread_is_not():
     assert caught.value is error
 
 
-def test_a_preemption_of_the_run_itself_stays():
+def test_preemption_of_the_run_itself_is_raised():
     error = AbortedError(None, None, "mine")
     session = monitored(FakeSession([error]))
     session.coordinator.request_stop(UnavailableError(None, None, "thread"))
@@ -39,7 +39,7 @@ def test_a_preemption_of_the_run_itself_stays():
     assert caught.value is error
 
 
-def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
+def test_jax_runtime_error_of_a_thread_is_mapped_and_stays_the_same_object():
     from jax.errors import JaxRuntimeError
 
     session = SingularMonitoredSession()
@@ -51,7 +51,7 @@ def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
     assert first.value is second.value
 
 
-def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
+def test_closing_does_not_change_the_cause_of_a_threads_error():
     session = monitored(FakeSession())
     cause, error = OSError("disk gone"), ValueError("no batch")
     error.__cause__ = cause
@@ -62,7 +62,7 @@ def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
     assert error.__cause__ is cause
 
 
-def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(clock):
+def test_close_waits_for_a_stubborn_thread_only_for_the_grace_period(clock):
     session = MonitoredSession(Scripted(raw := FakeSession()), stop_grace_period_secs=5)
     stubborn = threading.Event()
     thread = threading.Thread(target=stubborn.wait, daemon=True)
@@ -78,13 +78,13 @@ def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(
     thread.join()
 
 
-def test_a_preemption_while_closing_is_only_logged(caplog):
+def test_preemption_while_closing_is_only_logged(caplog):
     raw = FakeSession(closing_raises=UnavailableError(None, None, "peer away"))
     with caplog.at_level(logging.WARNING):
         monitored(raw).close()
     assert "peer away" in caplog.text
 
 
-def test_another_error_while_closing_is_raised():
+def test_other_error_while_closing_is_raised():
     with pytest.raises(ValueError, match="stuck"):
         monitored(FakeSession(closing_raises=ValueError("stuck"))).close()

@@ -30,7 +30,7 @@ class Presses:
 
 
 class Hook(train.SessionRunHook):
-    """Presses in one callback, and notes what it is told of."""
+    """Presses Ctrl-C in one callback, and records its other callbacks."""
 
     def __init__(self, press=None, callback=""):
         self.told = []
@@ -61,7 +61,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_it_is_raised_there_and_then_and_every_hook_is_told(place):
+def test_ctrl_c_is_raised_at_once_and_reported_to_every_hook(place):
     press = Presses()
     hooks = [Hook(press, place if place in ("before_run", "after_run", "on_trigger") else ""), watches := Hook()]
     batch = hl.data.iterator(lambda: batches(press, place), prefetch=0)
@@ -88,11 +88,11 @@ def test_it_is_raised_there_and_then_and_every_hook_is_told(place):
     assert watches.told == [KeyboardInterrupt]
 
 
-# In every other function of the user's ---------------------------------------------------------------------------
+# In every other user function ----------------------------------------------------------------------------------
 
 
 class Pressing:
-    """A function that presses once it is armed, and returns what it was given last."""
+    """A function that presses Ctrl-C once it is armed, and returns its last argument."""
 
     def __init__(self):
         self.is_armed, self.calls, self.went_on = False, 0, False
@@ -194,7 +194,7 @@ def own_sgd(press):
 
 
 @pytest.mark.parametrize("place", [*HOOKS, *TRACED, *CREATORS, "initial value", "sink"])
-def test_it_is_raised_there_and_then_in_every_function_of_the_users(place):
+def test_ctrl_c_is_raised_at_once_in_every_user_function(place):
     press = Pressing()
     train_op = train.get_or_create_global_step().assign_add(1)
     weight = hl.Variable(lambda: press(jnp.ones(())) if place == "initial value" else jnp.ones(()), name="weight")
@@ -222,7 +222,7 @@ def test_it_is_raised_there_and_then_in_every_function_of_the_users(place):
 
 
 @pytest.mark.parametrize("place", ["train step", "eval step", "on_result", "state", "learning_rate"])
-def test_it_is_raised_there_and_then_in_every_function_of_a_loop(place):
+def test_ctrl_c_is_raised_at_once_in_every_function_of_a_loop(place):
     press = Pressing()
     pressing = lambda here, value: press(value) if here == place else value  # noqa: E731
 
@@ -249,8 +249,8 @@ def test_it_is_raised_there_and_then_in_every_function_of_a_loop(place):
     assert watches.told == ([] if place in ("state", "eval step") else [KeyboardInterrupt])
 
 
-def test_where_python_would_drop_it_it_is_raised_at_the_end_of_the_run():
-    """Python prints an error of a callback of the garbage collection, of which JAX has one, and drops it."""
+def test_ctrl_c_that_python_would_drop_is_raised_at_the_end_of_the_run():
+    """Python prints an error of a callback of the garbage collection, such as JAX's, and drops it."""
     press = Pressing()
     callback = lambda *given: press()  # noqa: E731
 

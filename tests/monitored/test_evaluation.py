@@ -22,7 +22,7 @@ def graph():
 
 
 class Trainer:
-    """A training whose weight is ten times its global step; it saves when it is told to."""
+    """A training whose weight is ten times its global step; it saves on request."""
 
     def __init__(self, directory):
         self.directory = str(directory)
@@ -47,7 +47,7 @@ def trainer(tmp_path):
 
 
 class Model:
-    """What is evaluated: the mean of the weight times what the input gives."""
+    """The evaluated value: the mean of the weight times the input."""
 
     def __init__(self):
         self.step = train.get_or_create_global_step()
@@ -64,7 +64,7 @@ def model():
     return Model()
 
 
-def test_a_checkpoint_is_restored_the_runs_are_made_and_the_final_values_returned(model, trainer):
+def test_checkpoint_is_restored_evaluated_and_the_final_values_returned(model, trainer):
     path = trainer.save(3)
     got = train.evaluate_once(
         path,
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_restored_the_runs_are_made_and_the_final_values_returne
     assert got == {"mean": 60.0, "step": 3, "runs": 4.0}
 
 
-def test_each_evaluation_begins_anew_on_the_same_graph(model, trainer):
+def test_evaluations_on_the_same_graph_are_independent(model, trainer):
     hooks = [train.StopAfterNEvalsHook(2)]
     for expected in (10.0, 20.0):
         path = trainer.save()
@@ -86,7 +86,7 @@ def test_each_evaluation_begins_anew_on_the_same_graph(model, trainer):
         assert final == expected
 
 
-def test_the_callbacks_are_those_of_a_session(model, trainer):
+def test_callbacks_are_those_of_a_session(model, trainer):
     hook = RecordingHook()
     path = trainer.save()
     train.evaluate_once(
@@ -104,13 +104,13 @@ def test_eval_ops_may_be_any_structure_and_final_ops_too(model, trainer, fetches
     assert [event.given for event in steps.events if event.callback == "after_run"] == [0, 1, 2]
 
 
-def test_without_eval_ops_the_final_ops_are_evaluated_at_once(model, trainer):
+def test_final_ops_alone_are_evaluated_at_once(model, trainer):
     hook = RecordingHook()
     assert train.evaluate_once(trainer.save(), final_ops=model.weight, hooks=[hook]) == 10.0
     assert "before_run" not in hook.callbacks
 
 
-def test_the_end_of_the_input_ends_the_evaluation(trainer):
+def test_end_of_input_ends_the_evaluation(trainer):
     batches = hl.data.iterator([1.0, 2.0, 6.0], resume=False)
     weight = hl.Variable(0.0, name="weight")
     total = hl.Variable(0.0, name="total", collections=LOCAL)
@@ -122,13 +122,13 @@ def test_the_end_of_the_input_ends_the_evaluation(trainer):
         assert final == expected
 
 
-def test_a_directory_stands_for_its_newest_checkpoint(model, trainer):
+def test_directory_means_its_newest_checkpoint(model, trainer):
     trainer.save()
     trainer.save()
     assert train.evaluate_once(trainer.directory, final_ops=model.weight) == 20.0
 
 
-def test_a_loss_of_the_session_begins_the_evaluation_anew(model, trainer):
+def test_lost_session_restarts_the_evaluation(model, trainer):
     lose = RecordingHook(failures={"after_run": [None, errors.AbortedError(None, None, "lost")]})
     got = train.evaluate_once(
         trainer.save(),
@@ -156,7 +156,7 @@ def test_averages_are_evaluated_in_place_of_the_weights(tmp_path):
     assert train.evaluate_once(path, scaffold=train.Scaffold(saver=saver), final_ops=weight) == 4.0
 
 
-def test_states_of_the_trainings_hooks_are_not_the_evaluations(tmp_path):
+def test_evaluation_restores_no_hook_states_of_the_training(tmp_path):
     train_op = train.get_or_create_global_step().assign_add(1)
     directory = str(tmp_path)
 
@@ -191,7 +191,7 @@ def test_errors_reach_the_caller_and_final_ops_are_not_evaluated(model, trainer)
         train.evaluate_once(trainer.save(), eval_ops=hl.host_op(fail)(), final_ops=model.weight)
 
 
-def test_a_model_that_the_checkpoint_does_not_hold_is_an_error(model, trainer):
+def test_model_missing_in_the_checkpoint_is_an_error(model, trainer):
     hl.Variable(0.0, name="stranger")
     with pytest.raises(errors.NotFoundError, match="missing in the checkpoint: stranger"):
         train.evaluate_once(trainer.save(), final_ops=model.weight)
@@ -199,7 +199,7 @@ def test_a_model_that_the_checkpoint_does_not_hold_is_an_error(model, trainer):
         train.evaluate_repeatedly(trainer.directory, final_ops=model.weight, timeout=0)
 
 
-def test_a_local_init_op_of_ones_own_must_initialise_the_evaluation_step(model, trainer):
+def test_user_local_init_op_must_initialise_the_evaluation_step(model, trainer):
     local = hl.group(model.total.initializer, model.count.initializer)
     with pytest.raises(RuntimeError, match="Not initialised: eval_step"):
         train.evaluate_once(trainer.save(), scaffold=train.Scaffold(local_init_op=local), final_ops=model.weight)
@@ -234,19 +234,19 @@ def test_wrong_arguments_are_refused(directory, function, arguments, said):
 
 
 @pytest.mark.parametrize("path", [None, "", 3])
-def test_a_checkpoint_is_required(path):
+def test_checkpoint_is_required(path):
     with pytest.raises(ValueError, match=rf"evaluate_once requires the path of a checkpoint, got {path!r}"):
         train.evaluate_once(path)
     with pytest.raises(ValueError, match=rf"evaluate_repeatedly requires a directory of checkpoints, got {path!r}"):
         train.evaluate_repeatedly(path)
 
 
-def test_where_nothing_was_saved_that_is_said(model, tmp_path):
+def test_directory_without_checkpoint_is_an_error(model, tmp_path):
     with pytest.raises(errors.NotFoundError, match="no checkpoint has been saved in it"):
         train.evaluate_once(str(tmp_path), final_ops=model.weight)
 
 
-def test_the_variables_of_a_cluster_are_not_for_an_evaluation(trainer):
+def test_variables_of_a_cluster_are_refused(trainer):
     class Target:
         def open_store(self, graph):
             raise AssertionError
@@ -261,7 +261,7 @@ def test_the_variables_of_a_cluster_are_not_for_an_evaluation(trainer):
 # The hooks -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_hook_says_about_ten_times_how_far_it_is(model, trainer, caplog):
+def test_hook_logs_its_progress_about_ten_times(model, trainer, caplog):
     caplog.set_level(logging.INFO)
     for runs, lines in ((3, ["1/3", "2/3", "3/3"]), (25, [f"{n}/25" for n in (*range(2, 25, 2), 25)])):
         caplog.clear()
@@ -273,17 +273,17 @@ def test_the_hook_says_about_ten_times_how_far_it_is(model, trainer, caplog):
 
 
 @pytest.mark.parametrize("runs", [0, -1, 1.5, "3", True])
-def test_the_number_of_runs_is_whole_and_positive(runs):
+def test_number_of_runs_must_be_a_positive_integer(runs):
     with pytest.raises((TypeError, ValueError), match="StopAfterNEvalsHook requires .*num_evals"):
         train.StopAfterNEvalsHook(runs)
 
 
-def test_the_hook_needs_an_evaluation_step():
+def test_hook_needs_an_evaluation_step():
     with pytest.raises(RuntimeError, match=r"StopAfterNEvalsHook requires an evaluation step.*get_or_create_eval_step"):
         train.MonitoredSession(hooks=[train.StopAfterNEvalsHook(1)])
 
 
-def test_the_evaluation_step_is_one_a_graph_local_and_an_integer(graph):
+def test_evaluation_step_is_a_local_integer_once_per_graph(graph):
     with hl.name_scope("somewhere"):
         step = train.get_or_create_eval_step()
     assert (step.op.name, step.shape, step.trainable) == ("eval_step", (), False)
@@ -316,7 +316,7 @@ def test_summaries_are_written_at_the_step_of_the_checkpoint(model, trainer, tmp
     assert found == [(step, tag) for step in (2, 4) for tag in tags]
 
 
-def test_a_writer_of_ones_own_writes_and_stays_open(model, trainer, tmp_path):
+def test_user_writer_writes_and_stays_open(model, trainer, tmp_path):
     summary.scalar("weight", model.weight)
     with summary.FileWriter(str(tmp_path / "mine")) as writer:
         for _ in range(2):
@@ -324,7 +324,7 @@ def test_a_writer_of_ones_own_writes_and_stays_open(model, trainer, tmp_path):
     assert [step for step, _, _ in written(tmp_path / "mine")] == [1, 2]
 
 
-def test_a_summary_of_a_batch_that_is_not_there_is_explained(trainer, tmp_path, caplog):
+def test_missing_batch_of_a_summary_is_explained(trainer, tmp_path, caplog):
     train.get_or_create_global_step()
     batches = hl.data.iterator([1.0], resume=False)
     summary.scalar("batch", batches)
@@ -333,7 +333,7 @@ def test_a_summary_of_a_batch_that_is_not_there_is_explained(trainer, tmp_path, 
     assert "SummaryAtEndHook met the end of the input" in caplog.text
 
 
-def test_summaries_go_to_one_place(tmp_path):
+def test_summary_needs_exactly_one_of_directory_and_writer(tmp_path):
     with summary.FileWriter(str(tmp_path)) as writer, pytest.raises(ValueError, match="exactly one .*, got both"):
         train.SummaryAtEndHook(str(tmp_path), writer)
 
@@ -352,7 +352,7 @@ class SavesNow(train.SessionRunHook):
             self.trainer.save()
 
 
-def test_each_new_checkpoint_is_evaluated_the_newest_if_several_came(model, trainer, tmp_path):
+def test_each_new_checkpoint_is_evaluated_or_the_newest_of_several(model, trainer, tmp_path):
     trainer.save()
     seen = []
     note = hl.host_op(lambda weight: seen.append(float(weight)))(model.weight)
@@ -368,7 +368,7 @@ def test_each_new_checkpoint_is_evaluated_the_newest_if_several_came(model, trai
     assert got == 40.0
 
 
-def test_evaluations_end_after_so_many_and_keep_their_distance(model, trainer):
+def test_evaluations_end_after_the_limit_and_respect_the_interval(model, trainer):
     trainer.save()
     began = []
 
@@ -387,7 +387,7 @@ def test_evaluations_end_after_so_many_and_keep_their_distance(model, trainer):
     assert np.diff(began).tolist() == [300.0, 300.0]
 
 
-def test_a_timeout_asks_and_no_checkpoint_gives_no_values(model, tmp_path):
+def test_timeout_calls_its_function_and_no_checkpoint_gives_no_values(model, tmp_path):
     asked = []
     with FakeClock() as clock:
         start = clock.monotonic()
@@ -400,7 +400,7 @@ def test_a_timeout_asks_and_no_checkpoint_gives_no_values(model, tmp_path):
     assert asked == [10.0, 20.0, 30.0]
 
 
-def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(model, trainer, caplog):
+def test_checkpoint_removed_before_it_is_read_is_skipped(model, trainer, caplog):
     trainer.save()
 
     class Removes(train.SessionRunHook):
@@ -421,7 +421,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(model, tr
     assert "model.ckpt-1' is skipped, because it was removed" in caplog.text
 
 
-def test_the_graph_does_not_grow_with_the_evaluations(model, trainer, graph):
+def test_graph_does_not_grow_with_the_evaluations(model, trainer, graph):
     trainer.save()
     sizes = []
 
@@ -451,7 +451,7 @@ def test_wrong_cadences_are_refused(arguments, said):
         train.evaluate_repeatedly("runs/a", **arguments)
 
 
-def test_waiting_for_another_checkpoint(trainer, tmp_path):
+def test_wait_for_new_checkpoint_returns_the_next_checkpoint(trainer, tmp_path):
     with FakeClock() as clock:
         assert train.wait_for_new_checkpoint(str(tmp_path / "absent"), timeout=3) is None
         assert clock.monotonic() >= 3

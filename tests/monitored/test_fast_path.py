@@ -1,4 +1,4 @@
-"""Runs on which no hook fires go straight to the raw session; other changes are noticed, and errors stay."""
+"""Runs without a firing go straight to the raw session; other changes are noticed, and errors are the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.summary import FileWriterCache
 
 
 class Due(train.SessionRunHook):
-    """Due each 50 steps; remembers where it fired, and what came to an end."""
+    """Fires every 50 steps; records firings, ends and exceptions."""
 
     def __init__(self):
         self.trigger, self.seen, self.exceptions = train.every(50), [], []
@@ -46,7 +46,7 @@ def steps_of(hook):
     return [step for step, _ in hook.seen]
 
 
-def test_hooks_are_called_on_the_runs_they_are_due_on_and_know_the_number_of_each(train_op):
+def test_hooks_are_called_in_due_runs_with_the_run_number(train_op):
     hook = Due()
     with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=175)]) as session:
         runs = 0
@@ -72,7 +72,7 @@ def test_runs_of_the_raw_session_in_between_are_counted(train_op, number):
         assert any(due <= step <= due + 7 for step in steps), steps
 
 
-def test_values_that_are_loaded_in_between_are_gone_on_from(train_op):
+def test_runs_continue_from_values_loaded_in_between(train_op):
     hook = Due()
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, train_op)
@@ -83,7 +83,7 @@ def test_values_that_are_loaded_in_between_are_gone_on_from(train_op):
     assert any(1000 < step <= 1002 for step in steps_of(hook))
 
 
-def test_a_run_that_only_reads_comes_between_two_on_the_fast_path(train_op):
+def test_read_only_run_may_come_between_fast_runs(train_op):
     with train.MonitoredSession() as session:
         raw = session.raw_session()
         for number in range(1, 40):
@@ -92,7 +92,7 @@ def test_a_run_that_only_reads_comes_between_two_on_the_fast_path(train_op):
             assert raw.run("global_step:0") == number
 
 
-def test_a_fed_run_takes_the_fast_path_too():
+def test_fed_run_takes_the_fast_path():
     x = hl.placeholder("float32", [], name="x")
     total = hl.Variable(0.0, name="total")
     with hl.control_dependencies([total.assign_add(x)]):
@@ -108,7 +108,7 @@ def test_a_fed_run_takes_the_fast_path_too():
 
 
 class AsksNowAndThen(train.SessionRunHook):
-    """Asks for the weights before some runs, and remembers what it got on each."""
+    """Fetches the weights in some runs, and records its results in each."""
 
     def __init__(self, every):
         self.args, self.every, self.got = train.SessionRunArgs("weights:0"), every, []
@@ -121,8 +121,8 @@ class AsksNowAndThen(train.SessionRunHook):
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-def test_a_hook_that_asks_on_some_runs_gets_its_values_wherever_the_fast_path_begins(train_op, every):
-    """The fast path begins anew each five steps: once behind a run on which it asked, once behind one on which not."""
+def test_hook_that_fetches_in_some_runs_gets_its_values_on_the_fast_path(train_op, every):
+    """The fast path restarts every five steps: after a run with a fetch, and after one without."""
     due = Due()
     due.trigger = train.every(5)
     hook = AsksNowAndThen(every)
@@ -157,7 +157,7 @@ def troubled(train_op):
         return trouble, train.get_or_create_global_step().assign_add(1).op
 
 
-def test_an_error_on_the_fast_path_is_that_of_any_run(troubled):
+def test_error_on_the_fast_path_is_raised_like_any_other(troubled):
     trouble, train_op = troubled
     error, hook = trouble.fails_with(RuntimeError("disk on fire")), Due()
     with pytest.raises(RuntimeError, match="disk on fire"), train.MonitoredSession(hooks=[hook]) as session:
@@ -166,15 +166,15 @@ def test_an_error_on_the_fast_path_is_that_of_any_run(troubled):
     assert trouble.calls == 20
 
 
-def test_a_fast_run_that_loses_the_session_is_recovered_and_repeated(troubled):
+def test_lost_fast_run_is_recovered_and_repeated(troubled):
     trouble, train_op = troubled
     trouble.fails_with(errors.AbortedError(None, None, "lost"))
     with train.MonitoredSession(recovery=train.RecoveryPolicy(initial_backoff_secs=0)) as session:
         run(session, train_op)
-        assert session.raw_session().global_step == 11  # Initialised anew: there is no checkpoint.
+        assert session.raw_session().global_step == 11  # Initialised again: there is no checkpoint.
 
 
-def test_an_error_after_a_recovery_has_nothing_to_do_with_the_loss(troubled):
+def test_error_after_a_recovery_has_no_context_of_the_loss(troubled):
     trouble, train_op = troubled
 
     def lose_then_burn():
@@ -192,7 +192,7 @@ def test_an_error_after_a_recovery_has_nothing_to_do_with_the_loss(troubled):
     assert raised.value.__context__ is None
 
 
-def test_a_ctrl_c_on_the_fast_path_reaches_the_hooks_and_the_caller(troubled):
+def test_ctrl_c_on_the_fast_path_reaches_the_hooks_and_the_caller(troubled):
     trouble, train_op = troubled
     error, hook = trouble.fails_with(KeyboardInterrupt()), Due()
     with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[hook]) as session:
@@ -200,7 +200,7 @@ def test_a_ctrl_c_on_the_fast_path_reaches_the_hooks_and_the_caller(troubled):
     assert hook.exceptions == [error]
 
 
-def test_a_program_that_fails_on_the_fast_path_loses_the_session(train_op):
+def test_failed_program_on_the_fast_path_loses_the_session(train_op):
     armed = []
 
     def check(value):
@@ -220,7 +220,7 @@ def test_a_program_that_fails_on_the_fast_path_loses_the_session(train_op):
     assert len(hook.exceptions) == 1
 
 
-def test_another_thread_is_refused_during_a_fast_run(troubled):
+def test_other_thread_is_refused_during_a_fast_run(troubled):
     trouble, train_op = troubled
     refused = []
 
@@ -239,10 +239,10 @@ def test_another_thread_is_refused_during_a_fast_run(troubled):
     with train.MonitoredSession() as session:
         run(session, train_op, times=25)
     assert len(refused) == 1
-    assert "one thing at a time" in refused[0]
+    assert "one thread at a time" in refused[0]
 
 
-def test_writers_that_a_host_operation_takes_on_the_fast_path_are_closed_with_the_session(tmp_path, train_op):
+def test_writers_taken_by_a_host_operation_are_closed_with_the_session(tmp_path, train_op):
     taken = []
 
     def write():
@@ -256,7 +256,7 @@ def test_writers_that_a_host_operation_takes_on_the_fast_path_are_closed_with_th
     assert all(writer.closed for writer in taken)
 
 
-def test_no_run_after_a_stop(train_op):
+def test_no_run_is_made_after_a_stop(train_op):
     with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=50)]) as session:
         run(session, train_op, times=50)
         with pytest.raises(RuntimeError, match="should_stop"):
@@ -265,7 +265,7 @@ def test_no_run_after_a_stop(train_op):
         session.run(train_op)
 
 
-def test_a_hook_that_is_added_between_fast_runs_takes_part_in_the_next_one(train_op):
+def test_hook_added_between_fast_runs_is_called_in_the_next_one(train_op):
     with train.MonitoredSession() as session:
         run(session, train_op)
         hook = Due()
@@ -275,7 +275,7 @@ def test_a_hook_that_is_added_between_fast_runs_takes_part_in_the_next_one(train
         assert steps_of(hook) == [31]
 
 
-def test_how_far_runs_lead_is_seen_anew_where_other_tensors_are_fed():
+def test_step_increment_is_determined_again_for_other_feeds():
     step = train.get_or_create_global_step()
     small, large = step.assign_add(1), step.assign_add(10)
     train_op = hl.group(small, hl.op(lambda value: value)(large))
@@ -287,7 +287,7 @@ def test_how_far_runs_lead_is_seen_anew_where_other_tensors_are_fed():
         assert session.raw_session().global_step == 3 + 6 * 11
 
 
-def test_a_signal_that_comes_in_a_run_that_fails_does_not_hide_the_error(troubled, tmp_path):
+def test_signal_in_a_failing_run_does_not_hide_the_error(troubled, tmp_path):
     trouble, train_op = troubled
     hook, error = Due(), RuntimeError("disk on fire")
 
@@ -302,7 +302,7 @@ def test_a_signal_that_comes_in_a_run_that_fails_does_not_hide_the_error(trouble
     assert hook.exceptions == [error]
 
 
-def test_an_error_is_told_although_another_thread_waits_to_close(troubled, clock):
+def test_error_is_reported_although_another_thread_waits_to_close(troubled, clock):
     trouble, train_op = troubled
     hook, error = Due(), RuntimeError("disk on fire")
 
@@ -320,7 +320,7 @@ def test_an_error_is_told_although_another_thread_waits_to_close(troubled, clock
     assert hook.exceptions == [error]
 
 
-def test_a_closed_session_keeps_no_values():
+def test_closed_session_keeps_no_values():
     size = 12345
     weights = hl.Variable(lambda: jnp.zeros(size), name="weights")
     train_op = hl.group(hl.update(weights, lambda old: old + 1), train.get_or_create_global_step().assign_add(1))
@@ -354,7 +354,7 @@ def lose_before(losses, session, number, *run):
 
 @pytest.mark.parametrize("counted", [True, False], ids=["with a global step", "without"])
 @pytest.mark.parametrize("hooks", [list, lambda: [Due()]], ids=["none", "due each 50 steps"])
-def test_fast_runs_are_progress_between_two_losses(hooks, counted, clock):
+def test_fast_runs_between_two_losses_are_progress(hooks, counted, clock):
     fetches = hl.Variable(np.zeros(3, "float32"), name="weights").assign_add(np.ones(3, "float32")).op
     if counted:
         fetches = hl.group(fetches, train.get_or_create_global_step().assign_add(1))
@@ -366,7 +366,7 @@ def test_fast_runs_are_progress_between_two_losses(hooks, counted, clock):
     assert not losses
 
 
-def test_hooks_that_count_runs_go_on_counting_over_a_recovery(train_op, clock):
+def test_hooks_continue_to_count_runs_over_a_recovery(train_op, clock):
     """As in TensorFlow: each tenth run of the caller's is logged, whichever sessions are lost in between."""
     number, logged, due = hl.placeholder("int32", []), [], Due()
     shown = number + 0

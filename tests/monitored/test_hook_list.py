@@ -21,12 +21,12 @@ def generator_hook():
         (object(), r"none of the callbacks"),
     ],
 )
-def test_what_is_no_hook_is_refused_by_its_place(item, message):
+def test_object_that_is_no_hook_is_refused_with_its_index(item, message):
     with pytest.raises(TypeError, match=message):
         MonitoredSession(hooks=[SessionRunHook(), item])
 
 
-def test_a_callback_that_calling_does_not_run_is_refused():
+def test_callback_that_is_not_run_by_a_call_is_refused():
     class Yields(SessionRunHook):
         def after_run(self, run_context, run_values):
             yield
@@ -41,7 +41,7 @@ def test_a_callback_that_calling_does_not_run_is_refused():
         MonitoredSession(hooks=[Awaits()])
 
 
-def test_closing_the_session_in_after_create_session_is_an_error_that_names_the_hook(recorder, events):
+def test_closing_the_session_in_after_create_session_names_the_hook(recorder, events):
     class Closing:
         def after_create_session(self, session, coord):
             session.close()
@@ -51,13 +51,13 @@ def test_closing_the_session_in_after_create_session_is_an_error_that_names_the_
     assert "a.created" not in events
 
 
-def test_a_single_hook_in_place_of_a_list_is_refused():
+def test_single_hook_in_place_of_a_list_is_refused():
     with pytest.raises(TypeError, match="must be a list of hooks"):
         MonitoredSession(hooks=SessionRunHook())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("callback", ["begin", "before_run", "on_trigger", "end"])
-def test_no_ops_of_the_base_class_are_never_called(monkeypatch, training, callback):
+def test_callbacks_that_are_not_overridden_are_never_called(monkeypatch, training, callback):
     def never(self, *given):
         raise AssertionError
 
@@ -66,14 +66,14 @@ def test_no_ops_of_the_base_class_are_never_called(monkeypatch, training, callba
         session.run(training.train_op)
 
 
-def test_a_callback_set_on_the_instance_counts(events):
+def test_callback_set_on_the_instance_is_called(events):
     hook = SessionRunHook()
     hook.begin = lambda: events.append("begin")  # type: ignore[method-assign]
     with MonitoredSession(hooks=[hook]):
         assert events == ["begin"]
 
 
-def test_on_exception_goes_in_reverse_order_and_its_errors_are_logged(recorder, events, caplog):
+def test_on_exception_is_called_in_reverse_order_and_its_errors_are_logged(recorder, events, caplog):
     hooks = [recorder("a"), recorder("b", fails={"exception": KeyError("x")})]
     with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="nan"), MonitoredSession(hooks=hooks):
         raise ValueError("nan")

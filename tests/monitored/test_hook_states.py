@@ -75,7 +75,7 @@ def job(directory, *hooks, steps=100, faults=(), **arguments):
 @pytest.mark.parametrize(
     "interrupted_at", [2, 6, *[pytest.param(step, marks=pytest.mark.campaign) for step in (1, 3, 4, 5, 7)]]
 )
-def test_what_a_users_hook_keeps_is_kept_over_a_restart(tmp_path, interrupted_at):
+def test_hook_state_is_restored_after_a_restart(tmp_path, interrupted_at):
     assert job(tmp_path / "whole", EarlyStopping(VALUES)) == 8
     job(tmp_path / "parts", EarlyStopping(VALUES), steps=interrupted_at)
     again = EarlyStopping(VALUES)
@@ -84,14 +84,14 @@ def test_what_a_users_hook_keeps_is_kept_over_a_restart(tmp_path, interrupted_at
     assert again.recent.tolist() == [2.4, 2.3]
 
 
-def test_a_recovery_takes_a_hook_back_with_the_model(tmp_path):
+def test_recovery_restores_hook_states_with_the_model(tmp_path):
     hook = EarlyStopping(VALUES)
     lost = [AbortedError(None, None, "lost")]
     assert job(tmp_path, hook, steps=5, faults=lost, save_checkpoint_steps=1) == 5
     assert (hook.best, hook.waited) == (2.0, 0)
 
 
-def test_a_state_that_does_not_fit_is_told(tmp_path, caplog):
+def test_state_that_does_not_fit_is_logged(tmp_path, caplog):
     class Fussy(SessionRunHook):
         def get_state(self):
             return {"old": 1}
@@ -102,10 +102,10 @@ def test_a_state_that_does_not_fit_is_told(tmp_path, caplog):
     job(tmp_path, Fussy(), steps=2)
     job(tmp_path, Fussy(), steps=1)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "hook Fussy begins anew, because its state in the checkpoint does not fit it: KeyError: 'new'" in warning
+    assert "hook Fussy starts over, because its state in the checkpoint does not fit it: KeyError: 'new'" in warning
 
 
-def test_a_state_that_cannot_be_stored_names_the_hook(tmp_path):
+def test_state_that_cannot_be_saved_names_the_hook(tmp_path):
     class Wrong(SessionRunHook):
         def get_state(self):
             return {"when": object()}
@@ -118,7 +118,7 @@ def test_a_state_that_cannot_be_stored_names_the_hook(tmp_path):
     "interrupted_at", [7, *[pytest.param(step, marks=pytest.mark.campaign) for step in (1, 3, 10, 14)]]
 )
 def test_cadences_keep_their_phase_over_a_restart(tmp_path, interrupted_at):
-    """Each step once, no gap: what the uninterrupted job would have written."""
+    """Each step once, without a gap, as in an uninterrupted job."""
 
     def train_up_to(directory, last_step):
         with hl.Graph().as_default():
@@ -152,7 +152,7 @@ def test_cadences_keep_their_phase_over_a_restart(tmp_path, interrupted_at):
     assert written(tmp_path / "parts") == written(tmp_path / "whole")
 
 
-def test_a_trigger_in_seconds_has_waited_already(tmp_path):
+def test_trigger_in_seconds_counts_elapsed_time_before_a_restart(tmp_path):
     with FakeClock() as clock:
         hook = LoggingTensorHook(["global_step"], trigger=every(secs=100))
         clock.advance(1)
@@ -161,7 +161,7 @@ def test_a_trigger_in_seconds_has_waited_already(tmp_path):
         seen = []
         hook.log = lambda values, elapsed_secs: seen.append(values["global_step"])
         job(tmp_path, Advancing(clock, 30), hook, steps=3)
-    assert seen == [4]  # as the fifth run read it: the clock is looked at before a run
+    assert seen == [4]  # as the fifth run read it: the clock is read before a run
 
 
 class Advancing(SessionRunHook):
@@ -172,7 +172,7 @@ class Advancing(SessionRunHook):
         self.clock.advance(self.secs)
 
 
-def test_bound_and_late_hooks_have_states_too(tmp_path):
+def test_wrapped_and_deferred_hooks_have_states(tmp_path):
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         for best in (float("inf"), 1.0):
@@ -186,7 +186,7 @@ def test_bound_and_late_hooks_have_states_too(tmp_path):
                 session.run(train_op)
 
 
-def test_check_hook_knows_a_state_that_does_not_come_back():
+def test_check_hook_finds_a_state_that_is_not_restored():
     class Forgetful(SessionRunHook):
         runs = 0
 

@@ -33,7 +33,7 @@ def graph():
     return graph
 
 
-def test_nobody_asking_means_a_plain_run_with_the_callers_own_arguments(recorder):
+def test_run_without_requests_has_the_callers_arguments(recorder):
     raw = FakeSession()
     feeds, options, metadata = {"x:0": 1}, RunOptions(), RunMetadata()
     monitored(raw, recorder()).run("train", feeds, options, metadata)
@@ -44,7 +44,7 @@ def test_nobody_asking_means_a_plain_run_with_the_callers_own_arguments(recorder
     assert asked.run_metadata is metadata
 
 
-def test_each_hook_gets_results_in_its_own_structure_and_none_where_it_asked_nothing():
+def test_each_hook_gets_results_in_its_structure_or_none_without_a_request():
     pair = namedtuple("pair", "first second")
     a = Asking(SessionRunArgs({"l": "loss:0", "list": ["x:0"]}))
     b, c = Asking(None), Asking(SessionRunArgs(pair("loss:0", ("x:0", "train"))))
@@ -56,7 +56,7 @@ def test_each_hook_gets_results_in_its_own_structure_and_none_where_it_asked_not
     assert raw.requests[0].fetches == "train"
 
 
-def test_a_duck_typed_hook_with_one_method_is_enough(events):
+def test_object_with_one_callback_is_a_hook(events):
     class Duck:
         def after_run(self, run_context, run_values):
             events.append(run_values.results)
@@ -65,7 +65,7 @@ def test_a_duck_typed_hook_with_one_method_is_enough(events):
     assert events == [None]
 
 
-def test_the_context_shows_what_the_caller_asked_and_the_raw_session():
+def test_context_has_the_callers_arguments_and_the_raw_session():
     raw, hook = FakeSession(), Asking(SessionRunArgs("loss:0"))
     session = monitored(raw, hook)
     session.run("train", {"x:0": 1})
@@ -75,14 +75,14 @@ def test_the_context_shows_what_the_caller_asked_and_the_raw_session():
     assert hook.context.original_args == SessionRunArgs("other")
 
 
-def test_hooks_may_feed_and_the_callers_feeds_stay(graph):
+def test_hooks_may_add_feeds_to_the_callers(graph):
     raw = FakeSession(graph=graph)
     monitored(raw, Asking(SessionRunArgs(None, {"x:0": 1}))).run("train", {"y:0": 2})
     x, y = graph.get_tensor_by_name("x:0"), graph.get_tensor_by_name("y:0")
     assert raw.requests[0].feed_dict == {x: 1, y: 2}
 
 
-def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
+def test_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
     x = graph.get_tensor_by_name("x:0")
     session = monitored(
         FakeSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1}))
@@ -93,13 +93,13 @@ def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
         session.run("train")
 
 
-def test_the_same_tensor_fed_by_a_hook_and_the_caller_is_an_error(graph):
+def test_tensor_fed_by_a_hook_and_the_caller_is_an_error(graph):
     session = monitored(FakeSession(graph=graph), Asking(SessionRunArgs(None, {"x:0": 1})))
     with pytest.raises(RuntimeError, match=r"^Same tensor is fed by a SessionRunHook and user\. Conflict\(s\): x:0"):
         session.run("train", {graph.get_tensor_by_name("x:0"): 2})
 
 
-def test_options_are_merged_and_given_back_to_every_hook():
+def test_options_are_merged_and_passed_to_every_hook():
     a = Asking(SessionRunArgs(None, None, RunOptions(last_step=5, trace_level=1)))
     b = Asking(None)
     raw = FakeSession()
@@ -109,7 +109,7 @@ def test_options_are_merged_and_given_back_to_every_hook():
     assert b.values[0].run_metadata is raw.requests[0].run_metadata is not None
 
 
-def test_run_metadata_is_made_only_where_something_is_recorded():
+def test_run_metadata_is_created_only_for_recording():
     hook = Asking(SessionRunArgs("loss:0", None, RunOptions()), SessionRunArgs("loss:0", None, RunOptions(last_step=5)))
     session = monitored(raw := FakeSession(), hook)
     session.run("train")
@@ -121,7 +121,7 @@ def test_run_metadata_is_made_only_where_something_is_recorded():
     assert hook.values[-1].run_metadata is mine
 
 
-def test_merging_is_reused_for_the_same_answers_and_redone_for_others():
+def test_merged_request_is_cached_for_equal_answers():
     args = SessionRunArgs("loss:0")
     hook = Asking(args, args, None, SessionRunArgs("x:0"))
     raw = FakeSession()
@@ -131,7 +131,7 @@ def test_merging_is_reused_for_the_same_answers_and_redone_for_others():
     assert [asked.hook_fetches for asked in raw.requests] == [("loss:0",), ("loss:0",), (), ("x:0",)]
 
 
-def test_merging_is_not_left_stale_by_a_hook_that_raised(recorder):
+def test_cached_request_is_not_stale_after_a_hook_raised(recorder):
     asking = Asking(SessionRunArgs("loss:0"), SessionRunArgs("x:0"), SessionRunArgs("x:0"))
     raw = FakeSession()
     session = monitored(raw, asking, recorder(fails={"before": [None, ValueError("no"), None]}))
@@ -143,7 +143,7 @@ def test_merging_is_not_left_stale_by_a_hook_that_raised(recorder):
     assert raw.requests[-1].hook_fetches == ("x:0", None)
 
 
-def test_a_feed_dict_changed_in_place_is_seen(graph):
+def test_feed_dict_changed_in_place_is_read_again(graph):
     feeds = {"x:0": 1}
     raw = FakeSession(graph=graph)
     session = monitored(raw, Asking(SessionRunArgs(None, feeds)))
@@ -156,13 +156,13 @@ def test_a_feed_dict_changed_in_place_is_seen(graph):
 @pytest.mark.parametrize(
     ("fetch", "kind"), [("losss:0", KeyError), (3, TypeError), ({"a": [None, object()]}, TypeError)]
 )
-def test_a_fetch_that_is_not_in_the_graph_names_the_hook(graph, fetch, kind):
+def test_fetch_missing_in_the_graph_names_the_hook(graph, fetch, kind):
     raw = FakeSession([kind("engine says no")], graph=graph)
-    with pytest.raises(kind, match="The hook Asking asked for something that is not in the graph"):
+    with pytest.raises(kind, match="The hook Asking fetches something that is not in the graph"):
         monitored(raw, Asking(SessionRunArgs("loss:0")), Asking(SessionRunArgs(fetch))).run("train")
 
 
-def test_an_error_that_no_hook_caused_stays_as_it_is(graph):
+def test_error_not_caused_by_a_hook_is_unchanged(graph):
     error = ValueError("bad batch")
     with pytest.raises(ValueError, match="bad batch") as caught:
         monitored(FakeSession([error], graph=graph), Asking(SessionRunArgs("loss:0"))).run("train")
@@ -170,7 +170,7 @@ def test_an_error_that_no_hook_caused_stays_as_it_is(graph):
 
 
 @pytest.mark.parametrize("callback", ["before", "after"])
-def test_all_hooks_get_their_after_run_when_one_requests_the_stop(recorder, events, callback):
+def test_all_hooks_get_after_run_when_one_requests_a_stop(recorder, events, callback):
     session = monitored(FakeSession(), recorder("a", stops=[callback]), recorder("b"))
     session.run("train")
     assert session.should_stop()
@@ -179,7 +179,7 @@ def test_all_hooks_get_their_after_run_when_one_requests_the_stop(recorder, even
         session.run("train")
 
 
-def test_a_stop_requested_in_a_failed_attempt_lets_the_retry_through_and_holds_after_it(recorder):
+def test_stop_requested_in_a_failed_attempt_takes_effect_after_the_retry(recorder):
     class StopsAtFirst(SessionRunHook):
         asked = False
 
@@ -197,7 +197,7 @@ def test_a_stop_requested_in_a_failed_attempt_lets_the_retry_through_and_holds_a
         session.run("train")
 
 
-def test_when_before_run_raises_nothing_runs_and_later_hooks_are_not_called(recorder, events):
+def test_error_in_before_run_prevents_the_run_and_later_callbacks(recorder, events):
     raw = FakeSession()
     with pytest.raises(KeyError):
         monitored(raw, recorder("a", fails={"before": KeyError("x")}), recorder("b")).run("train")
@@ -206,7 +206,7 @@ def test_when_before_run_raises_nothing_runs_and_later_hooks_are_not_called(reco
     assert raw.requests == []
 
 
-def test_errors_of_the_engine_are_mapped_and_keep_their_cause():
+def test_jax_runtime_errors_are_mapped_and_keep_their_cause():
     jax_errors = pytest.importorskip("jax.errors")
     engine = jax_errors.JaxRuntimeError("UNAVAILABLE: peer 3")
     with pytest.raises(UnavailableError, match="peer 3") as caught:
@@ -221,13 +221,13 @@ def test_errors_of_the_engine_are_mapped_and_keep_their_cause():
         (SessionRunArgs("loss:0", options={"trace_level": 1}), "None or a RunOptions as options .* got {'trace_level'"),
     ],
 )
-def test_feeds_and_options_of_a_wrong_kind_name_the_hook(args, complaint):
+def test_invalid_feeds_and_options_name_the_hook(args, complaint):
     with pytest.raises(TypeError, match=f"The hook Asking must give {complaint}"):
         monitored(FakeSession(), Asking(args)).run("train")
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_options_and_metadata_are_objects_also_where_nobody_asked(asks):
+def test_options_and_metadata_are_objects_without_a_request(asks):
     seen = []
 
     class Looks(SessionRunHook):
@@ -247,7 +247,7 @@ def test_options_and_metadata_are_objects_also_where_nobody_asked(asks):
 
 
 @pytest.mark.parametrize("asks", [None, SessionRunArgs("loss:0")])
-def test_a_hook_that_settles_is_overtaken_by_those_behind_it_whether_or_not_anybody_asked(recorder, events, asks):
+def test_deliver_pending_calls_after_run_of_later_hooks_first(recorder, events, asks):
     class Settling(SessionRunHook):
         def after_run(self, run_context, run_values):
             run_context.deliver_pending()

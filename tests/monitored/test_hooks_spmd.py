@@ -1,4 +1,4 @@
-"""Each built-in hook in two processes in step: the same training in both, and the chief alone writes and logs."""
+"""Each built-in hook in two SPMD processes: the same training in both, and only the chief writes and logs."""
 
 import json
 import math
@@ -33,19 +33,19 @@ def writers(training):
 
 
 def loggers(training):
-    """Returns whose lines there are, but for those that each process says of itself."""
+    """Returns the loggers of the lines, without those that each process logs about itself."""
     own = ("Compil", "This is process")
     lines = [(name.rpartition(".")[2], line) for name, line in training["logged"] if not line.startswith(own)]
     return {WHY if line.startswith(WHY) else name for name, line in lines}
 
 
-def test_there_is_a_case_for_each_hook(found):
+def test_every_hook_has_a_case(found):
     every = [[name for training in each for name in training["files"]] for each in found]
     assert every[0] == every[1]
     assert len(every[0]) == 16
 
 
-def test_both_train_alike_and_the_chief_alone_writes_and_logs(found):
+def test_both_processes_train_alike_and_only_the_chief_writes_and_logs(found):
     (chief, *_), (other, *_) = found
     assert chief["ended"] == other["ended"] == FULL
     assert (writers(chief), loggers(chief)) == (WRITES, LOGS)
@@ -54,11 +54,11 @@ def test_both_train_alike_and_the_chief_alone_writes_and_logs(found):
         assert chief["told"][name] == other["told"][name] == told, name
 
 
-def test_progress_is_shown_by_the_chief_alone(found):
+def test_only_the_chief_shows_progress(found):
     assert [each[0]["told"]["progress"] for each in found] == [True, False]
 
 
-def test_a_sink_gets_what_was_written_from_the_chief_alone(found):
+def test_only_the_chief_writes_to_a_sink(found):
     chief, other = (each[1] for each in found)
     assert chief["ended"] == other["ended"] == FULL
     assert (chief["told"], other["told"]) == ({"sinks": 5}, {"sinks": 0}), "a header and four rows"
@@ -66,7 +66,7 @@ def test_a_sink_gets_what_was_written_from_the_chief_alone(found):
     assert (loggers(chief), loggers(other)) == ({WHY}, set())
 
 
-def test_a_nan_does_the_same_in_both_at_the_same_step_and_the_chief_alone_says_so(found):
+def test_nan_acts_in_both_at_the_same_step_and_only_the_chief_logs_it(found):
     (raised, stopped, skipped), others = (each[2:] for each in found)
     assert raised["error"] == others[0]["error"]
     assert "global step 13" in raised["error"]

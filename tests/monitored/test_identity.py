@@ -16,7 +16,7 @@ from hookline.testing import RecordingHook
 
 
 class Counts(train.SessionRunHook):
-    """Counts its firings; two of them are told apart by their name."""
+    """Counts its firings; two of them are distinguished by their name."""
 
     def __init__(self, name: Any = None, every: int = 1) -> None:
         self.name, self.trigger, self.count = name, train.every(every), 0
@@ -33,7 +33,7 @@ class Counts(train.SessionRunHook):
 
 
 class Watches(Counts):
-    """Is told apart by a property, from the same names."""
+    """Is identified by a property, from the same names."""
 
     @property
     def state_key(self) -> str | None:
@@ -87,13 +87,13 @@ def told(caplog: Any, words: str) -> list[logging.LogRecord]:
 
 
 @pytest.mark.parametrize("names", ["ba", "b", "abc", "cab", "cb", "a", ""])
-def test_states_follow_the_names_over_one_hook_more_one_less_and_another_order(tmp_path, names):
+def test_states_follow_the_names_in_a_changed_list_of_hooks(tmp_path, names):
     trained(tmp_path, 12, Counts("a", 1), Counts("b", 4))
     counts = {hook.name: hook.count for hook in trained(tmp_path, 24, *(Counts(name, 6) for name in names))}
     assert counts == {name: {"a": 12, "b": 3, "c": 0}[name] + 2 for name in names}
 
 
-def test_a_hook_is_known_by_state_key_or_name_or_class_and_in_a_binding_as_well(tmp_path):
+def test_hook_is_identified_by_state_key_name_or_class_also_when_wrapped(tmp_path):
     def hooks():
         return Counts(), Counts("a"), Watches(), Watches("a"), Duck(), Duck("a"), Duck("odd/na\n[me]\u00e9 ./..")
 
@@ -117,9 +117,7 @@ def test_a_hook_is_known_by_state_key_or_name_or_class_and_in_a_binding_as_well(
         ((train.NanTensorHook("loss", on_nan="skip"), train.NanTensorHook("loss:0", on_nan="skip")), r"loss:0, skip"),
     ],
 )
-def test_two_hooks_with_a_state_that_a_checkpoint_could_not_tell_apart_are_refused_where_the_session_is_made(
-    hooks, message
-):
+def test_indistinguishable_hooks_with_a_state_are_refused_at_creation(hooks, message):
     with hl.Graph().as_default():
         train.get_or_create_global_step()
         with pytest.raises(ValueError, match=message):
@@ -130,7 +128,7 @@ def test_two_hooks_with_a_state_that_a_checkpoint_could_not_tell_apart_are_refus
             train.MonitoredTrainingSession(chief_only_hooks=hooks)
 
 
-def test_the_remedy_helps():
+def test_remedy_of_the_message_works():
     hooks = Counts(), Counts()
     hooks[1].state_key = "other"
     with hl.Graph().as_default():
@@ -138,7 +136,7 @@ def test_the_remedy_helps():
         train.MonitoredSession(hooks=hooks).close()
 
 
-def test_a_hook_that_is_added_later_may_not_have_the_identity_of_another(tmp_path):
+def test_added_hook_may_not_have_the_identity_of_another(tmp_path):
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         with train.MonitoredSession(hooks=[Counts("a")]) as session:
@@ -148,14 +146,14 @@ def test_a_hook_that_is_added_later_may_not_have_the_identity_of_another(tmp_pat
             session.run(train_op)
 
 
-def test_a_key_that_is_no_text_is_refused():
+def test_state_key_that_is_no_string_is_refused():
     hook = Counts()
     hook.state_key = 3  # type: ignore[assignment]
-    with hl.Graph().as_default(), pytest.raises(TypeError, match="Counts must have a text or None as state_key, got 3"):
+    with hl.Graph().as_default(), pytest.raises(TypeError, match="must have a string or None as state_key, got 3"):
         train.MonitoredSession(hooks=[hook])
 
 
-def test_a_loss_may_be_watched_twice_where_nothing_is_counted():
+def test_loss_may_be_checked_twice_without_a_state():
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         hl.constant(1.0, name="loss")
@@ -164,27 +162,27 @@ def test_a_loss_may_be_watched_twice_where_nothing_is_counted():
             session.run(train_op)
 
 
-def test_a_state_that_no_hook_takes_stays_and_is_taken_up_two_checkpoints_later(tmp_path, caplog):
+def test_unclaimed_state_is_kept_and_restored_two_checkpoints_later(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     trained(tmp_path, 3, Counts("a"), Prints(train.every(2)))
     trained(tmp_path, 5)
-    (kept,) = told(caplog, "has states of hooks that are not here")
+    (kept,) = told(caplog, "has states of hooks that are not in this session")
     assert kept.getMessage().endswith("Counts[a]. Later checkpoints keep them.")
-    (dropped,) = told(caplog, "has phases of triggers whose hooks are not here")
+    (dropped,) = told(caplog, "has phases of triggers whose hooks are not in this session")
     assert "test_identity.Prints. Later checkpoints drop them" in dropped.getMessage()
     trained(tmp_path, 7, Counts("b"))
     caplog.clear()
     (hook,) = trained(tmp_path, 8, Counts("a"))
     assert hook.count == 4
-    (taken_up,) = told(caplog, "takes up its state of step")
-    assert "The hook Counts takes up its state of step 3; the training is at step 7." in taken_up.getMessage()
+    (taken_up,) = told(caplog, "continues from its state of step")
+    assert "The hook Counts continues from its state of step 3; the training is at step 7." in taken_up.getMessage()
     assert not told(caplog, "phases of triggers")
     caplog.clear()
     assert trained(tmp_path, 9, Counts("a"))[0].count == 5
     assert not told(caplog, "takes up")
 
 
-def test_a_hook_that_is_added_to_an_open_session_takes_its_state_up(tmp_path, caplog):
+def test_hook_added_to_an_open_session_restores_its_state(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     trained(tmp_path, 3, Counts("a"))
     with hl.Graph().as_default():
@@ -195,11 +193,11 @@ def test_a_hook_that_is_added_to_an_open_session_takes_its_state_up(tmp_path, ca
             session.add_hook(late)
             session.run(train_op)
     assert late.count == 4
-    assert told(caplog, "takes up its state of step 3; the training is at step 4")
+    assert told(caplog, "continues from its state of step 3; the training is at step 4")
     assert trained(tmp_path, 6, Counts("a"))[0].count == 5
 
 
-def test_a_state_that_no_hook_takes_is_named_once_also_over_recoveries_which_go_by_the_same_rules(tmp_path, caplog):
+def test_unclaimed_state_is_logged_once_also_over_recoveries(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     trained(tmp_path, 4, Counts("a"), Counts("b", 2))
     faults = [hl.errors.AbortedError(None, None, "lost")] * 2
@@ -216,28 +214,26 @@ def test_a_state_that_no_hook_takes_is_named_once_also_over_recoveries_which_go_
             for _ in range(2):
                 session.run(train_op)
     assert (faults, hook.count) == ([], 3)
-    assert len(told(caplog, "has states of hooks that are not here")) == 1
+    assert len(told(caplog, "has states of hooks that are not in this session")) == 1
     assert trained(tmp_path, 6, Counts("a"))[0].count == 4
 
 
-def test_several_hooks_with_a_phase_alone_may_be_equal_and_go_on_by_place_where_their_triggers_are_equal(
-    tmp_path, caplog
-):
+def test_equal_hooks_with_equal_triggers_restore_phases_by_index(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     first = trained(tmp_path, 5, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     assert [hook.steps for hook in first] == [[1, 5], [1, 4]]
     again = trained(tmp_path, 9, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     assert [hook.steps for hook in again] == [[9], [7]]
-    assert not told(caplog, "does not show whose")
+    assert not told(caplog, "The triggers of these hooks start over")
 
 
 @pytest.mark.parametrize("cadences", [(3, 4), (4,), (4, 3, 4), (3, 3)])
-def test_equal_hooks_whose_phases_could_be_anothers_begin_anew_and_one_line_says_so(tmp_path, caplog, cadences):
+def test_equal_hooks_with_ambiguous_phases_start_again_with_one_log_line(tmp_path, caplog, cadences):
     trained(tmp_path, 5, Prints(train.first_then_every(4)), Prints(train.first_then_every(3)))
     caplog.clear()
     again = trained(tmp_path, 9, *(Prints(train.first_then_every(steps)) for steps in cadences))
     assert [hook.steps[0] for hook in again] == [6] * len(cadences)
-    (line,) = told(caplog, "does not show whose")
+    (line,) = told(caplog, "The triggers of these hooks start over")
     assert line.levelno == logging.WARNING
     assert line.getMessage().endswith("test_identity.Prints.")
 
@@ -251,8 +247,8 @@ HOOKS = st.lists(
 
 @given(st.lists(st.tuples(HOOKS, st.lists(st.sampled_from([2, 3]), max_size=2)), min_size=2, max_size=5))
 @settings(deadline=None)
-def test_no_hook_ever_gets_the_state_of_another_and_none_is_lost(sessions):
-    """Each session has another list of hooks; what each hook has counted is its own, over all of them."""
+def test_no_hook_gets_the_state_of_another_and_none_is_lost(sessions):
+    """Each session has another list of hooks; the count of each hook is its own, over all of them."""
     states: dict[str, Any] = {}
     counted: dict[Any, int] = {}
     for number, (identities, cadences) in enumerate(sessions):
@@ -266,7 +262,7 @@ def test_no_hook_ever_gets_the_state_of_another_and_none_is_lost(sessions):
         states = found.collect()
 
 
-def test_a_state_stays_if_the_hook_that_is_added_for_it_fails(tmp_path):
+def test_state_is_kept_if_the_hook_added_for_it_fails(tmp_path):
     class Fails(Counts):
         def after_create_session(self, session: Any, coord: Any) -> None:
             raise ValueError("not ready")
@@ -299,7 +295,7 @@ class Odd(train.Trigger):
     ],
     ids=["every", "a predicate", "of one's own", "an or"],
 )
-def test_a_bound_hook_that_was_due_at_the_save_fires_in_its_next_run_after_the_resume(tmp_path, make):
+def test_wrapped_hook_due_at_the_save_fires_in_its_next_run_after_the_resume(tmp_path, make):
     hook = Prints(make())
     for steps in (range(10), range(10, 20)):
         with hl.Graph().as_default():
@@ -314,7 +310,7 @@ def test_a_bound_hook_that_was_due_at_the_save_fires_in_its_next_run_after_the_r
     assert (fired, hook.steps) == ([], [11])
 
 
-def test_a_variable_that_is_called_global_step_and_cannot_be_counted_hinders_no_session():
+def test_variable_called_global_step_that_cannot_be_counted_is_no_problem():
     with hl.Graph().as_default():
         collections = [hl.GraphKeys.GLOBAL_VARIABLES, hl.GraphKeys.GLOBAL_STEP]
         pair = hl.Variable([0.0, 1.0], name="global_step", trainable=False, collections=collections)

@@ -20,12 +20,12 @@ from hookline.summary import FileWriterCache
 PROGRAM = Path(__file__).parent / "many_sessions.py"
 COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "20"))
 
-# What the allocator and the libraries may keep: less than a tenth of what a model with its programs takes.
+# The allocator and the libraries may keep less than a tenth of a model with its programs.
 MIB_AT_MOST = 10
 MIB_A_SESSION = 0.04
 
 
-def test_many_sessions_leave_no_threads_files_graphs_and_memory():
+def test_many_sessions_leave_no_threads_files_graphs_or_memory():
     if not Path("/proc/self/fd").exists():
         pytest.skip("what a process has open is read from /proc")
     done = python.run(PROGRAM, COUNT, check=True, timeout=60 + 4 * COUNT)
@@ -40,7 +40,7 @@ def test_many_sessions_leave_no_threads_files_graphs_and_memory():
     assert grown <= MIB_AT_MOST + MIB_A_SESSION * COUNT, samples
 
 
-def test_a_session_that_is_dropped_without_being_closed_lets_go_of_its_folder_and_writer(tmp_path):
+def test_unclosed_session_releases_its_folder_and_writer(tmp_path):
     def writers():
         return [thread.name for thread in threading.enumerate() if str(tmp_path) in thread.name]
 
@@ -63,7 +63,7 @@ def test_a_session_that_is_dropped_without_being_closed_lets_go_of_its_folder_an
 
 
 @pytest.mark.parametrize("late", [False, True, 2])
-def test_what_a_hook_fetched_goes_with_its_run_and_not_with_the_next_garbage_collection(late):
+def test_values_fetched_by_a_hook_are_freed_with_their_run(late):
     size = 54321
     big = hl.op(lambda w: jnp.full(size, w))(hl.Variable(1.0, name="weight"))
     train_op = train.get_or_create_global_step().assign_add(1)
@@ -88,6 +88,6 @@ def test_what_a_hook_fetched_goes_with_its_run_and_not_with_the_next_garbage_col
                 session.run(train_op)
                 jax.block_until_ready(jax.live_arrays())
             waiting = sum(array.size == size for array in jax.live_arrays())
-            assert waiting <= int(late)  # of a late hook those whose runs have not come yet
+            assert waiting <= int(late)  # the runs of a deferred hook that have not come yet
         finally:
             gc.enable()

@@ -35,7 +35,7 @@ def error_called(name):
     )
 
 
-def test_the_page_lists_and_counts_all_callbacks_and_no_other_page_counts_them():
+def test_page_lists_and_counts_all_callbacks_and_no_other_page_counts_them():
     page = PAGE.read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)\(", page.partition("## The table")[0], re.MULTILINE)
     for name in listed:  # Each is enough to be a hook.
@@ -95,7 +95,7 @@ class Noting(SessionRunHook):
 
 
 class Elsewhere:
-    """What another thread does to a session, once it is inside a run."""
+    """Acts on a session in another thread, during a run."""
 
     def __init__(self, call, clock):
         self.caught, self._clock = "nothing", clock
@@ -129,7 +129,7 @@ def send(number, again=False):
 
 
 def play_signal(row, training, hook, directory):
-    """Does what a row says in which a signal comes."""
+    """Acts as a row with a signal describes."""
     number = signal.SIGINT if row.startswith("Ctrl-C") else signal.SIGTERM
     place = re.search(r" in (the body|the run|\w+)", row)[1]
     saver = CheckpointSaverHook(directory, save_steps=1000, scaffold=Scaffold())
@@ -167,7 +167,7 @@ def play_signal(row, training, hook, directory):
 
 
 def play(row, training, hook, clock):
-    """Does what the row says, and returns what another thread has seen, if one was there."""
+    """Acts as the row describes, and returns the record of another thread, if there was one."""
     if row.startswith("after_create_session raises"):
         hook.fails["after_create_session"] = ValueError()
         return MonitoredSession(hooks=[hook])
@@ -249,6 +249,6 @@ def test_every_row_of_the_table_is_true(training, clock, tmp_path, row, callback
     assert not training.graph.finalized
 
 
-def test_the_table_has_all_its_rows():
+def test_table_has_all_its_rows():
     assert len(rows()) == 65
     assert len({row[0] for row in rows()}) == 65

@@ -1,4 +1,4 @@
-"""Sessions that train nothing, save nothing or lose trained values say so in one line, with what to write."""
+"""Sessions that train nothing, save nothing or lose trained values log one line with the remedy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_initializer_in_a_restored_session_is_logged_once(tmp_path, warnings)
     train_to(tmp_path, 5, initialise)
     (said,) = warnings()
     assert said.startswith(
-        f"This run initialises 'global_step', 'weight' anew, restored from '{tmp_path}/model.ckpt-3'"
+        f"This run initialises 'global_step', 'weight' again, restored from '{tmp_path}/model.ckpt-3'"
     )
     assert "Leave out the initializer" in said
 
@@ -55,7 +55,7 @@ def test_variables_that_were_not_restored_may_be_initialised(tmp_path, warnings)
         sess.run(new)
         assert warnings() == []
         sess.run(init)
-    assert [said.partition(" anew")[0] for said in warnings()] == ["This run initialises 'body'"]
+    assert [said.partition(" again")[0] for said in warnings()] == ["This run initialises 'body'"]
 
 
 BATCHES = [np.ones(2)] * 3
@@ -83,7 +83,7 @@ def test_data_that_end_before_the_first_run_are_logged(tmp_path, warnings):
     assert said.endswith("(hookline.data.from_arrays(..., epochs=None)); to begin anew, use another directory.")
 
 
-def test_an_iterator_that_was_used_up_is_logged_with_the_remedy(warnings):
+def test_exhausted_iterator_is_logged_with_the_remedy(warnings):
     source = iter(BATCHES)
     read_once(None, source)
     assert warnings() == []
@@ -101,7 +101,7 @@ def test_an_iterator_that_was_used_up_is_logged_with_the_remedy(warnings):
         {"save_checkpoint_secs": None, "save_checkpoint_steps": 0},
     ],
 )
-def test_a_directory_without_checkpoints_is_logged(given, tmp_path, warnings):
+def test_directory_without_checkpoints_is_logged(given, tmp_path, warnings):
     train_to(tmp_path, 1, **given)
     (said,) = warnings()
     assert (
@@ -111,7 +111,7 @@ def test_a_directory_without_checkpoints_is_logged(given, tmp_path, warnings):
     assert "for summaries alone, LoggingOptions(summary_dir=) in place of this directory." in said
 
 
-def test_a_saver_of_the_user_is_enough(tmp_path, warnings):
+def test_saver_of_the_user_is_enough(tmp_path, warnings):
     with hl.Graph().as_default():
         train.get_or_create_global_step()
         own = train.CheckpointSaverHook(str(tmp_path), save_steps=1)

@@ -1,4 +1,4 @@
-"""What must hold although hooks, threads and errors come at bad moments."""
+"""Invariants although hooks, threads and errors come at bad moments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Limits(train.SessionRunHook):
 
 @pytest.mark.parametrize("others", [[], [train.StepCounterHook(every_n_steps=1000)]])
 @pytest.mark.parametrize("gain", [1, 3])
-def test_a_limit_holds_on_runs_that_ask_nobody(others, gain):
+def test_step_limit_holds_in_runs_that_call_no_hook(others, gain):
     train_op = train.get_or_create_global_step().assign_add(gain)
     with train.MonitoredSession(hooks=[Limits(50), *others]) as session:
         run(session, train_op, 80)
         assert session.raw_session().global_step == (50 if gain == 1 else 51)
 
 
-def test_a_limit_of_a_hook_that_is_added_holds_from_then_on(train_op):
+def test_step_limit_of_an_added_hook_holds_from_then_on(train_op):
     with train.MonitoredSession() as session:
         run(session, train_op, 10)
         session.add_hook(Limits(15))
@@ -42,7 +42,7 @@ def test_a_limit_of_a_hook_that_is_added_holds_from_then_on(train_op):
 
 
 @pytest.mark.parametrize("fires", [True, False])
-def test_what_was_fed_goes_with_its_run_also_where_hooks_ride(fires):
+def test_feeds_are_freed_with_their_run_also_with_hooks(fires):
     x = hl.placeholder("float32", [1000], name="x")
     total = hl.Variable(np.zeros(1000, "float32"), name="total")
     train_op = hl.group(total.assign_add(x), train.get_or_create_global_step().assign_add(1))
@@ -75,7 +75,7 @@ def test_what_was_fed_goes_with_its_run_also_where_hooks_ride(fires):
         gc.enable()
 
 
-def test_a_stop_that_holds_is_seen_by_every_thread_that_looks(train_op):
+def test_sticky_stop_is_seen_by_every_thread(train_op):
     answers, started, enough = [], threading.Event(), threading.Event()
 
     class Stops(train.SessionRunHook):
@@ -104,7 +104,7 @@ def test_a_stop_that_holds_is_seen_by_every_thread_that_looks(train_op):
 
 
 @pytest.mark.parametrize("wrong", [{"trigger": 100}, {"deferred": -1}])
-def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_without_it(wrong, training, fires):
+def test_hook_with_an_invalid_declaration_is_not_added_and_a_recovery_continues(wrong, training, fires):
     hook = fires(train.every(10))
     vars(hook).update(wrong)
     with train.MonitoredSession(**QUICK) as session:
@@ -116,7 +116,7 @@ def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_witho
         run(session, training.train_op, 3)
 
 
-def test_two_operations_of_which_one_never_moves_the_step_are_no_standstill(train_op, caplog):
+def test_second_operation_without_a_step_is_not_reported_as_stalled(train_op, caplog):
     reads = hl.group(hl.constant(1.0))
     with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=10)]) as session:
         while not session.should_stop():
@@ -126,7 +126,7 @@ def test_two_operations_of_which_one_never_moves_the_step_are_no_standstill(trai
 
 
 @pytest.mark.parametrize("saves", [False, True])
-def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp_path, fires):
+def test_deferred_hooks_get_arrived_values_after_an_exception(saves, train_op, tmp_path, fires):
     late = fires(train.every(1), "global_step:0", True)
     hooks = [late, *([train.CheckpointSaverHook(str(tmp_path), save_steps=1000)] if saves else [])]
 
@@ -140,7 +140,7 @@ def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp
     assert late.steps == [1, 2, 3]
 
 
-def test_an_after_close_that_fails_keeps_no_other_hook_from_its_own_and_no_graph_closed(train_op):
+def test_failing_after_close_prevents_no_other_after_close_and_reopens_the_graph(train_op):
     class Closes(train.SessionRunHook):
         closed = 0
 
@@ -163,7 +163,7 @@ def test_an_after_close_that_fails_keeps_no_other_hook_from_its_own_and_no_graph
 
 
 @pytest.mark.parametrize("error", [StopIteration(), ValueError("b")])
-def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
+def test_delivery_that_fails_at_close_delivers_the_rest(error, train_op):
     given = []
 
     class Late(train.SessionRunHook):
@@ -193,7 +193,7 @@ def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
 
 
 @pytest.mark.parametrize("happens", ["a hook is added", "a recovery"])
-def test_without_a_global_step_phases_go_on(happens, clock, caplog, fires):
+def test_phases_continue_without_a_global_step(happens, clock, caplog, fires):
     caplog.set_level(logging.ERROR)
     faults, hook = [], fires(train.first_then_every(secs=1000))
 
@@ -215,7 +215,7 @@ def test_without_a_global_step_phases_go_on(happens, clock, caplog, fires):
     assert [firing.context.runs for firing in hook.firings] == [0, 10]
 
 
-def test_a_latch_that_was_counted_is_not_forgotten_where_a_hook_is_added(fires):
+def test_counted_latch_is_kept_when_a_hook_is_added(fires):
     x = hl.placeholder("float32", (), name="x")
     train_op = hl.group(train.get_or_create_global_step().assign_add(1), hl.op(lambda x: x)(x))
     latch = hl.latch(hl.op(lambda x: x > 1)(x))
@@ -229,7 +229,7 @@ def test_a_latch_that_was_counted_is_not_forgotten_where_a_hook_is_added(fires):
         assert hook.steps == [2]
 
 
-def test_runs_that_were_not_its_own_do_not_count_for_a_bound_hook_that_is_added(train_op, fires):
+def test_earlier_runs_of_others_do_not_count_for_an_added_wrapped_hook(train_op, fires):
     other, hook = hl.group(train_op), fires(train.every(runs=3))
     with train.MonitoredSession() as session:
         run(session, other, 10)

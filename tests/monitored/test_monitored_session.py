@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 KINDS = pytest.mark.parametrize("kind", [MonitoredSession, SingularMonitoredSession])
 
 
-def test_the_order_of_construction(training, recorder, events):
+def test_parts_are_created_in_order(training, recorder, events):
     class Watched(Scaffold):
         def finalize(self):
             events.append(f"finalize, graph open: {not training.graph.finalized}")
@@ -75,7 +75,7 @@ def test_begin_may_add_to_the_graph_and_after_create_session_may_not(training):
 
 
 @KINDS
-def test_the_graph_is_open_again_after_close_if_it_was_before(training, kind):
+def test_graph_is_open_again_after_close_if_it_was_before(training, kind):
     kind().close()
     Variable(1.0, name="added")
     with kind() as sess:
@@ -95,7 +95,7 @@ def test_a_failed_begin_leaves_the_graph_open_and_the_hooks_free(training, recor
 
 
 @KINDS
-def test_a_hook_in_two_live_sessions_is_refused(training, kind):
+def test_hook_in_two_live_sessions_is_refused(training, kind):
     hook = StopAtStepHook(last_step=1)
     first = kind(hooks=[hook])
     with pytest.raises(RuntimeError, match="The hook StopAtStepHook serves another session"):
@@ -124,7 +124,7 @@ def test_two_sessions_on_one_graph_keep_it_finalized_until_the_last_is_closed(tr
 
 
 @KINDS
-def test_a_refused_close_leaves_a_session_that_runs_on(training, recorder, events, kind):
+def test_refused_close_leaves_a_running_session(training, recorder, events, kind):
     class Closing(SessionRunHook):
         def after_run(self, run_context, run_values):
             with pytest.raises(RuntimeError, match=r"cannot be closed from inside .* run_context.request_stop\(\)"):
@@ -135,7 +135,7 @@ def test_a_refused_close_leaves_a_session_that_runs_on(training, recorder, event
     assert events[-1] == "a.end"
 
 
-def test_a_step_function_does_not_close_the_session_either(training):
+def test_step_function_may_not_close_the_session(training):
     with MonitoredSession() as session, pytest.raises(RuntimeError, match=r"step_context.request_stop\(\)"):
         session.run_step_fn(lambda step_context: session.close())
 
@@ -150,7 +150,7 @@ def closing_thread(session, caught):
     return threading.Thread(target=close, name="closer")
 
 
-def test_a_close_of_another_thread_waits_for_the_run_and_stops_the_training(training, recorder, events, clock):
+def test_close_in_another_thread_waits_for_the_run_and_stops_the_training(training, recorder, events, clock):
     caught = []
 
     class Waiting(SessionRunHook):
@@ -171,7 +171,7 @@ def test_a_close_of_another_thread_waits_for_the_run_and_stops_the_training(trai
         session.run(training.train_op)
 
 
-def test_a_close_that_waits_in_vain_closes_nothing(training, recorder, events, clock):
+def test_close_that_times_out_closes_nothing(training, recorder, events, clock):
     caught = []
 
     class Hanging(SessionRunHook):
@@ -192,13 +192,13 @@ def test_a_close_that_waits_in_vain_closes_nothing(training, recorder, events, c
     assert events[-1] == "a.end"
 
 
-def test_a_run_returns_the_callers_results_in_their_structure(training, recorder):
+def test_run_returns_results_in_the_callers_structure(training, recorder):
     with MonitoredSession(hooks=[recorder(asks=SessionRunArgs({"step": training.global_step}))]) as sess:
         assert sess.run({"a": [training.global_step], "b": training.train_op}) == {"a": [0], "b": None}
         assert sess.graph is training.graph
 
 
-def test_the_run_is_on_the_graph_of_construction_even_after_a_recovery_elsewhere(training):
+def test_run_uses_the_graph_of_construction_also_after_a_recovery(training):
     sess = MonitoredSession()
     training.faults.append(AbortedError(None, None, "x"))
     with Graph().as_default():
@@ -207,7 +207,7 @@ def test_the_run_is_on_the_graph_of_construction_even_after_a_recovery_elsewhere
     sess.close()
 
 
-def test_singular_gives_the_raw_session_and_restores(training, tmp_path, events, recorder):
+def test_singular_session_gives_the_raw_session_and_restores(training, tmp_path, events, recorder):
     with SingularMonitoredSession(hooks=[CheckpointSaverHook(str(tmp_path), save_steps=1)]) as sess:
         for _ in range(3):
             sess.run(training.train_op)
@@ -216,7 +216,7 @@ def test_singular_gives_the_raw_session_and_restores(training, tmp_path, events,
     assert "a.before" not in events
 
 
-def test_a_recovery_restores_the_last_checkpoint_and_says_what_was_lost(training, tmp_path, caplog):
+def test_recovery_restores_the_last_checkpoint_and_logs_the_lost_steps(training, tmp_path, caplog):
     creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path))
     hooks = [CheckpointSaverHook(str(tmp_path), save_steps=3), StopAtStepHook(last_step=8)]
     steps = []
@@ -231,7 +231,7 @@ def test_a_recovery_restores_the_last_checkpoint_and_says_what_was_lost(training
     assert "The global step went from 5 to 3: 2 steps were lost." in caplog.text
 
 
-def test_num_steps_and_the_usual_hooks_work_together_in_a_real_session(training, tmp_path, caplog):
+def test_num_steps_and_default_hooks_work_together_in_a_real_session(training, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     with training.graph.as_default():
         loss = op(lambda step: jnp.float32(10) - step, name="loss")(training.global_step)
@@ -266,7 +266,7 @@ def test_a_step_function_runs_with_and_without_hooks(training, recorder, events,
     assert events.count("a.before") == 1
 
 
-def test_a_method_with_self_is_a_step_function_and_other_parameters_are_refused(training):
+def test_method_with_self_is_a_step_function_and_other_parameters_are_refused(training):
     class Steps:
         def step(self, step_context):
             return 5
@@ -295,7 +295,7 @@ def test_a_step_function_may_request_the_stop(training, recorder, events, kind):
     assert events[-1] == "a.end"
 
 
-def test_a_preempted_step_function_is_called_again_with_the_new_session(training, recorder, events):
+def test_preempted_step_function_is_called_again_with_the_new_session(training, recorder, events):
     sessions = []
 
     def step_fn(step_context):
@@ -311,7 +311,7 @@ def test_a_preempted_step_function_is_called_again_with_the_new_session(training
     assert events.count("a.created") == 2
 
 
-def test_another_error_in_a_step_function_is_told_to_the_hooks(training, recorder, events):
+def test_other_error_in_a_step_function_is_reported_to_the_hooks(training, recorder, events):
     def step_fn(step_context):
         raise ValueError("mine")
 
@@ -323,7 +323,7 @@ def test_another_error_in_a_step_function_is_told_to_the_hooks(training, recorde
 # Recovery that fails where nobody can raise -------------------------------------------------------------------------
 
 
-def test_a_failure_that_should_stop_kept_to_itself_is_raised_by_close(training, recorder, events, creator_of):
+def test_failure_swallowed_by_should_stop_is_raised_by_close(training, recorder, events, creator_of):
     a = recorder()
     sess = MonitoredSession(creator_of(FakeSession(), ValueError("broken checkpoint")), [a])
     a.coord.request_stop(UnavailableError(None, None, "peer away"))
@@ -333,7 +333,7 @@ def test_a_failure_that_should_stop_kept_to_itself_is_raised_by_close(training, 
     assert events == ["a.begin", "a.created", "a.exception:ValueError"]
 
 
-def test_a_failure_that_run_raised_is_not_raised_again_by_close(training, recorder, events, creator_of):
+def test_failure_raised_by_run_is_not_raised_again_by_close(training, recorder, events, creator_of):
     lost = AbortedError(None, None, "x")
     sess = MonitoredSession(creator_of(FakeSession([lost]), ValueError("broken checkpoint")), [recorder()])
     with pytest.raises(ValueError, match="broken checkpoint"):
@@ -342,7 +342,7 @@ def test_a_failure_that_run_raised_is_not_raised_again_by_close(training, record
     assert "a.end" not in events
 
 
-def test_an_after_create_session_that_is_preempted_is_attempted_again(training, recorder, events, creator_of):
+def test_preempted_after_create_session_is_retried(training, recorder, events, creator_of):
     first, second = FakeSession(), FakeSession([5])
     hook = recorder(fails={"created": [UnavailableError(None, None, "x"), None]})
     with MonitoredSession(creator_of(first, second), [hook], recovery=RecoveryPolicy(max_attempts=1)) as sess:
@@ -350,7 +350,7 @@ def test_an_after_create_session_that_is_preempted_is_attempted_again(training, 
     assert first.closed
 
 
-def test_the_summary_writer_is_the_shared_one(training, tmp_path):
+def test_summary_writer_is_the_cached_one(training, tmp_path):
     from hookline.summary import FileWriterCache
 
     with MonitoredSession(summary_dir=str(tmp_path)) as sess:

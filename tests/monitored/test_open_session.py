@@ -1,4 +1,4 @@
-"""What an open session shows, and what it takes: its parts by public names, a late hook, runs without hooks."""
+"""An open session: its parts by public names, added hooks, runs without hooks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = pytest.mark.parametrize("kind", [MonitoredSession, SingularMonitoredSess
 
 
 @KINDS
-def test_the_raw_session_runs_without_hooks_and_is_another_one_after_a_recovery(training, recorder, events, kind):
+def test_raw_session_runs_without_hooks_and_is_replaced_by_a_recovery(training, recorder, events, kind):
     with kind(hooks=[recorder()]) as session:
         raw = session.raw_session()
         events.clear()
@@ -45,7 +45,7 @@ def test_the_raw_session_runs_without_hooks_and_is_another_one_after_a_recovery(
         session.raw_session()
 
 
-def test_a_session_shows_its_scaffold_coordinator_and_writer(training, tmp_path):
+def test_session_has_its_scaffold_coordinator_and_writer(training, tmp_path):
     scaffold = Scaffold()
     with MonitoredTrainingSession(checkpoint_dir=str(tmp_path), scaffold=scaffold) as session:
         assert session.scaffold is scaffold
@@ -58,7 +58,7 @@ def test_a_session_shows_its_scaffold_coordinator_and_writer(training, tmp_path)
         assert session.should_stop()
 
 
-def test_a_saver_takes_a_monitored_session_and_hooks_do_not_see_it(training, recorder, events, tmp_path):
+def test_saver_takes_a_monitored_session_and_calls_no_hooks(training, recorder, events, tmp_path):
     with MonitoredSession(hooks=[recorder()]) as session:
         for _ in range(3):
             session.run(training.train_op)
@@ -71,7 +71,7 @@ def test_a_saver_takes_a_monitored_session_and_hooks_do_not_see_it(training, rec
     assert events == ["a.before", "a.after", "a.end"]
 
 
-def test_a_restore_between_runs_is_seen_by_hooks_at_the_next_run(training, tmp_path):
+def test_restore_between_runs_is_seen_by_hooks_in_the_next_run(training, tmp_path):
     with MonitoredSession(hooks=[StopAtStepHook(last_step=100)]) as session:
         raw = session.raw_session()
         raw.load({"global_step": np.int32(99)})
@@ -83,7 +83,7 @@ def test_a_restore_between_runs_is_seen_by_hooks_at_the_next_run(training, tmp_p
         assert session.should_stop()
 
 
-def test_what_runs_without_hooks_in_a_step_function_is_recovered_from(training, recorder, events, tmp_path):
+def test_lost_raw_run_in_a_step_function_is_recovered(training, recorder, events, tmp_path):
     class LosesTheFirst(SessionRunHook):
         lost = False
 
@@ -119,18 +119,18 @@ def test_a_step_function_may_run_the_session_itself(training, recorder, events):
         assert events == ["a.before", "a.after"] * 2
 
 
-def test_a_step_context_is_of_no_use_when_its_function_is_over(training):
+def test_step_context_is_invalid_after_its_function(training):
     kept = []
     with MonitoredSession() as session:
         session.run_step_fn(lambda step_context: kept.append(step_context))
-        with pytest.raises(RuntimeError, match="while that function is at work"):
+        with pytest.raises(RuntimeError, match="while that function runs"):
             kept[0].run_with_hooks(training.train_op)
 
 
-# A late hook ----------------------------------------------------------------------------------------------------------
+# An added hook --------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_hook_rides_along_from_the_next_run_on_and_over_recoveries(training, recorder, events):
+def test_added_hook_is_called_from_the_next_run_on_and_over_recoveries(training, recorder, events):
     with MonitoredSession(hooks=[recorder("a")]) as session:
         session.run(training.train_op)
         events.clear()
@@ -144,7 +144,7 @@ def test_a_late_hook_rides_along_from_the_next_run_on_and_over_recoveries(traini
     assert events[-2:] == ["a.end", "late.end"]
 
 
-def test_a_late_stop_hook_stops(training):
+def test_added_stop_hook_stops(training):
     with MonitoredSession() as session:
         session.run(training.train_op)
         session.add_hook(StopAtStepHook(num_steps=2))
@@ -154,7 +154,7 @@ def test_a_late_stop_hook_stops(training):
         assert session.should_stop()
 
 
-def test_a_late_hook_comes_where_it_demands(training, recorder, events):
+def test_added_hook_is_inserted_in_its_declared_order(training, recorder, events):
     early = recorder("early")
     early.comes_before = first = recorder("a")
     with MonitoredSession(hooks=[first]) as session:
@@ -164,7 +164,7 @@ def test_a_late_hook_comes_where_it_demands(training, recorder, events):
     assert events[:2] == ["early.before", "a.before"]
 
 
-def test_a_late_hook_that_adds_to_the_graph_is_refused_and_says_why(training, recorder, events):
+def test_added_hook_that_changes_the_graph_is_refused_with_the_reason(training, recorder, events):
     hook = NanTensorHook("global_step:0")
     with MonitoredSession(hooks=[recorder()]) as session:
         with pytest.raises(
@@ -176,7 +176,7 @@ def test_a_late_hook_that_adds_to_the_graph_is_refused_and_says_why(training, re
         session.run(training.train_op)
 
 
-def test_a_late_hook_that_fails_has_not_joined_and_may_join_elsewhere(training, recorder, events):
+def test_added_hook_that_fails_is_not_added_and_may_be_added_elsewhere(training, recorder, events):
     hook = recorder("late", fails={"created": [ValueError("not now"), None]})
     with MonitoredSession(hooks=[recorder()]) as session:
         with pytest.raises(ValueError, match="not now"):
@@ -189,7 +189,7 @@ def test_a_late_hook_that_fails_has_not_joined_and_may_join_elsewhere(training, 
         assert "late.before" in events
 
 
-def test_a_late_hook_joins_once_outside_of_runs_and_while_the_session_is_open(training, recorder):
+def test_hook_is_added_once_outside_of_runs_to_an_open_session(training, recorder):
     first = recorder()
 
     class Inviting(SessionRunHook):
@@ -214,7 +214,7 @@ def test_a_late_hook_joins_once_outside_of_runs_and_while_the_session_is_open(tr
 
 
 def in_threads(count, work):
-    """Calls `work(i)` in so many threads at once, and returns what they raised."""
+    """Calls `work(i)` in several threads at once, and returns their errors."""
     start, caught = threading.Barrier(count), []
 
     def do(i):
@@ -232,7 +232,7 @@ def in_threads(count, work):
     return caught
 
 
-def test_eight_threads_on_one_session_are_told_to_take_turns_and_no_step_is_lost_or_seen_twice(training, tmp_path):
+def test_concurrent_threads_are_refused_and_no_step_is_lost_or_repeated(training, tmp_path):
     steps = []
 
     class Seeing(SessionRunHook):
@@ -250,10 +250,10 @@ def test_eight_threads_on_one_session_are_told_to_take_turns_and_no_step_is_lost
         while not session.should_stop():
             session.run(training.train_op)
     assert steps == list(range(1, 51))
-    assert all("does one thing at a time" in str(exc) or "after should_stop" in str(exc) for exc in caught)
+    assert all("admits one thread at a time" in str(exc) or "after should_stop" in str(exc) for exc in caught)
 
 
-def test_a_refused_run_is_no_failure_of_the_training(training, recorder, events):
+def test_refused_run_is_no_failure_of_the_training(training, recorder, events):
     class Meanwhile(SessionRunHook):
         def after_run(self, run_context, run_values):
             (self.refused,) = in_threads(1, lambda i: session.run(training.train_op))
@@ -261,18 +261,18 @@ def test_a_refused_run_is_no_failure_of_the_training(training, recorder, events)
     hook = Meanwhile()
     with MonitoredSession(hooks=[hook, recorder()]) as session:
         session.run(training.train_op)
-    assert "MainThread is inside" in str(hook.refused)
+    assert "MainThread runs it now" in str(hook.refused)
     assert events == ["a.begin", "a.created", "a.before", "a.after", "a.end"]
 
 
 @pytest.mark.parametrize("reads_the_step", [False, True])
-def test_a_host_operation_of_a_raw_session_serves_one_thread_at_a_time(reads_the_step):
+def test_host_operation_of_a_raw_session_runs_in_one_thread_at_a_time(reads_the_step):
     with hl.Graph().as_default():
         step = train.get_or_create_global_step()
 
         def count():
             for i in range(200):
-                threading.Event().wait(0.0002)  # lets others in, were they allowed
+                threading.Event().wait(0.0002)  # lets other threads in, if they may
                 yield i
 
         numbers = count()
@@ -284,7 +284,7 @@ def test_a_host_operation_of_a_raw_session_serves_one_thread_at_a_time(reads_the
     assert sorted(drawn) == list(range(80))
 
 
-def test_a_host_operation_may_run_the_session_that_runs_it():
+def test_host_operation_may_run_its_own_session():
     with hl.Graph().as_default():
         step = train.get_or_create_global_step()
         inner = hl.host_op(lambda value: value + 1)(step)
@@ -296,12 +296,12 @@ def test_a_host_operation_may_run_the_session_that_runs_it():
 
 
 class Batch(np.ndarray):
-    """A batch that can be told when it is gone."""
+    """A batch whose end can be observed."""
 
 
 @KINDS
 @pytest.mark.parametrize("by", ["caller", "hook", "step function"])
-def test_a_fed_batch_does_not_outlive_its_run(by, kind):
+def test_fed_batch_is_freed_after_its_run(by, kind):
     alive = []
 
     def batch():
@@ -333,7 +333,7 @@ def test_a_fed_batch_does_not_outlive_its_run(by, kind):
     assert seen == ([0] * 4 if by == "hook" else [1] * 4)
 
 
-def test_a_batch_whose_run_failed_is_not_kept_either(training):
+def test_batch_of_a_failed_run_is_freed(training):
     alive = []
 
     def batch():
@@ -359,7 +359,7 @@ def test_a_batch_whose_run_failed_is_not_kept_either(training):
         assert [ref() for ref in alive] == [None] * 3
 
 
-def test_a_hook_that_no_longer_feeds_is_not_taken_to_feed(training):
+def test_hook_that_no_longer_feeds_does_not_conflict(training):
     class Once(SessionRunHook):
         fed = False
 
@@ -376,7 +376,7 @@ def test_a_hook_that_no_longer_feeds_is_not_taken_to_feed(training):
             session.run(x)
 
 
-def test_a_save_that_has_begun_is_completed_where_another_hook_cannot_start(training, tmp_path):
+def test_started_save_is_completed_when_another_hook_cannot_start(training, tmp_path):
     begun = []
 
     class Failing(SessionRunHook):
@@ -391,7 +391,7 @@ def test_a_save_that_has_begun_is_completed_where_another_hook_cannot_start(trai
     assert train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-0")
 
 
-def test_a_save_of_another_saver_is_awaited_before_a_restore(training, tmp_path):
+def test_pending_save_of_another_saver_is_awaited_before_a_restore(training, tmp_path):
     path = str(tmp_path / "model.ckpt")
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
@@ -401,7 +401,7 @@ def test_a_save_of_another_saver_is_awaited_before_a_restore(training, tmp_path)
             assert monitored.run(training.global_step) == 7
 
 
-def test_an_interrupted_end_does_not_keep_the_others_from_theirs(training, recorder, events, tmp_path):
+def test_interrupted_end_does_not_prevent_the_other_ends(training, recorder, events, tmp_path):
     thread = threading.Thread(target=lambda: session.coordinator.wait_for_stop(30))
     last = recorder("last")
     session = MonitoredSession(hooks=[recorder("a", fails={"end": KeyboardInterrupt()}), last])
@@ -415,8 +415,8 @@ def test_an_interrupted_end_does_not_keep_the_others_from_theirs(training, recor
     assert last.session.closed
 
 
-def test_a_listener_that_saves_as_a_user_would(training, tmp_path):
-    """A listener gets the raw session, as ever; a monitored one in its place works too."""
+def test_listener_may_save(training, tmp_path):
+    """A listener gets the raw session, as always; a monitored one works too."""
     saved = []
 
     class Copying(CheckpointSaverListener):

@@ -1,4 +1,4 @@
-"""The options of a training: one signature of `Loop`, and one way to say a thing in `MonitoredTrainingSession`."""
+"""The options of a training: one signature of `Loop`, and one way to give each in `MonitoredTrainingSession`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def session(**arguments):
         return train.MonitoredTrainingSession(**arguments)
 
 
-def test_a_run_a_session_and_a_description_take_the_same_arguments_and_no_others():
+def test_run_session_and_describe_take_the_same_arguments():
     run, opened, described = (
         {
             name: (parameter.kind, parameter.default)
@@ -51,7 +51,7 @@ def summarised(folder, tag):
     return [event.step for event in read_events(str(folder)) for value in event.summary.value if value.tag == tag]
 
 
-def test_a_loop_saves_writes_and_measures_as_its_options_say(tmp_path):
+def test_loop_saves_writes_and_measures_by_its_options(tmp_path):
     runs, events = tmp_path / "run", tmp_path / "events"
     loop().run(
         str(runs),
@@ -64,7 +64,7 @@ def test_a_loop_saves_writes_and_measures_as_its_options_say(tmp_path):
     assert summarised(events, "global_step/sec") == [7]
 
 
-def test_a_session_of_a_graph_takes_the_same_options(tmp_path):
+def test_session_of_a_graph_takes_the_same_options(tmp_path):
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         with train.MonitoredTrainingSession(
@@ -106,7 +106,7 @@ def test_a_session_of_a_graph_takes_the_same_options(tmp_path):
         ),
     ],
 )
-def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
+def test_duplicate_or_ineffective_option_is_refused(arguments, said):
     with pytest.raises(ValueError, match=f"^MonitoredTrainingSession .*{said}"):
         session(**arguments)
 
@@ -142,7 +142,7 @@ def test_what_is_said_twice_or_has_no_effect_is_refused(arguments, said):
         (lambda: loop().run(save_checkpoint_steps=3), TypeError, "unexpected keyword argument 'save_checkpoint_steps'"),
     ],
 )
-def test_a_wrong_option_is_refused_where_it_is_written(make, error, said):
+def test_wrong_option_is_refused_at_its_construction(make, error, said):
     with pytest.raises(error, match=said):
         make()
 
@@ -155,11 +155,11 @@ def test_a_wrong_option_is_refused_where_it_is_written(make, error, said):
         ({"save_steps": None, "recovery": None, "restore_hyperparams": True}, None),
     ],
 )
-def test_options_for_checkpoints_without_a_directory_are_said_to_need_one(tmp_path, caplog, options, names):
+def test_checkpoint_options_without_a_directory_need_one(tmp_path, caplog, options, names):
     checkpoints = train.CheckpointOptions(**options)
     loop().session(progress=False, checkpoints=checkpoints).close()
     session(checkpoints=checkpoints).close()
-    session(save_checkpoint_steps=5).close()  # As TensorFlow, which says nothing.
+    session(save_checkpoint_steps=5).close()  # As TensorFlow, which gives no warning.
     saves = train.CheckpointSaverHook(str(tmp_path), save_steps=5, saver=train.Saver())
     session(checkpoints=checkpoints, hooks=[saves]).close()
     said = [line for line in caplog.messages if "saves no checkpoints" in line]
@@ -175,17 +175,17 @@ def test_options_for_checkpoints_without_a_directory_are_said_to_need_one(tmp_pa
 
 
 @pytest.mark.parametrize(("saver", "kept"), [(None, [0, 6, 12]), (train.Saver(max_to_keep=2), [6, 12])])
-def test_options_may_serve_several_trainings(tmp_path, saver, kept):
+def test_options_may_be_used_for_several_trainings(tmp_path, saver, kept):
     saves = train.CheckpointOptions(save_steps=6, saver=saver)
     writes = train.LoggingOptions(sinks=iter([hl.sinks.Csv()]), summary_dir=tmp_path / "events")
     for name in "abc":
         loop().run(str(tmp_path / name), progress=False, checkpoints=saves, logging=writes)
-    assert [saved(tmp_path / name) for name in "abc"] == [kept] * 3  # None removes those of another.
+    assert [saved(tmp_path / name) for name in "abc"] == [kept] * 3  # No training removes another's checkpoints.
     assert writes.summary_dir == str(tmp_path / "events")
     assert len(writes.sinks) == 1
 
 
-def test_a_saver_among_the_options_goes_to_the_scaffold_that_hooks_of_the_user_have_too(tmp_path):
+def test_saver_of_the_options_is_set_on_the_scaffold_of_user_hooks(tmp_path):
     given = []
     scaffold = train.Scaffold(init_fn=lambda scaffold, session: given.append(scaffold))
     with hl.Graph().as_default():

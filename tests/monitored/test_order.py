@@ -47,31 +47,31 @@ def names(hooks):
     return [repr(hook) for hook in hooks]
 
 
-def test_without_a_declaration_the_order_of_the_list_stays():
+def test_hooks_without_a_declaration_keep_their_order():
     assert names(in_order([C(), A(), B(), A("a")])) == ["C", "A", "B", "a"]
 
 
-def test_a_hook_that_must_come_after_others_waits_for_the_last_of_them():
+def test_comes_after_waits_for_the_last_of_the_named_hooks():
     assert names(in_order([A("late", comes_after=B), C(), B(), C("c"), B("b"), C("cc")])) == [
         "C", "B", "c", "b", "late", "cc",
     ]  # fmt: skip
 
 
-def test_a_hook_that_must_come_before_others_holds_them_back():
+def test_comes_before_delays_the_named_hooks():
     assert names(in_order([B(), C(), A("early", comes_before=(B,)), B("b")])) == ["C", "early", "B", "b"]
 
 
-def test_a_hook_may_name_an_object_or_a_base_class_and_never_means_itself():
+def test_declaration_may_name_an_object_or_base_class_and_never_itself():
     one, other = B("one"), B("other")
     assert names(in_order([A("a", comes_after=[other]), one, other])) == ["one", "other", "a"]
     assert names(in_order([A("last", comes_after=SessionRunHook), one, other])) == ["one", "other", "last"]
 
 
-def test_hooks_that_are_not_there_do_not_matter():
+def test_absent_hooks_are_ignored():
     assert names(in_order([A("a", comes_after=C, comes_before=B()), B()])) == ["a", "B"]
 
 
-def test_a_bound_hook_keeps_what_it_says_and_is_found_as_what_it_is():
+def test_wrapped_hook_keeps_its_declarations_and_is_found_by_its_class():
     bound, c, b = only_for("train", A("a", comes_after=B)), C(), B()
     assert in_order([bound, c, b]) == [c, b, bound.hook]
     assert names(in_order([A("x", comes_after=A("nobody")), only_for("train", B()).hook])) == ["x", "B"]
@@ -101,7 +101,7 @@ def test_a_bound_hook_keeps_what_it_says_and_is_found_as_what_it_is():
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused_by_name(hooks, complaint):
+def test_contradictory_declarations_are_refused_by_name(hooks, complaint):
     if complaint is None:
         assert in_order(hooks) == hooks[::-1]
         return
@@ -110,14 +110,14 @@ def test_what_contradicts_itself_is_refused_by_name(hooks, complaint):
 
 
 @pytest.mark.parametrize("wrong", ["B", None, 3])
-def test_a_declaration_of_something_else_is_refused(wrong):
+def test_invalid_declaration_is_refused(wrong):
     with pytest.raises(
         TypeError, match=f"A must have a hook, a class or a tuple of them as comes_after, got {wrong!r}"
     ):
         in_order([A(comes_after=wrong)])
 
 
-def test_a_session_calls_its_hooks_in_that_order(training, events, recorder):
+def test_session_calls_its_hooks_in_that_order(training, events, recorder):
     first, second = recorder("first"), recorder("second")
     first.comes_after = second
     with MonitoredSession(hooks=[first, second]) as session:
@@ -128,7 +128,7 @@ def test_a_session_calls_its_hooks_in_that_order(training, events, recorder):
     ]  # fmt: skip
 
 
-def test_a_cycle_is_refused_when_the_session_is_made_and_nothing_has_begun(training, events, recorder):
+def test_cycle_is_refused_before_anything_has_begun(training, events, recorder):
     first, second = recorder("first"), recorder("second")
     first.comes_after, second.comes_after = second, first
     with pytest.raises(RuntimeError, match="cannot be put in order"):
@@ -137,14 +137,14 @@ def test_a_cycle_is_refused_when_the_session_is_made_and_nothing_has_begun(train
     assert not training.graph.finalized
 
 
-def test_the_same_hook_bare_and_bound_is_the_same_object_twice(training, recorder):
+def test_same_hook_plain_and_wrapped_is_a_duplicate(training, recorder):
     hook = recorder()
     with pytest.raises(RuntimeError, match="hook Recorder is listed twice"):
         MonitoredSession(hooks=[hook, only_for(training.train_op, hook)])
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=12))
-def test_an_order_keeps_every_declaration_and_moves_nobody_without_need(pairs):
+def test_order_respects_every_declaration_and_moves_no_hook_needlessly(pairs):
     hooks = [A(str(i), comes_after=[]) for i in range(8)]
     for i, j in pairs:
         if j != i:

@@ -1,4 +1,4 @@
-"""What SPEC.md section 1 says of outcomes beyond the table of docs/lifecycle.md, which is played row by row."""
+"""Outcomes of SPEC.md section 1 beyond the table of docs/lifecycle.md, whose rows have their own test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fresh(error):
 # A run succeeds ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_succeeds_gets_after_run_and_end_at_close(training, recorder, events):
+def test_successful_run_gets_after_run_and_end_at_close(training, recorder, events):
     with MonitoredSession(hooks=[recorder("a"), recorder("b")]) as sess:
         assert sess.run(training.global_step) == 0
         assert events == START + RUN
@@ -35,7 +35,7 @@ def test_a_run_that_succeeds_gets_after_run_and_end_at_close(training, recorder,
 
 
 @pytest.mark.parametrize("error", ENDS_OF_INPUT, ids=lambda e: type(e).__name__)
-def test_the_end_of_the_input_reaches_a_caller_without_a_with_block(training, recorder, events, error):
+def test_end_of_input_is_raised_without_a_with_block(training, recorder, events, error):
     training.faults.append(fresh(error))
     sess = MonitoredSession(hooks=[recorder("a"), recorder("b")])
     with pytest.raises(OutOfRangeError):  # a StopIteration of an op leaves the run as OutOfRangeError
@@ -55,9 +55,7 @@ def test_the_end_of_the_input_reaches_a_caller_without_a_with_block(training, re
         (SingularMonitoredSession, AbortedError(None, None, "bad record")),  # It does not recover.
     ],
 )
-def test_any_other_error_of_a_run_reaches_the_caller_as_it_is_and_no_end_is_called(
-    training, recorder, events, kind, error
-):
+def test_other_error_of_a_run_is_raised_unchanged_without_end(training, recorder, events, kind, error):
     training.faults.append(error)
     with pytest.raises(type(error), match="bad record") as caught, kind(hooks=[recorder("a"), recorder("b")]) as sess:
         sess.run(training.train_op)
@@ -71,7 +69,7 @@ def test_any_other_error_of_a_run_reaches_the_caller_as_it_is_and_no_end_is_call
 
 
 @pytest.mark.parametrize("callback", ["before", "after"])
-def test_an_error_of_a_hook_counts_as_one_of_the_run(training, recorder, events, callback):
+def test_error_of_a_hook_is_an_error_of_the_run(training, recorder, events, callback):
     error = KeyError("loss")
     hooks = [recorder("a", fails={callback: error}), recorder("b")]
     with pytest.raises(KeyError) as caught, MonitoredSession(hooks=hooks) as sess:
@@ -91,7 +89,7 @@ def report(coord, error):
     thread.join()
 
 
-def test_an_error_of_a_thread_makes_should_stop_true_and_close_raises_it_after_the_ends(training, recorder, events):
+def test_threads_error_stops_the_training_and_close_raises_it_after_the_ends(training, recorder, events):
     a, error = recorder("a"), ValueError("reader")
     sess = MonitoredSession(hooks=[a, recorder("b")])
     assert not sess.should_stop()
@@ -104,7 +102,7 @@ def test_an_error_of_a_thread_makes_should_stop_true_and_close_raises_it_after_t
     assert events == START + RUN + END
 
 
-def test_in_a_singular_session_should_stop_raises_a_threads_error(training, recorder, events):
+def test_should_stop_of_a_singular_session_raises_a_threads_error(training, recorder, events):
     a, error = recorder("a"), ValueError("reader")
     with pytest.raises(ValueError, match="reader") as caught, SingularMonitoredSession(hooks=[a]) as sess:  # noqa: PT012
         report(a.coord, error)
@@ -113,7 +111,7 @@ def test_in_a_singular_session_should_stop_raises_a_threads_error(training, reco
     assert events == ["a.begin", "a.created", "a.exception:ValueError"]
 
 
-def test_a_threads_error_does_not_mask_the_one_leaving_the_body(training, recorder):
+def test_threads_error_does_not_mask_the_error_of_the_body(training, recorder):
     a = recorder("a")
     with pytest.raises(KeyError) as caught, MonitoredSession(hooks=[a]):  # noqa: PT012
         report(a.coord, ValueError("reader"))
@@ -124,7 +122,7 @@ def test_a_threads_error_does_not_mask_the_one_leaving_the_body(training, record
 # close() ------------------------------------------------------------------------------------------------------------
 
 
-def test_close_calls_the_ends_and_a_second_close_or_run_only_raises(training, recorder, events):
+def test_close_calls_the_ends_once_and_a_later_close_or_run_raises(training, recorder, events):
     sess = MonitoredSession(hooks=[recorder("a"), recorder("b")])
     sess.close()
     assert events == START + END
@@ -154,7 +152,7 @@ def test_request_stop_of_the_session_stops_its_loop_and_its_threads(training, re
 
 
 @pytest.mark.parametrize("how", ["hook", "coordinator", "session"])
-def test_a_requested_stop_survives_a_recovery(training, recorder, how):
+def test_requested_stop_survives_a_recovery(training, recorder, how):
     a = recorder("a", stops=["after"] if how == "hook" else [])
     b = recorder("b", fails={"after": [AbortedError(None, None, "x"), None]})
     with MonitoredSession(hooks=[a, b]) as sess:
@@ -167,7 +165,7 @@ def test_a_requested_stop_survives_a_recovery(training, recorder, how):
 
 
 @pytest.mark.parametrize("how", ["coordinator", "session"])
-def test_a_stop_that_the_coordinator_forgets_is_forgotten(training, recorder, how):
+def test_cleared_stop_of_the_coordinator_is_cleared_in_the_session(training, recorder, how):
     a = recorder("a", fails={"after": [None, AbortedError(None, None, "x"), None]})
     with MonitoredSession(hooks=[a]) as sess:
         (a.coord if how == "coordinator" else sess).request_stop()
@@ -184,7 +182,7 @@ def test_a_stop_that_the_coordinator_forgets_is_forgotten(training, recorder, ho
 # Beyond -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_end_runs_the_first_error_is_raised_and_the_others_are_noted_on_it(training, recorder, events):
+def test_all_ends_are_called_and_later_errors_are_notes_on_the_first(training, recorder, events):
     first, second = ValueError("disk"), KeyError("op")
     sess = MonitoredSession(hooks=[recorder("a", fails={"end": first}), recorder("b", fails={"end": second})])
     with pytest.raises(ValueError, match="disk") as caught:
@@ -197,7 +195,7 @@ def test_every_end_runs_the_first_error_is_raised_and_the_others_are_noted_on_it
     assert events == START + END
 
 
-def test_an_end_of_input_raised_by_an_end_is_an_error(training, recorder):
+def test_end_of_input_raised_by_an_end_is_an_error(training, recorder):
     with (
         pytest.raises(OutOfRangeError),
         MonitoredSession(hooks=[recorder(fails={"end": OutOfRangeError(None, None, "x")})]),
@@ -205,7 +203,7 @@ def test_an_end_of_input_raised_by_an_end_is_an_error(training, recorder):
         pass
 
 
-def test_a_failing_after_create_session_closes_threads_and_session(training, recorder):
+def test_failing_after_create_session_closes_threads_and_session(training, recorder):
     started: list = []
 
     class Starting(SessionRunHook):
@@ -226,7 +224,7 @@ def test_a_failing_after_create_session_closes_threads_and_session(training, rec
     MonitoredSession(hooks=[starting, hook]).close()  # they are free again
 
 
-def test_an_error_that_the_body_catches_was_told_and_the_end_still_comes(training, recorder, events):
+def test_error_caught_by_the_body_was_reported_and_end_is_still_called(training, recorder, events):
     training.faults.append(ValueError("bad"))
     with MonitoredSession(hooks=[recorder("a")]) as sess:
         with pytest.raises(ValueError, match="bad"):
@@ -247,7 +245,7 @@ class Late(SessionRunHook):
         raise self._error
 
 
-def test_settling_that_fails_counts_as_a_failed_run(training, recorder, events):
+def test_failed_delivery_is_a_failed_run(training, recorder, events):
     error = ValueError("NaN at step 7")
     with (
         pytest.raises(ValueError, match="NaN") as caught,

@@ -1,4 +1,4 @@
-"""A `SessionCreator` of one's own may return any `RawSession`; what that does not say is as if it were alone."""
+"""A user's `SessionCreator` may return any `RawSession`; its missing methods have defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookline import RawSession, errors, train
 
 
 class Table(RawSession):
-    """Runs nothing: the value of a fetch is looked up, and each run is a step."""
+    """Runs nothing: the value of a fetch comes from a table, and each run is a step."""
 
     def __init__(self, graph, step=0, lost_at=None):
         super().__init__(graph)
@@ -38,7 +38,7 @@ def graph():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_hooks_ride_on_a_session_that_can_only_run(graph, late, fires, creator_of):
+def test_hooks_work_with_a_session_that_only_has_run(graph, late, fires, creator_of):
     hook, raw = fires(train.every(2), "loss", late), Table(graph)
     with train.MonitoredSession(creator_of(raw), [hook, train.StopAtStepHook(5)]) as session:
         while not session.should_stop():
@@ -48,7 +48,7 @@ def test_hooks_ride_on_a_session_that_can_only_run(graph, late, fires, creator_o
     assert raw.closed
 
 
-def test_a_new_one_takes_the_place_of_one_that_was_lost(graph, fires, creator_of):
+def test_lost_session_is_replaced(graph, fires, creator_of):
     hook, creator = fires(train.every(1), "loss"), creator_of(Table(graph, lost_at=2), Table(graph, 1))
     with train.MonitoredSession(creator, [hook], **QUICK) as session:
         for _ in range(4):
@@ -56,7 +56,7 @@ def test_a_new_one_takes_the_place_of_one_that_was_lost(graph, fires, creator_of
     assert hook.steps == [1, 2, 2, 3]
 
 
-def test_a_session_that_does_not_say_what_it_runs_says_so_itself():
+def test_session_without_run_raises_not_implemented():
     with RawSession(hl.Graph()) as session, pytest.raises(NotImplementedError):
         session.run("train")
     assert session.closed

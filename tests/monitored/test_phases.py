@@ -1,4 +1,4 @@
-"""Who is told of a firing, through which callbacks; and when the phase of a trigger moves."""
+"""Which callbacks a firing calls; and when the phase of a trigger moves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(directory, last_step, *hooks, save_steps=1):
 # Delivery --------------------------------------------------------------------------------------------------------
 
 
-def test_before_trigger_adds_feeds_options_and_fetches_to_the_runs_in_which_the_hook_fires(fires, train_op):
+def test_before_trigger_adds_feeds_options_and_fetches_to_firing_runs(fires, train_op):
     x = hl.placeholder("float32", [], name="x")
     doubled = x * 2.0
 
@@ -58,7 +58,7 @@ def test_before_trigger_adds_feeds_options_and_fetches_to_the_runs_in_which_the_
     assert hook.firings[0].run_metadata is not hook.firings[1].run_metadata
 
 
-def test_the_callbacks_of_the_base_deliver_and_a_subclass_that_calls_super_keeps_that(fires, train_op):
+def test_base_callbacks_deliver_also_through_super(fires, train_op):
     calls = []
 
     class Wraps(fires):
@@ -81,7 +81,7 @@ def test_the_callbacks_of_the_base_deliver_and_a_subclass_that_calls_super_keeps
     assert [int(firing.values) for firing in hook.firings] == [1, 3]
 
 
-def test_a_subclass_that_does_not_call_super_has_replaced_it(fires, train_op, caplog):
+def test_subclass_without_super_replaces_the_delivery(fires, train_op, caplog):
     class Before(fires):
         def before_run(self, run_context):
             return None
@@ -97,10 +97,10 @@ def test_a_subclass_that_does_not_call_super_has_replaced_it(fires, train_op, ca
     assert [firing.values for firing in before.firings] == [None] * 3
     assert after.firings == []
     (warning,) = warnings_of(caplog)
-    assert warning.startswith("Before declares fetches, and its before_run did not ask for them")
+    assert warning.startswith("Before declares fetches, and its before_run did not request them")
 
 
-def test_fetches_alone_come_to_an_after_run_that_calls_super(train_op):
+def test_declared_fetches_reach_an_after_run_that_calls_super(train_op):
     class Reads(train.SessionRunHook):
         trigger, fetches = train.every(3), "global_step:0"
         seen = ()
@@ -125,7 +125,7 @@ def test_fetches_alone_come_to_an_after_run_that_calls_super(train_op):
     ],
 )
 @pytest.mark.parametrize("fetches", [None, "global_step:0"])
-def test_a_hook_that_another_forwards_to_asks_and_moves_its_trigger_itself(make, steps, fetches, fires, train_op):
+def test_forwarded_hook_moves_its_own_trigger(make, steps, fetches, fires, train_op):
     hook = fires(make(), fetches=fetches)
     with train.MonitoredSession(hooks=[Forwards(hook)]) as session:
         run(session, train_op, 10)
@@ -143,7 +143,7 @@ def test_a_hook_that_another_forwards_to_asks_and_moves_its_trigger_itself(make,
         (lambda: train.first_run() | train.every(5), [1, 5]),
     ],
 )
-def test_the_trigger_of_a_hook_that_is_forwarded_to_begins_anew_in_the_next_session(make, steps, fires, train_op):
+def test_trigger_of_a_forwarded_hook_starts_again_in_the_next_session(make, steps, fires, train_op):
     hook = fires(make())
     for _ in range(2):
         hook.firings.clear()
@@ -153,7 +153,7 @@ def test_the_trigger_of_a_hook_that_is_forwarded_to_begins_anew_in_the_next_sess
         assert hook.elapsed[0] == (None, None)
 
 
-def test_a_hook_that_is_forwarded_to_is_told_of_its_latch_in_each_session(fires):
+def test_forwarded_hook_is_notified_of_its_latch_in_each_session(fires):
     step = train.get_or_create_global_step()
     latch = hl.latch(hl.op(lambda value: value >= 2, name="above")(step))
     train_op = hl.group(step.assign_add(1))
@@ -167,7 +167,7 @@ def test_a_hook_that_is_forwarded_to_is_told_of_its_latch_in_each_session(fires)
         assert hook.steps == [3]
 
 
-def test_a_hook_that_is_forwarded_to_is_asked_what_it_wants_before_it_fires(fires):
+def test_before_trigger_of_a_forwarded_hook_is_called_before_it_fires(fires):
     calls = []
 
     class Asks(fires):
@@ -183,7 +183,7 @@ def test_a_hook_that_is_forwarded_to_is_asked_what_it_wants_before_it_fires(fire
     assert calls == ["before", 10, "before", 20]
 
 
-def test_a_stop_hook_that_is_forwarded_to_stops(train_op):
+def test_forwarded_stop_hook_stops(train_op):
     with train.MonitoredSession(hooks=[Forwards(train.StopAtStepHook(last_step=4))]) as session:
         while not session.should_stop():
             session.run(train_op)
@@ -194,7 +194,7 @@ def test_a_stop_hook_that_is_forwarded_to_stops(train_op):
 
 
 class Fails(train.SessionRunHook):
-    """Raises once in a callback, in the runs that are told."""
+    """Raises once in a callback, in the given runs."""
 
     def __init__(self, callback, *runs):
         self.callback, self.runs, self.attempts = callback, runs, 0
@@ -214,7 +214,7 @@ class Fails(train.SessionRunHook):
 @pytest.mark.parametrize(
     "make", [lambda: train.every(3), lambda: train.first_then_every(3), lambda: train.every(runs=3)]
 )
-def test_an_attempt_that_failed_before_its_step_moves_nothing_and_is_decided_anew(make, fires, training):
+def test_attempt_that_failed_before_its_step_moves_no_trigger(make, fires, training):
     hook, reference = fires(make(), fetches=training.global_step), fires(make())
     with train.MonitoredSession(hooks=[Fails("before_run", 3, 5, 9), hook]) as session:
         for number in range(1, 14):
@@ -231,7 +231,7 @@ def test_an_attempt_that_failed_before_its_step_moves_nothing_and_is_decided_ane
 @pytest.mark.parametrize(
     ("make", "steps"), [(lambda: train.every(3), [5, 6, 9]), (lambda: train.first_then_every(3), [1, 5, 8])]
 )
-def test_a_firing_that_an_error_of_another_hook_kept_back_comes_in_the_next_run(make, steps, fires, train_op):
+def test_firing_prevented_by_another_hooks_error_comes_in_the_next_run(make, steps, fires, train_op):
     hook = fires(make(), fetches="global_step:0")
     with train.MonitoredSession(hooks=[Fails("after_run", 3, 4, 7), hook]) as session:
         for number in range(1, 11):
@@ -243,7 +243,7 @@ def test_a_firing_that_an_error_of_another_hook_kept_back_comes_in_the_next_run(
     assert hook.steps == steps
 
 
-def test_the_phase_moves_just_before_on_trigger_in_list_order(fires, train_op):
+def test_phase_moves_just_before_on_trigger_in_list_order(fires, train_op):
     seen = []
 
     class Looks(fires):
@@ -256,7 +256,7 @@ def test_the_phase_moves_just_before_on_trigger_in_list_order(fires, train_op):
     assert seen == [[2, None], [2, 2], [4, 2], [4, 4]]
 
 
-def test_an_on_trigger_that_raises_has_fired_and_those_behind_it_fire_in_the_next_run(fires, train_op):
+def test_raising_on_trigger_has_fired_and_later_hooks_fire_in_the_next_run(fires, train_op):
     class Raises(fires):
         def on_trigger(self, firing):
             super().on_trigger(firing)
@@ -273,7 +273,7 @@ def test_an_on_trigger_that_raises_has_fired_and_those_behind_it_fire_in_the_nex
 
 
 @pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3), train.first_run])
-def test_an_on_trigger_that_loses_the_session_is_called_again_when_its_run_is_made_again(make, fires, train_op):
+def test_on_trigger_that_loses_the_session_is_called_again_in_the_retry(make, fires, train_op):
     class Loses(fires):
         def on_trigger(self, firing):
             super().on_trigger(firing)
@@ -290,7 +290,7 @@ def test_an_on_trigger_that_loses_the_session_is_called_again_when_its_run_is_ma
 @pytest.mark.parametrize(
     "interrupted_at", [7, *[pytest.param(step, marks=pytest.mark.campaign) for step in (1, 3, 4, 10)]]
 )
-def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(interrupted_at, fires, tmp_path):
+def test_hook_with_only_a_trigger_resumes_exactly(interrupted_at, fires, tmp_path):
     def triggers():
         yield from (train.every(4), train.first_then_every(4), train.every(4) | train.at_steps(6, 9))
         yield train.every(2) & train.every(3)
@@ -306,11 +306,11 @@ def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(interrupted_at, 
     assert steps(tmp_path / "parts", interrupted_at, 20) == steps(tmp_path / "whole", 20)
 
 
-def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoint(fires, tmp_path, caplog):
+def test_trigger_set_in_after_create_session_is_restored(fires, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         for last in (3, 6):
             job(tmp_path, last)
-    assert "states of hooks that are not here" not in caplog.text
+    assert "states of hooks that are not in this session" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoi
         (lambda: train.at_steps(15) | train.first_run(), True, [(1, None), (15, 14), (13, 12), (15, 2)]),
     ],
 )
-def test_a_recovery_takes_the_phase_back_with_the_step(make, saves, expected, fires, training, tmp_path):
+def test_recovery_rewinds_the_phase_with_the_step(make, saves, expected, fires, training, tmp_path):
     hook = fires(make())
     savers = [train.CheckpointSaverHook(str(tmp_path), save_steps=12)] if saves else []
     creator = train.ChiefSessionCreator(checkpoint_dir=str(tmp_path) if saves else None)
@@ -353,7 +353,7 @@ def test_a_recovery_takes_the_phase_back_with_the_step(make, saves, expected, fi
     assert [(firing.global_step, firing.elapsed_steps) for firing in hook.firings] == expected
 
 
-def test_the_seconds_since_the_last_firing_are_those_of_its_phase(fires, train_op, clock):
+def test_elapsed_seconds_are_those_of_the_phase(fires, train_op, clock):
     hook = fires(train.every(10))
     with train.MonitoredSession(hooks=[hook]) as session:
         for number in range(1, 31):
@@ -364,14 +364,14 @@ def test_the_seconds_since_the_last_firing_are_those_of_its_phase(fires, train_o
     assert hook.elapsed == [(None, None), (10, 20.0), (None, None)]
 
 
-def test_a_count_of_runs_begins_with_the_first_run_of_each_process_and_is_in_no_checkpoint(fires, tmp_path):
+def test_count_of_runs_starts_in_each_process_and_is_not_saved(fires, tmp_path):
     for last, steps in ((8, [1, 6]), (16, [9, 14])):
         hook = fires(train.every(runs=5))
         job(tmp_path, last, hook)
         assert hook.steps == steps
 
 
-def test_a_hook_keeps_its_state_and_the_session_the_phase_of_its_trigger(fires, tmp_path):
+def test_hook_saves_its_state_and_the_session_the_phase_of_its_trigger(fires, tmp_path):
     class Counts(fires):
         count = 0
 

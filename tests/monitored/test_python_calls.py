@@ -43,7 +43,7 @@ def others(directory, loss):
     ]
 
 
-# The hooks; and the calls of most runs, of one that looks after something (one of ten may), and of one that fires.
+# The hooks; and the calls of most runs, of one that polls (one of ten may), and of one that fires.
 AT_MOST = {
     "no hook is called": (lambda directory, loss: [train.StopAtStepHook(last_step=10_000)], 7, 30, None),
     "a hook on each run": (lambda directory, loss: [OnEach()], 20, 45, None),
@@ -70,7 +70,7 @@ def calls_of(function, *arguments):
 
 
 @pytest.mark.parametrize("kind", AT_MOST)
-def test_a_run_makes_no_more_than(kind, tmp_path):
+def test_run_makes_at_most_the_given_number_of_python_calls(kind, tmp_path):
     hooks, usual, at_a_look, firing = AT_MOST[kind]
     with hl.Graph().as_default():
         step = train.get_or_create_global_step()
@@ -89,7 +89,7 @@ def test_a_run_makes_no_more_than(kind, tmp_path):
     assert firing is None or max(counts[299:301]) <= firing
 
 
-def test_a_plain_session_makes_no_more_than_20_where_the_same_tensors_are_fed():
+def test_plain_run_with_the_same_feeds_makes_at_most_20_calls():
     x = hl.placeholder("float32", (), name="x")
     double = x + x
     with hl.Session() as session:

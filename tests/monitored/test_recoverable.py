@@ -33,7 +33,7 @@ def sessions_are_closed():
             opened.pop().close()
 
 
-def test_a_lost_run_is_retried_in_a_new_session(clock):
+def test_lost_run_is_retried_in_a_new_session(clock):
     first, second = FakeSession([LOST]), FakeSession([5])
     session = recoverable(first, second)
     assert session.run("train", {"x:0": 1}) == 5
@@ -42,17 +42,17 @@ def test_a_lost_run_is_retried_in_a_new_session(clock):
     assert session.raw_session() is second
 
 
-def test_waits_grow_from_attempt_to_attempt(clock):
+def test_waits_grow_with_each_attempt(clock):
     before = clock.monotonic()
     recoverable(FakeSession([LOST]), LOST, LOST, FakeSession()).run("train")
     assert clock.monotonic() - before == 1 + 2 + 4
 
 
-def test_the_first_creation_is_attempted_again_too(clock):
+def test_first_creation_is_retried(clock):
     assert recoverable(LOST, UnavailableError(None, None, "away"), FakeSession([5])).run("train") == 5
 
 
-def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
+def test_failed_attempts_end_with_the_last_error_and_a_note(clock):
     last = UnavailableError(None, None, "still away")
     session = recoverable(FakeSession([LOST]), LOST, LOST, last)
     with pytest.raises(UnavailableError) as caught:
@@ -62,7 +62,7 @@ def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
     assert session.should_stop()
 
 
-def test_another_error_of_a_creation_goes_through(clock):
+def test_other_error_of_a_creation_is_raised(clock):
     session = recoverable(FakeSession([LOST]), ValueError("checkpoint does not fit"))
     with pytest.raises(ValueError, match="does not fit"):
         session.run("train")
@@ -70,7 +70,7 @@ def test_another_error_of_a_creation_goes_through(clock):
         session.run("train")
 
 
-def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
+def test_attempts_are_reset_once_the_step_passes_the_failure(clock):
     raws = [FakeSession([None, LOST], global_step=step) for step in range(10)]
     session = recoverable(*raws, FakeSession(global_step=10))
     for _ in range(11):
@@ -78,7 +78,7 @@ def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
     assert session.raw_session().global_step == 11
 
 
-def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_succeed(clock):
+def test_step_that_always_fails_ends_the_job_although_earlier_steps_succeed(clock):
     # Restored at step 4 each time; step 5 succeeds and step 6 fails: no progress.
     session = recoverable(*[FakeSession([None, AbortedError(None, None, "x")], global_step=4) for _ in range(50)])
 
@@ -90,7 +90,7 @@ def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_s
         train()
 
 
-def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(clock):
+def test_unreadable_step_does_not_cause_endless_recovery(clock):
     class Unreadable(FakeSession):
         """Loses the step with the session."""
 
@@ -112,7 +112,7 @@ def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(cloc
     assert sum(raw.closed for raw in raws) <= 6
 
 
-def test_without_a_policy_errors_pass():
+def test_without_a_policy_errors_are_raised():
     with pytest.raises(AbortedError):
         recoverable(FakeSession([AbortedError(None, None, "x")]), policy=None).run("train")
     with pytest.raises(AbortedError):
@@ -141,7 +141,7 @@ def test_without_a_policy_errors_pass():
         ),
     ],
 )
-def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before, after, origin, said):
+def test_reason_and_lost_steps_are_logged_at_error(clock, caplog, before, after, origin, said):
     raws = FakeSession([LOST], global_step=before), FakeSession(global_step=after)
     raws[1].origin = origin
     with caplog.at_level(logging.ERROR):
@@ -150,7 +150,7 @@ def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before
     assert said in caplog.text
 
 
-def test_should_stop_does_not_raise_what_no_policy_recovers_from(clock):
+def test_should_stop_without_a_policy_does_not_raise(clock):
     session = recoverable(FakeSession(), policy=None)
     session.coordinator.request_stop(UnavailableError(None, None, "away"))
     assert session.should_stop()
@@ -166,12 +166,12 @@ def test_should_stop_does_not_raise_what_no_policy_recovers_from(clock):
         ({"jitter": 2}, "0 <= jitter <= 1"),
     ],
 )
-def test_a_policy_checks_its_numbers(arguments, message):
+def test_policy_checks_its_numbers(arguments, message):
     with pytest.raises(ValueError, match=message):
         RecoveryPolicy(**arguments)
 
 
-def test_jitter_stays_in_its_bounds_is_seeded_and_waits_have_a_limit():
+def test_jitter_is_bounded_and_seeded_and_waits_have_a_limit():
     policy = RecoveryPolicy(initial_backoff_secs=1, max_backoff_secs=8, jitter=0.5, seed=3)
     waits = [policy.backoff_secs(attempt, policy.generator()) for attempt in range(1, 2000)]
     assert waits == [policy.backoff_secs(attempt, random.Random(3)) for attempt in range(1, 2000)]

@@ -1,4 +1,4 @@
-"""Going on when something is broken: where a start goes on from, and what a failed training still saves."""
+"""Starts with broken files: the checkpoint of a start, and the last save of a failed training."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def spoil(path):
 # Where a start goes on from -------------------------------------------------------------------------------------------
 
 
-def test_a_start_that_goes_on_from_the_last_state_says_nothing(model, tmp_path, caplog):
+def test_start_from_the_last_state_logs_nothing(model, tmp_path, caplog):
     trained(model, tmp_path)
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 25
     assert errors_in(caplog) == []
 
 
-def test_a_checkpoint_that_is_gone_is_told(model, tmp_path, caplog):
+def test_missing_checkpoint_is_logged(model, tmp_path, caplog):
     trained(model, tmp_path)
     shutil.rmtree(tmp_path / "model.ckpt-25")
     with model.session(tmp_path) as session:
@@ -111,16 +111,16 @@ def test_a_checkpoint_that_is_gone_is_told(model, tmp_path, caplog):
     assert f"continues from '{tmp_path}/model.ckpt-20', because {gone}" in line
 
 
-def test_checkpoints_that_are_all_gone_are_told(model, tmp_path, caplog):
+def test_all_checkpoints_missing_is_logged(model, tmp_path, caplog):
     for path in trained(model, tmp_path):
         shutil.rmtree(path)
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 0
     (line,) = errors_in(caplog)
-    assert f"begins anew, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
+    assert f"starts over, because '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
 
 
-def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
+def test_damaged_state_file_is_logged(model, tmp_path, caplog):
     trained(model, tmp_path)
     (tmp_path / "checkpoint").write_bytes(b"\x00" * 100)
     with model.session(tmp_path) as session:
@@ -133,9 +133,7 @@ def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
 @pytest.mark.parametrize(
     "damage", ["data", "manifest", pytest.param("manifest and state file", marks=pytest.mark.campaign)]
 )
-def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_moved_aside(
-    model, tmp_path, caplog, damage
-):
+def test_broken_newest_checkpoint_is_an_error_or_moved_aside(model, tmp_path, caplog, damage):
     trained(model, tmp_path)
     broken = tmp_path / "model.ckpt-25"
     if damage == "data":
@@ -187,7 +185,7 @@ DAMAGE = pytest.mark.parametrize(
 
 
 @DAMAGE
-def test_what_is_left_of_the_newest_checkpoint_is_broken_not_gone(model, tmp_path, caplog, damage, flaw):
+def test_remains_of_the_newest_checkpoint_are_broken_not_missing(model, tmp_path, caplog, damage, flaw):
     trained(model, tmp_path)
     newest = tmp_path / "model.ckpt-25"
     damage(newest)
@@ -210,7 +208,7 @@ def test_what_is_left_of_the_newest_checkpoint_is_broken_not_gone(model, tmp_pat
 
 
 @DAMAGE
-def test_what_is_left_of_the_only_checkpoint_is_broken_too(model, tmp_path, damage, flaw):
+def test_remains_of_the_only_checkpoint_are_broken(model, tmp_path, damage, flaw):
     for path in trained(model, tmp_path)[:-1]:
         shutil.rmtree(path)
     damage(tmp_path / "model.ckpt-25")
@@ -221,7 +219,7 @@ def test_what_is_left_of_the_only_checkpoint_is_broken_too(model, tmp_path, dama
 
 
 @pytest.mark.parametrize("damage", [without_manifest, pytest.param(emptied, marks=pytest.mark.campaign)])
-def test_what_is_left_of_newer_checkpoints_is_noticed_without_the_state_file(model, tmp_path, damage):
+def test_remains_of_newer_checkpoints_are_found_without_the_state_file(model, tmp_path, damage):
     trained(model, tmp_path)
     damage(tmp_path / "model.ckpt-25")
     (tmp_path / "checkpoint").unlink()
@@ -231,7 +229,7 @@ def test_what_is_left_of_newer_checkpoints_is_noticed_without_the_state_file(mod
         assert session.run(model.step) == 20
 
 
-def test_what_is_left_of_an_older_checkpoint_is_moved_aside_by_a_start_that_goes_back_beyond_it(model, tmp_path):
+def test_remains_of_an_older_checkpoint_are_moved_aside_if_passed(model, tmp_path):
     trained(model, tmp_path)
     emptied(tmp_path / "model.ckpt-20")
     with model.session(tmp_path) as session:
@@ -249,11 +247,11 @@ def test_what_is_left_of_an_older_checkpoint_is_moved_aside_by_a_start_that_goes
     train.verify(str(tmp_path / "model.ckpt-20"))
 
 
-def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(model, tmp_path):
+def test_without_a_readable_checkpoint_nothing_is_moved_or_started(model, tmp_path):
     paths = trained(model, tmp_path)
     for path in paths:
         spoil(path)
-    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to begin anew, use another"):
+    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to start over, use another"):
         model.session(tmp_path, restore="latest-valid")
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
 
@@ -267,7 +265,7 @@ def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(mod
         (MemoryError(), ResourceExhaustedError),
     ],
 )
-def test_what_says_nothing_of_the_files_moves_nothing(model, tmp_path, monkeypatch, failure, error):
+def test_transient_error_moves_nothing(model, tmp_path, monkeypatch, failure, error):
     paths = trained(model, tmp_path)
 
     def read(*_):
@@ -280,7 +278,7 @@ def test_what_says_nothing_of_the_files_moves_nothing(model, tmp_path, monkeypat
     assert sorted(tmp_path.glob("model.ckpt-*")) == paths
 
 
-def test_a_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
+def test_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
     trained(model, tmp_path)
     (tmp_path / "model.ckpt-25" / "hookline.json").write_text('{"format": 99}')
     with pytest.raises(FailedPreconditionError, match="upgrade hookline"):
@@ -288,7 +286,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
     assert (tmp_path / "model.ckpt-25").is_dir()
 
 
-def test_checkpoints_of_others_in_the_directory_are_left_alone(model, tmp_path, caplog):
+def test_foreign_checkpoints_in_the_directory_are_kept(model, tmp_path, caplog):
     trained(model, tmp_path)
     for name in ("exported-900", "best-99"):
         shutil.copytree(tmp_path / "model.ckpt-25", tmp_path / name)
@@ -298,7 +296,7 @@ def test_checkpoints_of_others_in_the_directory_are_left_alone(model, tmp_path, 
     assert errors_in(caplog) == []
 
 
-def test_a_process_that_has_lost_its_lease_changes_nothing(model, tmp_path):
+def test_process_without_its_lease_changes_nothing(model, tmp_path):
     trained(model, tmp_path)
     spoil(tmp_path / "model.ckpt-25")
     give_back = lease.acquire_lease(str(tmp_path))
@@ -312,7 +310,7 @@ def test_a_process_that_has_lost_its_lease_changes_nothing(model, tmp_path):
     assert json.loads((tmp_path / ".hookline-owner").read_text())["token"] == "another"
 
 
-def test_a_reader_moves_nothing(model, tmp_path):
+def test_reader_moves_nothing(model, tmp_path):
     trained(model, tmp_path)
     spoil(tmp_path / "model.ckpt-25")
     with MonitoredSession(ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-valid")) as session:
@@ -320,7 +318,7 @@ def test_a_reader_moves_nothing(model, tmp_path):
     assert (tmp_path / "model.ckpt-25").is_dir()
 
 
-def test_other_words_and_places_are_refused(model, tmp_path):
+def test_invalid_restore_argument_or_directory_is_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"requires restore='latest' or 'latest-valid', got 'newest'"):
         ChiefSessionCreator(restore="newest")
     for make in (
@@ -335,7 +333,7 @@ def test_other_words_and_places_are_refused(model, tmp_path):
     assert not os.path.exists("gs:")
 
 
-# What a failed training still saves -----------------------------------------------------------------------------------
+# The last save of a failed training -----------------------------------------------------------------------------------
 
 
 def leaves_with(error, session, body):
@@ -344,7 +342,7 @@ def leaves_with(error, session, body):
 
 
 def run_into(model, directory, what, steps=13, **arguments):
-    """Trains, fails as told, and returns the number of the newest checkpoint."""
+    """Trains, fails as given, and returns the step of the newest checkpoint."""
 
     class Failing(SessionRunHook):
         def before_run(self, run_context):
@@ -397,7 +395,7 @@ def run_into(model, directory, what, steps=13, **arguments):
         ("half a step", 10),
     ],
 )
-def test_the_state_that_the_last_completed_run_left_is_saved_if_it_is_whole(model, tmp_path, what, newest, caplog):
+def test_state_of_the_last_completed_run_is_saved_if_it_is_valid(model, tmp_path, what, newest, caplog):
     assert run_into(model, tmp_path, what) == newest
     saved = [record for record in caplog.records if "ends the training" in record.getMessage()]
     assert len(saved) == (newest == 13)
@@ -407,7 +405,7 @@ def test_the_state_that_the_last_completed_run_left_is_saved_if_it_is_whole(mode
         )
 
 
-def test_at_most_one_of_these_is_kept_beside_the_others(model, tmp_path):
+def test_at_most_one_final_checkpoint_is_kept_beside_the_others(model, tmp_path):
     for _ in range(8):
         run_into(model, tmp_path, "body", steps=3)
     state = train.get_checkpoint_state(str(tmp_path))
@@ -422,7 +420,7 @@ def test_at_most_one_of_these_is_kept_beside_the_others(model, tmp_path):
     assert {f"model.ckpt-{step}" for step in steps} == {path.name for path in tmp_path.glob("model.ckpt-*")}
 
 
-def test_a_last_save_that_fails_leaves_the_first_error_alone(model, tmp_path, caplog):
+def test_failed_final_save_does_not_replace_the_first_error(model, tmp_path, caplog):
     def body(session):
         session.run(model.train)
         while not (tmp_path / "checkpoint").exists():  # The save of the start goes on in the background.
@@ -436,7 +434,7 @@ def test_a_last_save_that_fails_leaves_the_first_error_alone(model, tmp_path, ca
     tmp_path.unlink()
 
 
-def test_an_interrupted_training_keeps_what_it_has(model, tmp_path):
+def test_interrupted_training_saves_its_state(model, tmp_path):
     def body(session):
         for _ in range(3):
             session.run(model.train)

@@ -25,13 +25,13 @@ def graph():
         yield graph
 
 
-def test_what_was_not_given_is_none_before_finalize():
+def test_missing_arguments_are_none_before_finalize():
     scaffold = Scaffold()
     names = [*DEFAULTED, "init_feed_dict", "init_fn", "local_init_feed_dict"]
     assert [getattr(scaffold, name) for name in names] == [None] * len(names)
 
 
-def test_finalize_makes_the_defaults_stores_them_and_finalizes_the_graph(graph):
+def test_finalize_creates_and_stores_the_defaults_and_finalizes_the_graph(graph):
     Variable(1.0, name="w")
     summary.scalar("loss", constant(2.0))
     scaffold = Scaffold().finalize()
@@ -41,7 +41,7 @@ def test_finalize_makes_the_defaults_stores_them_and_finalizes_the_graph(graph):
     assert graph.finalized
 
 
-def test_the_defaults_initialise_everything_and_say_what_is_missing():
+def test_defaults_initialise_everything_and_report_missing_values():
     Variable(1.0, name="w")
     Variable(2.0, name="local", collections=[GraphKeys.LOCAL_VARIABLES])
     scaffold = Scaffold().finalize()
@@ -54,7 +54,7 @@ def test_the_defaults_initialise_everything_and_say_what_is_missing():
         assert list(session.run(scaffold.ready_op)) == []
 
 
-def test_without_summaries_there_is_no_summary_op_and_none_is_stored(graph):
+def test_graph_without_summaries_has_no_summary_op(graph):
     assert Scaffold().finalize().summary_op is None
     assert graph.get_collection(GraphKeys.SUMMARY_OP) == []
 
@@ -69,7 +69,7 @@ def test_finalize_is_idempotent(graph):
 
 
 @pytest.mark.parametrize(("name", "key"), list(zip(DEFAULTED, KEYS, strict=True)))
-def test_the_one_item_of_a_collection_is_taken(graph, name, key):
+def test_only_item_of_a_collection_is_used(graph, name, key):
     item = Saver() if name == "saver" else no_op(name="mine")
     graph.add_to_collection(key, item)
     assert getattr(Scaffold().finalize(), name) is item
@@ -85,7 +85,7 @@ def test_several_items_in_a_collection_are_an_error_unless_one_is_given(graph, n
     assert getattr(Scaffold(**{name: given}).finalize(), name) is given
 
 
-def test_defaults_of_an_earlier_session_are_made_again_for_variables_added_since(graph):
+def test_defaults_of_an_earlier_session_are_replaced_for_added_variables(graph):
     Variable(1.0, name="w")
     first = Scaffold().finalize()
     graph.reopen()
@@ -99,7 +99,7 @@ def test_defaults_of_an_earlier_session_are_made_again_for_variables_added_since
         assert list(session.run(second.ready_op)) == []
 
 
-def test_what_a_user_put_into_a_collection_stays_when_variables_are_added(graph):
+def test_users_item_in_a_collection_is_kept_when_variables_are_added(graph):
     mine = group(Variable(1.0, name="w").initializer)
     graph.add_to_collection(GraphKeys.INIT_OP, mine)
     Scaffold().finalize()
@@ -108,7 +108,7 @@ def test_what_a_user_put_into_a_collection_stays_when_variables_are_added(graph)
     assert Scaffold().finalize().init_op is mine
 
 
-def test_a_finalized_graph_without_the_defaults_is_an_error(graph):
+def test_finalized_graph_without_the_defaults_is_an_error(graph):
     Variable(1.0, name="w")
     graph.finalize()
     with pytest.raises(RuntimeError, match="Graph is finalized"):
@@ -128,7 +128,7 @@ class EmptySaver(Saver):
 
 
 def empty(argument):
-    """A value for an argument that is unlike any other, and false: it must not be taken for one that is not given."""
+    """A value for an argument that is unlike any other, and false: it must not count as missing."""
     value = EmptySaver() if argument == "saver" else {}
     return (lambda scaffold, session: value) if argument == "init_fn" else value
 
@@ -139,7 +139,7 @@ def held(scaffold, argument):
 
 
 @pytest.mark.parametrize("own", [None, *ARGUMENTS])
-def test_a_copy_takes_every_argument_but_those_given_beside(own):
+def test_copy_takes_every_argument_not_given(own):
     given = {argument: empty(argument) for argument in ARGUMENTS}
     beside = {} if own is None else {own: empty(own)}
     copy = Scaffold(copy_from_scaffold=Scaffold(**given), **beside)
@@ -147,18 +147,18 @@ def test_a_copy_takes_every_argument_but_those_given_beside(own):
     assert [argument for argument in ARGUMENTS if held(copy, argument) is not expected[argument]] == []
 
 
-def test_copying_from_something_else_is_an_error():
+def test_copying_from_another_object_is_an_error():
     with pytest.raises(TypeError, match="Scaffold requires a Scaffold .* as copy_from_scaffold, got 3"):
         Scaffold(copy_from_scaffold=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", DEFAULTED)
-def test_what_is_no_operation_and_no_saver_is_refused(name):
+def test_object_that_is_no_operation_or_saver_is_refused(name):
     with pytest.raises(TypeError, match=rf"Scaffold requires an? .* \(or None\) as {name}, got 3"):
         Scaffold(**{name: 3})
 
 
-def test_what_is_no_feed_and_no_function_is_refused():
+def test_invalid_feed_dict_or_function_is_refused():
     for name in ("init_feed_dict", "local_init_feed_dict"):
         with pytest.raises(TypeError, match=rf"Scaffold requires a Mapping \(or None\) as {name}, got 3"):
             Scaffold(**{name: 3})
@@ -166,7 +166,7 @@ def test_what_is_no_feed_and_no_function_is_refused():
         Scaffold(init_fn=3)  # type: ignore[arg-type]
 
 
-def test_a_local_init_op_of_ones_own_may_hold_the_default():
+def test_user_local_init_op_may_include_the_default():
     local = Variable(2.0, name="local", collections=[GraphKeys.LOCAL_VARIABLES])
     more = Variable(3.0, name="more", collections=[])
     scaffold = Scaffold(local_init_op=group(Scaffold.default_local_init_op(), more.initializer))
@@ -174,7 +174,7 @@ def test_a_local_init_op_of_ones_own_may_hold_the_default():
         assert session.run([local, more]) == [2.0, 3.0]
 
 
-def test_names_may_stand_for_operations():
+def test_operations_may_be_given_by_name():
     weight = Variable(2.0, name="weight")
     group(weight.initializer, name="mine")
     no_op(name="nothing")

@@ -1,4 +1,4 @@
-"""The session owns the trigger: who fires in a run, what it asks for, and when its phase moves."""
+"""The session owns the trigger: which hook fires in a run, its fetches, and when its phase moves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hookline import group, op, placeholder, train
 from hookline.testing import FakeSession
 from hookline.train import get_or_create_global_step
 
-# What is declared, and when it is read ---------------------------------------------------------------------------
+# Declarations, and when they are read ----------------------------------------------------------------------------
 
 
-def test_a_hook_that_declares_is_called_on_the_runs_in_which_it_fires_and_on_no_other(train_op, fires):
+def test_hook_with_a_trigger_is_called_only_in_the_runs_in_which_it_fires(train_op, fires):
     hook = fires(train.every(10), fetches="global_step:0")
     raw = FakeSession(values={"global_step:0": 7})
     session = monitored(raw, hook)
@@ -25,7 +25,7 @@ def test_a_hook_that_declares_is_called_on_the_runs_in_which_it_fires_and_on_no_
     assert [number for number, asked in enumerate(raw.requests, 1) if asked.hook_fetches] == [10, 20, 30, 40]
 
 
-def test_declarations_are_read_after_after_create_session_which_may_set_them(train_op, fires):
+def test_declarations_are_read_after_after_create_session(train_op, fires):
     class Late(fires):
         def after_create_session(self, session, coord):
             self.trigger, self.fetches = train.every(3), session.graph.as_graph_element("global_step:0")
@@ -49,14 +49,14 @@ def test_after_create_session_may_mark_the_trigger_as_fired(train_op, fires):
     assert hook.firings[0].elapsed_steps == 4
 
 
-def test_a_trigger_in_steps_needs_a_global_step_and_the_error_names_the_hook(fires):
+def test_trigger_in_steps_needs_a_global_step_and_the_error_names_the_hook(fires):
     hl.constant(1.0, name="x")
     with pytest.raises(RuntimeError, match=r"The hook Fires fires at steps \(every\(10\)\), and the graph has no"):
         train.MonitoredSession(hooks=[fires(train.every(10))])
 
 
 @pytest.mark.parametrize("make", [lambda: train.every(runs=2), lambda: train.every(secs=2), train.first_run])
-def test_other_triggers_do_without_a_global_step(make, clock, fires):
+def test_other_triggers_need_no_global_step(make, clock, fires):
     x = hl.constant(1.0, name="x")
     hook = fires(make(), fetches=x)
     with train.MonitoredSession(hooks=[hook]) as session:
@@ -75,13 +75,13 @@ def test_other_triggers_do_without_a_global_step(make, clock, fires):
      ({"trigger": train.every(3), "late": -1}, "must have True, False or a number of runs as deferred, got -1"),
      ({"trigger": train.every(3), "late": "yes"}, "must have True, False or a number of runs as deferred, got 'yes'")],
 )  # fmt: skip
-def test_what_is_declared_wrongly_names_the_hook(declared, complaint, train_op, fires):
+def test_invalid_declaration_names_the_hook(declared, complaint, train_op, fires):
     with pytest.raises(TypeError, match=f"The hook Fires {complaint}"):
         train.MonitoredSession(hooks=[fires(**declared)])
 
 
 @pytest.mark.parametrize("late", [False, True, 1])
-def test_a_hook_without_an_on_trigger_is_asked_what_it_wants_and_called_no_further(late, train_op):
+def test_hook_without_on_trigger_only_gets_before_trigger(late, train_op):
     class Asks:
         trigger = train.every(2) | train.latched(hl.latch(hl.constant(2.0) > 1.0))
         asked = 0
@@ -96,7 +96,7 @@ def test_a_hook_without_an_on_trigger_is_asked_what_it_wants_and_called_no_furth
     assert hook.asked == 2
 
 
-def test_a_trigger_of_a_class_with_slots_names_the_hook():
+def test_trigger_on_a_class_with_slots_names_the_hook():
     class Slots:
         __slots__ = ()
         trigger = train.every(2)
@@ -104,12 +104,12 @@ def test_a_trigger_of_a_class_with_slots_names_the_hook():
         def on_trigger(self, firing):
             raise AssertionError
 
-    complaint = "The hook Slots has __slots__, so it cannot have a phase of its own for the trigger every.2. of its"
+    complaint = "The hook Slots has __slots__, so it cannot hold its own copy of the trigger every.2. of its"
     with pytest.raises(TypeError, match=complaint):
         train.MonitoredSession(hooks=[Slots()])
 
 
-def test_an_on_trigger_without_a_trigger_is_told(train_op, caplog, fires):
+def test_on_trigger_without_a_trigger_is_logged(train_op, caplog, fires):
     with train.MonitoredSession(hooks=[fires()]):
         pass
     (warning,) = warnings_of(caplog)
@@ -117,7 +117,7 @@ def test_an_on_trigger_without_a_trigger_is_told(train_op, caplog, fires):
 
 
 @pytest.mark.parametrize("fetches", [None, "global_step:0"])
-def test_a_trigger_without_anything_to_call_is_told_once(fetches, training, caplog):
+def test_trigger_without_a_callback_is_logged_once(fetches, training, caplog):
     class Misspelt(train.SessionRunHook):
         def __init__(self):
             self.trigger, self.fetches = train.every(2), fetches
@@ -138,15 +138,13 @@ def test_a_trigger_without_anything_to_call_is_told_once(fetches, training, capl
     [("nope:0", KeyError, "nope"), ({"a": ["nope"]}, KeyError, "nope"), (7, TypeError, "got 7")],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_declared_fetches_that_are_not_in_the_graph_are_refused_before_any_run(
-    fetches, kind, what, late, train_op, fires
-):
-    with pytest.raises(kind, match=f"The hook Fires asked for something that is not in the graph: .*{what}"):
+def test_declared_fetches_missing_in_the_graph_are_refused_before_any_run(fetches, kind, what, late, train_op, fires):
+    with pytest.raises(kind, match=f"The hook Fires fetches something that is not in the graph: .*{what}"):
         train.MonitoredSession(hooks=[fires(train.every(1000), fetches=fetches, late=late)])
 
 
 @pytest.mark.parametrize("callback", ["before_run", "before_trigger"])
-def test_a_callback_that_returns_something_else_than_session_run_args_is_named(callback, train_op, fires):
+def test_callback_with_a_wrong_return_value_is_named(callback, train_op, fires):
     hook = type("Wrong", (fires,), {callback: lambda self, run_context: "loss:0"})(train.every(1))
     complaint = f"The hook Wrong must return None or a SessionRunArgs from {callback}, got 'loss:0'"
     with pytest.raises(TypeError, match=complaint), train.MonitoredSession(hooks=[hook]) as session:
@@ -157,7 +155,7 @@ def test_a_callback_that_returns_something_else_than_session_run_args_is_named(c
 
 
 class GainingSession(FakeSession):
-    """Gains as many steps as it is asked for, and says so beforehand unless only the device knows."""
+    """Advances as many steps as requested, and predicts it unless only the device knows."""
 
     says = True
 
@@ -183,7 +181,7 @@ TRIGGERS = {
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("kind", TRIGGERS)
 @given(n=st.integers(1, 20), gains=st.lists(st.integers(0, 30), min_size=1, max_size=80))
-def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_step(kind, says, n, gains, fires):
+def test_hook_without_fetches_fires_in_the_run_that_reaches_its_step(kind, says, n, gains, fires):
     raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), Reference(TRIGGERS[kind](n))
     raw.says = says
     session, fetches = monitored(raw, hook), [0]
@@ -194,7 +192,7 @@ def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_ste
 
 
 @given(n=st.integers(1, 20), gains=st.lists(st.integers(0, 5), min_size=1, max_size=80))
-def test_one_that_asks_fires_at_the_latest_one_run_late_where_the_device_alone_knows_the_gain(n, gains, fires):
+def test_hook_with_fetches_fires_at_most_one_run_later_if_the_step_delta_is_unknown(n, gains, fires):
     raw, hook = GainingSession(values={"x": 1}), fires(train.every(n), fetches="x")
     raw.says = False
     session = monitored(raw, hook)
@@ -209,7 +207,7 @@ def test_one_that_asks_fires_at_the_latest_one_run_late_where_the_device_alone_k
 
 
 @pytest.mark.parametrize(("fetches", "steps"), [(None, [64, 124, 184]), ("global_step:0", [124, 184, 244])])
-def test_a_gain_that_is_fed_is_noticed_after_the_run(fetches, steps, fires):
+def test_fed_step_delta_is_known_after_the_run(fetches, steps, fires):
     gain = hl.placeholder("int32", [], name="gain")
     advance, hook = get_or_create_global_step().assign_add(gain), fires(train.every(50), fetches=fetches)
     with train.MonitoredSession(hooks=[hook]) as session:
@@ -219,7 +217,7 @@ def test_a_gain_that_is_fed_is_noticed_after_the_run(fetches, steps, fires):
 
 
 @pytest.mark.parametrize("by_a_hook", [False, True])
-def test_a_run_that_leaps_over_the_last_step_ends_the_training(by_a_hook):
+def test_run_that_jumps_over_the_last_step_ends_the_training(by_a_hook):
     x, step = placeholder("float32", (), name="x"), get_or_create_global_step()
     one, ten = (group(step.assign_add(gain), op(lambda x: x)(x)) for gain in (1, 10))
     feeds = {"x:0": 1.0}
@@ -243,16 +241,14 @@ class RunsRaw(train.SessionRunHook):
 
 
 @pytest.mark.parametrize(("fetches", "steps"), [(None, [10, 20, 30]), ("global_step:0", [12, 22, 32])])
-def test_a_step_that_a_before_run_has_moved_counts_for_who_asks_for_nothing_in_the_same_run(
-    fetches, steps, train_op, fires
-):
+def test_step_moved_in_before_run_counts_in_the_same_run_without_fetches(fetches, steps, train_op, fires):
     hook = fires(train.every(10), fetches=fetches)
     with train.MonitoredSession(hooks=[RunsRaw(train_op), hook]) as session:
         run(session, train_op, 16)
     assert hook.steps == steps
 
 
-def test_steps_that_a_hook_adds_to_the_run_are_counted(train_op):
+def test_steps_added_by_a_hook_are_counted(train_op):
     more = get_or_create_global_step().assign_add(9)
 
     class Adds(train.SessionRunHook):
@@ -267,7 +263,7 @@ def test_steps_that_a_hook_adds_to_the_run_are_counted(train_op):
     assert runs == 6
 
 
-def test_a_step_that_is_set_forwards_counts_at_the_next_run_also_after_a_run_that_failed(training, fires):
+def test_step_set_forward_counts_at_the_next_run_also_after_a_failed_run(training, fires):
     hook = fires(train.every(50))
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, training.train_op, 10)
@@ -281,7 +277,7 @@ def test_a_step_that_is_set_forwards_counts_at_the_next_run_also_after_a_run_tha
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("make", [lambda: train.every(50), lambda: train.first_then_every(50)])
-def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails(make, fails, training, fires):
+def test_step_set_back_moves_the_phase_back_also_if_the_next_run_fails(make, fails, training, fires):
     hook = fires(make())
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, training.train_op, 110)
@@ -297,7 +293,7 @@ def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails
     assert [firing.elapsed_steps for firing in again] == [None, 50]
 
 
-def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
+def test_one_jump_of_the_step_does_not_cause_permanent_checks(fires):
     raw, hook = FakeSession(), fires(train.every(1000))
     asked, ask = [], hook.trigger.should_trigger_for_step
     hook.trigger.should_trigger_for_step = lambda step: asked.append(step) or ask(step)
@@ -309,7 +305,7 @@ def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
     assert len(asked) < 10
 
 
-def test_a_trigger_in_seconds_is_asked_by_the_clock_and_waits_for_the_step_to_move(training, clock, fires):
+def test_trigger_in_seconds_is_checked_by_the_clock_and_waits_for_a_step(training, clock, fires):
     timed, both = fires(train.every(secs=60)), fires(train.every(secs=60) | train.every(4))
     with train.MonitoredSession(hooks=[timed, both]) as session:
         for _ in range(20):
@@ -325,7 +321,7 @@ def test_a_trigger_in_seconds_is_asked_by_the_clock_and_waits_for_the_step_to_mo
         assert timed.steps == [6, 12, 18, 20, 21]
 
 
-def test_a_trigger_that_raises_when_it_is_asked_leaves_the_others_when_they_were_due(train_op, fires):
+def test_trigger_that_raises_does_not_change_when_other_hooks_fire(train_op, fires):
     def predicate(step):
         if number in range(3, 9):
             raise ValueError("on fire")
@@ -333,7 +329,7 @@ def test_a_trigger_that_raises_when_it_is_asked_leaves_the_others_when_they_were
 
     often, raising, rare = fires(train.every(1)), fires(train.when_step(predicate)), fires(train.every(5))
     with train.MonitoredSession(hooks=[often, raising, rare]) as session:
-        for number in range(1, 16):  # noqa: B007 - the predicate looks at it
+        for number in range(1, 16):  # noqa: B007 - the predicate reads it
             try:
                 session.run(train_op)
             except ValueError:

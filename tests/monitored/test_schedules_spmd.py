@@ -1,6 +1,6 @@
-"""Many seeded schedules with real processes in step: no hang, no differing decision, no wrong sum.
+"""Many seeded schedules with real SPMD processes: no hang, no differing decision, no wrong sum.
 
-HOOKLINE_REAL_SCHEDULES says how many; four fifths of them are for two processes, the rest for four.
+HOOKLINE_REAL_SCHEDULES is their number; four fifths of them are for two processes, the rest for four.
 """
 
 import os
@@ -23,7 +23,7 @@ def jobs():
 
 
 @pytest.mark.parametrize(("processes", "first", "count"), list(jobs()))
-def test_all_find_the_same_and_end_on_a_signal(processes, first, count):
+def test_all_processes_agree_and_end_on_a_signal(processes, first, count):
     ended = spmd.run(JOB, first, count, 1, count=processes, timeout_secs=900)
     told = "\n".join(f"process {index}: {each.out[-300:]}\n{each.err[-3000:]}" for index, each in enumerate(ended))
     assert [each.status for each in ended] == [143] * processes, told

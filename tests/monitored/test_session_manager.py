@@ -80,7 +80,7 @@ def test_without_a_checkpoint_the_model_is_initialised_in_order(model, tmp_path)
     assert session.run((model.w, model.local)) == (7.0, 5.0)
 
 
-def test_a_restored_model_is_not_initialised_but_its_local_part_is(model, tmp_path):
+def test_restored_model_initialises_only_its_local_variables(model, tmp_path):
     model.save(tmp_path)
 
     def init_fn(session):
@@ -92,20 +92,20 @@ def test_a_restored_model_is_not_initialised_but_its_local_part_is(model, tmp_pa
     assert session.run((model.w, model.local)) == (7.0, 5.0)
 
 
-def test_one_named_checkpoint_is_restored(model, tmp_path):
+def test_named_checkpoint_is_restored(model, tmp_path):
     path = model.save(tmp_path)
     session = model.manager().prepare_session("", saver=model.saver, checkpoint_filename_with_path=path)
     assert session.run(model.w) == 7.0
 
 
-def test_the_saver_goes_on_with_the_checkpoints_of_the_directory(model, tmp_path):
+def test_saver_continues_with_the_checkpoints_of_the_directory(model, tmp_path):
     path = model.save(tmp_path)
     saver = Saver()
     model.manager().prepare_session("", saver=saver, checkpoint_dir=str(tmp_path))
     assert [str(kept) for kept in saver.last_checkpoints] == [path]
 
 
-def test_a_feed_reaches_the_init_op():
+def test_feed_reaches_the_init_op():
     with Graph().as_default() as graph:
         x = placeholder("float32", (), name="x")
         w = Variable(np.float32(0), name="w")
@@ -116,7 +116,7 @@ def test_a_feed_reaches_the_init_op():
 
 @pytest.fixture
 def fed():
-    """A model whose local part is initialised from a feed."""
+    """A model whose local variables are initialised from a feed."""
     with Graph().as_default():
         x = placeholder("float32", (), name="x")
         local = Variable(np.float32(0), name="local", trainable=False, collections=[GraphKeys.LOCAL_VARIABLES])
@@ -124,12 +124,12 @@ def fed():
 
 
 @pytest.mark.parametrize("creator", [ChiefSessionCreator, WorkerSessionCreator])
-def test_a_feed_reaches_the_local_init_op_of_chief_and_worker(fed, creator):
+def test_feed_reaches_the_local_init_op_of_chief_and_worker(fed, creator):
     local, scaffold = fed
     assert creator(scaffold).create_session().run(local) == 4.0
 
 
-def test_a_feed_reaches_the_local_init_op_after_a_restore_too(fed, tmp_path):
+def test_feed_reaches_the_local_init_op_after_a_restore(fed, tmp_path):
     local, scaffold = fed
     Variable(1.0, name="w")
     creator = ChiefSessionCreator(scaffold, checkpoint_dir=str(tmp_path))
@@ -140,7 +140,7 @@ def test_a_feed_reaches_the_local_init_op_after_a_restore_too(fed, tmp_path):
     assert session.run(local) == 4.0
 
 
-def test_the_local_init_op_runs_with_its_options():
+def test_local_init_op_runs_with_its_options():
     with Graph().as_default() as graph:
         step = get_or_create_global_step()
         options = RunOptions(last_step=0)
@@ -148,7 +148,7 @@ def test_the_local_init_op_runs_with_its_options():
         assert manager.prepare_session("", init_op=global_variables_initializer()).global_step == 0
 
 
-def test_a_directory_and_a_checkpoint_together_are_an_error(model):
+def test_directory_and_checkpoint_together_are_an_error(model):
     for call in (model.manager().prepare_session, model.manager().recover_session):
         with pytest.raises(ValueError, match="at most one of checkpoint_dir and checkpoint_filename_with_path"):
             call("", checkpoint_dir="a", checkpoint_filename_with_path="b")
@@ -156,12 +156,12 @@ def test_a_directory_and_a_checkpoint_together_are_an_error(model):
         ChiefSessionCreator(checkpoint_dir="a", checkpoint_filename_with_path="b")
 
 
-def test_nothing_to_initialise_with_is_an_error(model, tmp_path):
+def test_missing_init_op_is_an_error(model, tmp_path):
     with pytest.raises(RuntimeError, match="nothing to initialise it with"):
         model.manager(local_init_op=None).prepare_session("", saver=model.saver, checkpoint_dir=str(tmp_path))
 
 
-def test_what_is_not_initialised_afterwards_is_named(model):
+def test_variables_left_uninitialised_are_named(model):
     with pytest.raises(RuntimeError, match=r"did not make the model ready\. Not initialised: w\."):
         model.manager().prepare_session("", init_op=variables_initializer([model.local]))
     ready = report_uninitialized_variables(global_variables())
@@ -169,7 +169,7 @@ def test_what_is_not_initialised_afterwards_is_named(model):
         model.manager(ready_for_local_init_op=ready).prepare_session("", init_op=variables_initializer([model.local]))
 
 
-def test_a_session_that_could_not_be_prepared_is_closed(model):
+def test_session_that_could_not_be_prepared_is_closed(model):
     seen = []
 
     def init_fn(session):
@@ -184,7 +184,7 @@ def test_a_session_that_could_not_be_prepared_is_closed(model):
 @pytest.mark.usefixtures("failed_reads")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", ["missing", "damaged", "of another model"])
-def test_a_checkpoint_that_cannot_be_used_never_leads_to_a_fresh_start(model, tmp_path, how):
+def test_unusable_checkpoint_never_leads_to_a_fresh_start(model, tmp_path, how):
     path = model.save(tmp_path)
     arguments = {"checkpoint_dir": str(tmp_path)}
     if how == "missing":
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_cannot_be_used_never_leads_to_a_fresh_start(model, tm
 
 
 class FailedSaver(Saver):
-    """Its last save has failed in the background, and nobody was told yet."""
+    """Its last background save has failed, and nothing has reported it yet."""
 
     def __init__(self, error):
         super().__init__()
@@ -218,14 +218,14 @@ class FailedSaver(Saver):
 
 
 @pytest.mark.parametrize("how", ["prepare_session", "recover_session"])
-def test_a_save_that_failed_is_told_before_an_older_checkpoint_is_restored(model, tmp_path, how):
+def test_failed_save_is_raised_before_an_older_checkpoint_is_restored(model, tmp_path, how):
     model.save(tmp_path)
     saver = FailedSaver(ResourceExhaustedError(None, None, "disk full"))
     with pytest.raises(ResourceExhaustedError, match="disk full"):
         getattr(model.manager(), how)("", saver=saver, checkpoint_dir=str(tmp_path))
 
 
-def test_a_save_that_the_loss_of_its_session_ended_leaves_the_checkpoint_before_it(model, tmp_path, caplog):
+def test_save_ended_by_a_lost_session_restores_the_previous_checkpoint(model, tmp_path, caplog):
     model.save(tmp_path)
     saver = FailedSaver(AbortedError(None, None, "gone with the session"))
     session = model.manager().prepare_session("", saver=saver, checkpoint_dir=str(tmp_path))
@@ -233,7 +233,7 @@ def test_a_save_that_the_loss_of_its_session_ended_leaves_the_checkpoint_before_
     assert "is lost too: gone with the session" in caplog.text
 
 
-def test_recover_session_tells_whether_it_restored(model, tmp_path):
+def test_recover_session_returns_whether_it_restored(model, tmp_path):
     session, restored = model.manager().recover_session("", saver=model.saver, checkpoint_dir=str(tmp_path))
     assert not restored
     session.run(model.init_op)  # initialising is left to the caller
@@ -243,7 +243,7 @@ def test_recover_session_tells_whether_it_restored(model, tmp_path):
     assert session.run((model.w, model.local)) == (7.0, 5.0)
 
 
-def test_recovering_without_a_checkpoint_runs_the_local_init_op_if_it_can(model, tmp_path):
+def test_recovery_without_a_checkpoint_runs_the_local_init_op_if_ready(model, tmp_path):
     ready = report_uninitialized_variables(global_variables())
     for arguments, local in (({}, [5.0]), ({"ready_for_local_init_op": ready}, [])):
         for saver in (model.saver, None):
@@ -252,7 +252,7 @@ def test_recovering_without_a_checkpoint_runs_the_local_init_op_if_it_can(model,
             assert ([] if session.uninitialized([model.local]) else [session.run(model.local)]) == local
 
 
-def test_the_manager_keeps_the_graph_that_was_the_default_when_it_was_made(model):
+def test_manager_keeps_the_default_graph_of_its_construction(model):
     manager = SessionManager(model.local_init_op, model.ready_op)
     with Graph().as_default():
         session = manager.prepare_session("", init_op=model.init_op)
@@ -267,24 +267,24 @@ def test_the_manager_keeps_the_graph_that_was_the_default_when_it_was_made(model
         ("local_init_feed_dict", {"x:0": 1}),
     ],
 )
-def test_what_serves_the_local_init_op_needs_one(name, value):
+def test_arguments_of_the_local_init_op_need_one(name, value):
     with pytest.raises(ValueError, match=f"SessionManager: {name} does nothing without local_init_op"):
         SessionManager(**{name: value})
 
 
 @pytest.mark.parametrize("name", sorted(inspect.signature(SessionManager).parameters.keys() - {"recovery_wait_secs"}))
-def test_a_manager_refuses_what_it_cannot_use(name):
+def test_manager_refuses_unusable_arguments(name):
     with pytest.raises(TypeError, match=rf"SessionManager requires an? .* \(or None\) as {name}, got 3"):
         SessionManager(**{name: 3})
 
 
 @pytest.mark.parametrize("secs", ["30", None, float("nan"), -1])
-def test_a_wait_is_a_number_of_seconds(secs):
+def test_wait_is_a_number_of_seconds(secs):
     with pytest.raises((TypeError, ValueError), match="SessionManager requires .*recovery_wait_secs"):
         SessionManager(recovery_wait_secs=secs)
 
 
-def test_a_partial_checkpoint_is_not_taken_for_a_restored_model(tmp_path, caplog):
+def test_partial_checkpoint_does_not_count_as_restored(tmp_path, caplog):
     with Graph().as_default() as graph:
         w, v = Variable(1.0, name="w"), Variable(2.0, name="v")
         saver, init_op, ready_op = Saver([w]), global_variables_initializer(), report_uninitialized_variables()
@@ -300,7 +300,7 @@ def test_a_partial_checkpoint_is_not_taken_for_a_restored_model(tmp_path, caplog
         assert v is not None
 
 
-def test_waiting_for_a_session_ends_soon_after_the_model_is_ready(clock):
+def test_wait_for_session_ends_soon_after_the_model_is_ready(clock):
     start = clock.monotonic()
     with Graph().as_default() as graph:
         ready_op = host_op(lambda: [] if clock.monotonic() > start + 3 else ["w"]).node()
@@ -308,12 +308,12 @@ def test_waiting_for_a_session_ends_soon_after_the_model_is_ready(clock):
     assert 3 < clock.monotonic() - start < 3.5
 
 
-def test_waiting_in_vain_names_what_it_waited_for(model, clock):
+def test_wait_timeout_names_the_missing_condition(model, clock):
     with pytest.raises(DeadlineExceededError, match=r"Waited 5 seconds for the chief .* \(not initialised: w, local\)"):
         model.manager(ready_for_local_init_op=None, local_init_op=None).wait_for_session("", max_wait_secs=5)
 
 
-def test_waiting_for_a_checkpoint_ends_with_it_or_with_the_time(model, tmp_path, clock):
+def test_wait_for_a_checkpoint_ends_with_it_or_at_the_timeout(model, tmp_path, clock):
     with pytest.raises(DeadlineExceededError, match="a checkpoint in"):
         model.manager().prepare_session(
             "", saver=model.saver, checkpoint_dir=str(tmp_path), wait_for_checkpoint=True, max_wait_secs=5
@@ -325,14 +325,14 @@ def test_waiting_for_a_checkpoint_ends_with_it_or_with_the_time(model, tmp_path,
     assert session.run(model.w) == 7.0
 
 
-def test_a_wait_says_now_and_then_what_it_waits_for(model, clock, caplog):
+def test_wait_logs_its_reason_repeatedly(model, clock, caplog):
     caplog.set_level("INFO")
     with pytest.raises(DeadlineExceededError):
         model.manager(local_init_op=None, recovery_wait_secs=2).wait_for_session("", max_wait_secs=5)
     assert caplog.text.count("Waiting for the chief") == 2
 
 
-def test_the_creators_finalize_their_scaffold_and_pass_on_what_it_holds(model, tmp_path):
+def test_creators_finalize_their_scaffold_and_pass_its_arguments(model, tmp_path):
     path = model.save(tmp_path)
     scaffold = Scaffold(saver=model.saver)
     session = ChiefSessionCreator(scaffold, checkpoint_filename_with_path=path).create_session()
@@ -340,7 +340,7 @@ def test_the_creators_finalize_their_scaffold_and_pass_on_what_it_holds(model, t
     assert session.run(model.w) == 7.0
 
 
-def test_another_master_is_refused(model):
+def test_other_master_is_refused(model):
     for creator in (ChiefSessionCreator(master="grpc://a"), WorkerSessionCreator(master="grpc://a")):
         with pytest.raises(ValueError, match="grpc://a"):
             creator.create_session()

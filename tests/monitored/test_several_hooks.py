@@ -1,4 +1,4 @@
-"""Several hooks with triggers, in one session and in several; bound hooks; what hooks say to the session."""
+"""Several hooks with triggers, in one session and in several; wrapped hooks; calls of hooks to the session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.testing import FakeClock
 
 
 @pytest.mark.parametrize("late", [False, True, 2])
-def test_hooks_that_were_given_one_trigger_fire_together(late, fires, train_op):
+def test_hooks_that_share_a_trigger_fire_together(late, fires, train_op):
     trigger = train.every(4)
     asking, idle, other = fires(trigger, fetches="global_step:0", late=late), fires(trigger), fires(train.every(3))
     with train.MonitoredSession(hooks=[idle, other, asking]) as session:
@@ -26,7 +26,7 @@ def test_hooks_that_were_given_one_trigger_fire_together(late, fires, train_op):
     assert asking.elapsed == idle.elapsed
 
 
-def test_hooks_with_one_trigger_fire_together_also_where_one_asks_and_the_step_came_as_a_surprise(fires):
+def test_hooks_that_share_a_trigger_fire_together_after_an_unexpected_step(fires):
     jump = train.get_or_create_global_step().assign_add(5)
     trigger = train.every(10)
     idle, asking = fires(trigger), fires(trigger, fetches="global_step:0")
@@ -47,7 +47,7 @@ class RunsRaw(train.SessionRunHook):
             run_context.session.run(self._fetches)
 
 
-def test_a_hook_fires_once_in_a_run_though_it_calls_super_twice_and_again_in_a_run_that_is_retried(training, fires):
+def test_hook_fires_once_per_run_though_it_calls_super_twice_and_again_in_a_retry(training, fires):
     class Twice(fires):
         def after_run(self, run_context, run_values):
             super().after_run(run_context, run_values)
@@ -72,7 +72,7 @@ def test_a_hook_fires_once_in_a_run_though_it_calls_super_twice_and_again_in_a_r
     assert [steps for steps, _ in alone.elapsed] == [steps for steps, _ in twice.elapsed] == [None, 2, 3]
 
 
-def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(fires, train_op):
+def test_trigger_declared_by_a_class_has_a_phase_per_hook(fires, train_op):
     class Prints(fires):
         trigger = train.every(2)
 
@@ -94,7 +94,7 @@ def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(fires, train_
 
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3), train.first_run])
-def test_a_trigger_begins_anew_in_the_next_session(make, add, fires, train_op):
+def test_trigger_starts_again_in_the_next_session(make, add, fires, train_op):
     hook, reference = fires(make()), fires(make())
     for _ in range(2):
         hook.firings.clear()
@@ -108,7 +108,7 @@ def test_a_trigger_begins_anew_in_the_next_session(make, add, fires, train_op):
     assert hook.elapsed[0] == (None, None)
 
 
-def test_a_hook_that_is_added_leaves_the_phases_and_what_is_late_of_the_others_as_they_are(fires, train_op):
+def test_added_hook_keeps_phases_and_deferred_firings_of_the_others(fires, train_op):
     first, counts = fires(train.first_run()), fires(train.every(runs=4))
     late, added = fires(train.every(4), fetches="global_step:0", late=5), fires(train.first_run())
     with train.MonitoredSession(hooks=[first, counts, late]) as session:
@@ -164,9 +164,7 @@ HOOK = st.tuples(
     steps_per_run=st.sampled_from([1, 1, 4, 16]),
     last_step=st.integers(1, 52),
 )
-def test_neither_other_hooks_nor_the_steps_of_a_run_change_when_a_hook_fires(
-    hooks, gain, steps_per_run, last_step, fires
-):
+def test_other_hooks_and_steps_per_run_do_not_change_when_a_hook_fires(hooks, gain, steps_per_run, last_step, fires):
     def steps_of(hooks, steps_per_run):
         with hl.Graph().as_default(), FakeClock():
             weight = hl.Variable(1.0, name="weight")
@@ -201,7 +199,7 @@ class TriggerSet(train.SessionRunHook):
 
 @pytest.mark.parametrize("callback", ["begin", "after_create_session"])
 @pytest.mark.parametrize("add", [False, True])
-def test_hooks_that_share_a_part_of_their_triggers_are_refused_whenever_these_are_set(callback, add, fires, train_op):
+def test_hooks_that_share_a_part_of_their_triggers_are_refused(callback, add, fires, train_op):
     part = train.every(3)
     first, second = fires(part), TriggerSet(callback, part | train.at_steps(5))
     with (
@@ -212,7 +210,7 @@ def test_hooks_that_share_a_part_of_their_triggers_are_refused_whenever_these_ar
 
 
 @pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3)])
-def test_one_trigger_of_hooks_that_ride_on_different_runs_is_refused(make, fires, train_op):
+def test_shared_trigger_of_hooks_wrapped_for_different_runs_is_refused(make, fires, train_op):
     trigger, other = make(), hl.no_op(name="other")
     for hooks in (
         [fires(trigger), train.only_for(other, fires(trigger))],
@@ -223,7 +221,7 @@ def test_one_trigger_of_hooks_that_ride_on_different_runs_is_refused(make, fires
 
 
 @pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3)])
-def test_one_trigger_of_hooks_that_are_bound_to_the_same_runs_fires_both(make, fires, train_op):
+def test_shared_trigger_of_hooks_wrapped_for_the_same_runs_fires_both(make, fires, train_op):
     trigger, other = make(), hl.group(train.get_or_create_global_step().assign_add(1), name="other")
     first, second = fires(trigger), fires(trigger, fetches="global_step:0")
     with train.MonitoredSession(hooks=[train.only_for(other, first), train.only_for("other", second)]) as session:
@@ -235,7 +233,7 @@ def test_one_trigger_of_hooks_that_are_bound_to_the_same_runs_fires_both(make, f
 
 
 @pytest.mark.parametrize("how", ["given", "begin", "after_create_session", "part"])
-def test_one_trigger_serves_one_open_session(how, fires, train_op):
+def test_trigger_is_used_in_one_open_session(how, fires, train_op):
     trigger = train.every(4)
     first = fires(trigger)
     if how == "given":
@@ -261,10 +259,10 @@ def two(train_op):
     return train_op, hl.group(train.get_or_create_global_step().assign_add(1), name="other")
 
 
-# What is said to the session -------------------------------------------------------------------------------------
+# Calls to the session --------------------------------------------------------------------------------------------
 
 
-def test_retire_ends_the_calls_around_runs_until_the_next_raw_session_and_firings_go_on(training, fires):
+def test_stop_callbacks_ends_run_callbacks_until_the_next_raw_session(training, fires):
     calls = []
 
     class Once(fires):
@@ -286,7 +284,7 @@ def test_retire_ends_the_calls_around_runs_until_the_next_raw_session_and_firing
     assert hook.steps == [3, 6, 3]
 
 
-def test_retire_leaves_what_a_subclass_of_another_hook_overrides(train_op):
+def test_stop_callbacks_keeps_overridden_callbacks_of_a_subclass(train_op):
     calls = []
 
     class Retires(train.SessionRunHook):
@@ -323,7 +321,7 @@ def test_retire_leaves_what_a_subclass_of_another_hook_overrides(train_op):
     assert calls == []
 
 
-def test_a_limit_of_the_step_holds_for_every_run(fires):
+def test_step_limit_holds_for_every_run(fires):
     jump = train.get_or_create_global_step().assign_add(4)
 
     class Limits(train.SessionRunHook):
@@ -336,7 +334,7 @@ def test_a_limit_of_the_step_holds_for_every_run(fires):
     assert hook.steps == [4, 8, 12, 12, 12]
 
 
-def test_a_step_that_does_not_move_is_told_by_the_session_at_most_five_times(training, fires, caplog):
+def test_constant_step_is_logged_by_the_session_at_most_five_times(training, fires, caplog):
     hooks = fires(train.every(10)), fires(train.every(20))
     with train.MonitoredSession(hooks=hooks, **QUICK) as session:
         run(session, training.train_op, 3)
@@ -349,7 +347,7 @@ def test_a_step_that_does_not_move_is_told_by_the_session_at_most_five_times(tra
     assert len(told) == 5
 
 
-def test_nobody_who_counts_steps_means_nobody_minds_that_they_stand_still(training, fires, caplog):
+def test_constant_step_is_not_logged_without_hooks_that_count_steps(training, fires, caplog):
     with train.MonitoredSession(hooks=[fires(train.every(runs=2)), fires(train.every(secs=1))]) as session:
         run(session, training.global_step, 9)
     assert warnings_of(caplog) == []
@@ -358,7 +356,7 @@ def test_nobody_who_counts_steps_means_nobody_minds_that_they_stand_still(traini
 # Other ways to run -----------------------------------------------------------------------------------------------
 
 
-def test_in_a_step_function_runs_with_hooks_fire_and_raw_ones_count_their_steps(training, fires):
+def test_step_function_fires_hooked_runs_and_counts_raw_steps(training, fires):
     hook, asking = fires(train.every(4)), fires(train.every(4), fetches=training.global_step)
 
     def step(step_context):
@@ -374,7 +372,7 @@ def test_in_a_step_function_runs_with_hooks_fire_and_raw_ones_count_their_steps(
     assert hook.steps == asking.steps == [5, 8, 5]
 
 
-def test_steps_that_another_worker_makes_count_where_a_worker_sees_them(fires):
+def test_steps_of_another_worker_count_when_a_worker_sees_them(fires):
     servers = Servers()
 
     def worker(creator):

@@ -18,7 +18,7 @@ NAN_AT = 23
 
 
 def walk(bad_at: int | None = None):
-    """A model whose step draws a key, follows a schedule, and keeps an average: all that must go on in a loop."""
+    """A model whose step draws a key, follows a schedule, and keeps an average: all must work in a compiled loop."""
     step = train.get_or_create_global_step()
     weights = hl.Variable(np.ones(3, np.float32), name="weights")
     key = hl.random_key()
@@ -45,7 +45,7 @@ class Firings(train.SessionRunHook):
 
 
 def trained(steps_per_run, last_step=230, hooks=lambda loss: [], bad_at=None, **keywords):
-    """Returns what the variables hold, the hooks, and how many calls it took."""
+    """Returns the values of the variables, the hooks, and the number of calls."""
     with hl.Graph(seed=3).as_default():
         train_op, loss, *_ = walk(bad_at)
         added = hooks(loss)
@@ -86,7 +86,7 @@ def of_single_steps():
 @pytest.mark.parametrize(
     "steps_per_run", [4, 1000, *[pytest.param(n, marks=pytest.mark.campaign) for n in (2, 16, 64)]]
 )
-def test_the_model_and_the_firings_are_those_of_single_steps(steps_per_run):
+def test_model_and_firings_equal_those_of_single_steps(steps_per_run):
     values, hooks, _ = of_single_steps()
     found, others, _ = trained(steps_per_run, hooks=hooks_of_many_kinds)
     assert same(found, values)
@@ -94,14 +94,14 @@ def test_the_model_and_the_firings_are_those_of_single_steps(steps_per_run):
     assert hooks[0].seen[0][0] == 7, "or nothing was compared"
 
 
-def test_a_run_holds_so_many_steps_unless_somebody_is_due():
+def test_run_has_steps_per_run_steps_unless_a_hook_is_due():
     assert trained(64, 640)[2] == 1 + 10, "the first one asks everybody"
     _, (hook,), calls = trained(64, 1000, hooks=lambda loss: [Firings(train.every(100), loss)])
     assert [step for step, *_ in hook.seen] == list(range(100, 1001, 100))
     assert calls == 1 + 10 * 2
 
 
-def test_it_takes_two_programs_of_the_step_however_many_hooks(caplog):
+def test_any_number_of_hooks_needs_two_programs_of_the_step(caplog):
     caplog.set_level(logging.INFO, "hookline")
     hooks = lambda loss: [Firings(train.every(n), loss) for n in (7, 11, 13, 100)]  # noqa: E731
     trained(64, 2_000, hooks)
@@ -110,7 +110,7 @@ def test_it_takes_two_programs_of_the_step_however_many_hooks(caplog):
     assert len(told) == 3, "and one that initialises"
 
 
-def test_what_a_run_fetches_has_a_row_for_each_step():
+def test_fetches_of_a_run_have_one_row_per_step():
     with hl.Graph(seed=3).as_default():
         train_op, loss, weights, _ = walk()
         step = train.get_global_step()
@@ -129,7 +129,7 @@ def test_what_a_run_fetches_has_a_row_for_each_step():
     assert seen == [value for _, _, value in losses]
 
 
-def test_a_run_that_leaves_the_step_alone_is_one_run():
+def test_run_without_a_step_is_one_run():
     with hl.Graph().as_default():
         train_op, _, weights, _ = walk()
         x = hl.placeholder("float32", [])
@@ -155,21 +155,21 @@ class EachRun(Each):
     stacked = True
 
 
-def test_a_hook_around_each_run_makes_it_one_step_and_is_named_once(caplog):
+def test_hook_with_run_callbacks_limits_runs_to_one_step_and_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "hookline")
     _, (hook,), calls = trained(16, 40, lambda loss: [Each(loss)])
     assert calls == len(hook.seen) == 40
-    assert sum("each run holds one step, for the hook Each" in line for line in caplog.messages) == 1
+    assert sum("each run has one step, because the hook Each" in line for line in caplog.messages) == 1
 
 
-def test_a_hook_that_is_due_on_each_run_is_named_once(caplog):
+def test_hook_due_in_each_run_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "hookline")
     _, (hook,), calls = trained(16, 60, lambda loss: [Firings(train.every(1), loss)])
     assert calls == len(hook.seen) == 60
     assert sum("hook Firings" in line and "one step" in line for line in caplog.messages) == 1
 
 
-def test_a_hook_that_takes_rows_gets_those_of_all_steps():
+def test_hook_that_takes_rows_gets_those_of_all_steps():
     _, (single,), _ = trained(1, 70, lambda loss: [Each(loss)])
     found, (hook, other), calls = trained(16, 70, lambda loss: [EachRun(loss), Firings(train.every(9), loss)])
     assert [row for rows in hook.seen for row in rows] == single.seen
@@ -178,12 +178,12 @@ def test_a_hook_that_takes_rows_gets_those_of_all_steps():
     assert same(found, trained(1, 70)[0])
 
 
-def test_a_hook_that_takes_rows_gets_one_where_a_run_is_a_step():
+def test_hook_that_takes_rows_gets_one_row_in_a_single_step_run():
     _, (hook,), _ = trained(1, 5, lambda loss: [EachRun(loss)])
     assert [len(rows) for rows in hook.seen] == [1] * 5
 
 
-def test_a_declared_trigger_with_rows_fires_where_a_run_ends():
+def test_trigger_with_rows_fires_at_the_end_of_a_run():
     class Rows(train.SessionRunHook):
         stacked = True
 
@@ -200,7 +200,7 @@ def test_a_declared_trigger_with_rows_fires_where_a_run_ends():
 
 
 @pytest.mark.parametrize("with_clock", [False, True])
-def test_what_comes_some_runs_late_comes_at_the_same_steps_whatever_else_ends_runs(with_clock):
+def test_hook_deferred_by_runs_fires_at_the_same_steps_for_any_run_lengths(with_clock):
     class Late(train.SessionRunHook):
         deferred = 5
 
@@ -232,14 +232,14 @@ def test_what_comes_some_runs_late_comes_at_the_same_steps_whatever_else_ends_ru
     assert hook.seen[:4] == [(10, 16), (20, 32), (30, 48), (40, 48)]
 
 
-def test_a_nan_is_named_by_its_step_and_nothing_after_it_is_saved(tmp_path):
+def test_nan_is_named_by_its_step_and_nothing_after_it_is_saved(tmp_path):
     with pytest.raises(train.NanLossDuringTrainingError, match=f"global step {NAN_AT}"):
         trained(64, 300, lambda loss: [train.NanTensorHook(loss)], NAN_AT, checkpoint_dir=str(tmp_path))
     assert train.latest_checkpoint(str(tmp_path)) is None or "model.ckpt-0" in train.latest_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("steps_per_run", [16, *[pytest.param(n, marks=pytest.mark.campaign) for n in (4, 64)]])
-def test_updates_that_a_nan_makes_bad_are_held_back_alike(steps_per_run, caplog):
+def test_updates_with_a_nan_are_skipped_alike(steps_per_run, caplog):
     make = lambda loss: [train.NanTensorHook(loss, on_nan="skip")]  # noqa: E731
     values, _, _ = trained(1, 60, make, NAN_AT)
     found, _, calls = trained(steps_per_run, 60, make, NAN_AT)
@@ -252,7 +252,7 @@ def test_updates_that_a_nan_makes_bad_are_held_back_alike(steps_per_run, caplog)
     assert told[0] == told[1]
 
 
-def test_the_weights_go_back_where_a_full_run_ends(tmp_path, caplog):
+def test_weights_roll_back_at_the_end_of_a_full_run(tmp_path, caplog):
     def at(name, **keywords):
         make = lambda loss: [train.NanTensorHook(loss, on_nan="rollback")]  # noqa: E731
         found = trained(16, 40, make, NAN_AT, checkpoint_dir=str(tmp_path / name), save_checkpoint_steps=10, **keywords)
@@ -272,7 +272,7 @@ def test_no_step_is_made_beyond_the_target(last_step):
     assert same(values, trained(1, last_step)[0])
 
 
-def test_a_stop_that_a_hook_requests_comes_at_the_end_of_a_run():
+def test_stop_requested_by_a_hook_takes_effect_at_the_end_of_a_run():
     class Stops(train.SessionRunHook):
         trigger = train.at_steps(30)
 
@@ -321,16 +321,16 @@ def grows():
         (lambda: (hl.constant(1.0), None), RuntimeError, "the graph has no global step"),
     ],
 )
-def test_what_cannot_hold_several_steps_is_refused_with_the_reason(make, error, match):
+def test_unsuitable_operations_are_refused_with_the_reason(make, error, match):
     refused(make, error, match)
 
 
-def test_metadata_and_options_of_a_run_are_of_one_step():
+def test_run_metadata_and_options_need_single_steps():
     refused(lambda: (stepping(), None), ValueError, "takes no run_metadata", run_metadata=hl.RunMetadata())
     refused(lambda: (stepping(), None), ValueError, "takes no options", options=hl.RunOptions(trace_level=1))
 
 
-def test_a_hook_that_feeds_is_refused():
+def test_hook_that_feeds_is_refused():
     with hl.Graph().as_default():
         x = hl.placeholder("float32", [], name="x")
         total = hl.Variable(0.0, name="total")
@@ -343,7 +343,7 @@ def test_a_hook_that_feeds_is_refused():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_host_operation_of_a_hook_that_takes_rows_is_refused(late):
+def test_host_operation_of_a_hook_that_takes_rows_is_refused(late):
     with hl.Graph().as_default():
         total = hl.Variable(0.0, name="total")
         train_op = stepping(total.assign_add(1.0))
@@ -352,11 +352,13 @@ def test_a_host_operation_of_a_hook_that_takes_rows_is_refused(late):
         with train.MonitoredSession(steps_per_run=4) as session:
             session.run(train_op)
             session.add_hook(rows)
-            with pytest.raises(ValueError, match=r"steps_per_run=4 .*'double' .*, of which a hook with stacked = True"):
+            with pytest.raises(
+                ValueError, match=r"steps_per_run=4 .*'double' .*, which a hook with stacked = True fetches"
+            ):
                 session.run(train_op)
 
 
-def test_a_session_of_ones_own_makes_one_step_a_run():
+def test_user_session_makes_one_step_per_run():
     class Creator:
         def create_session(self):
             return FakeSession()
@@ -368,14 +370,14 @@ def test_a_session_of_ones_own_makes_one_step_a_run():
 
 
 @pytest.mark.parametrize(("given", "error"), [(0, ValueError), ("8", TypeError), (2.5, TypeError)])
-def test_it_is_a_whole_number_above_0(given, error):
+def test_steps_per_run_must_be_a_positive_integer(given, error):
     with hl.Graph().as_default():
         stepping()
         with pytest.raises(error, match="steps_per_run"):
             train.MonitoredTrainingSession(steps_per_run=given)
 
 
-def test_it_goes_on_from_a_checkpoint_with_another_number_of_steps_a_run(tmp_path):
+def test_training_resumes_with_another_number_of_steps_per_run(tmp_path):
     whole, _, _ = trained(1, 60)
     for steps_per_run, last_step in [(16, 21), (1, 30), (7, 60)]:
         found, _, _ = trained(steps_per_run, last_step, checkpoint_dir=str(tmp_path), save_checkpoint_steps=20)
@@ -383,7 +385,7 @@ def test_it_goes_on_from_a_checkpoint_with_another_number_of_steps_a_run(tmp_pat
 
 
 def counted(steps_per_run, hooks, last_step=20, bad=None):
-    """Trains and returns what two counters hold: one that the step writes, and one that only hooks write."""
+    """Trains and returns two counters: one written by the step, and one written only by hooks."""
     with hl.Graph(seed=1).as_default():
         step, mine = train.get_or_create_global_step(), hl.Variable(0, name="mine")
         batch = hl.data.iterator(hl.data.from_arrays(np.arange(400.0, dtype="f4").reshape(200, 2), 2))
@@ -422,7 +424,7 @@ class Seen(train.SessionRunHook):
         lambda add, batch, other, total: [Seen(train.every(6), hl.host_op(lambda x: x * 2)(other + total))],
     ],
 )
-def test_what_hooks_do_or_read_of_one_step_is_done_in_that_one(what, late):
+def test_hook_actions_for_one_step_happen_in_that_step(what, late):
     def hooks(*given):
         found = what(*given)
         for hook in found:
@@ -432,7 +434,7 @@ def test_what_hooks_do_or_read_of_one_step_is_done_in_that_one(what, late):
     assert counted(8, hooks) == counted(1, hooks)
 
 
-def test_the_limit_of_a_session_is_kept():
+def test_step_limit_of_a_session_is_kept():
     with hl.Graph().as_default():
         train_op = stepping()
 
@@ -446,7 +448,7 @@ def test_the_limit_of_a_session_is_kept():
             assert session.raw_session().global_step == 10
 
 
-def test_a_step_that_a_hook_moves_before_a_run_is_where_that_begins():
+def test_step_changed_by_a_hook_before_a_run_is_its_first_step():
     def ended(steps_per_run):
         with hl.Graph().as_default():
             train_op, step = stepping(), train.get_global_step()
@@ -466,7 +468,7 @@ def test_a_step_that_a_hook_moves_before_a_run_is_where_that_begins():
     assert ended(16) == ended(1)
 
 
-def test_keys_that_a_step_writes_go_round():
+def test_keys_written_by_a_step_are_read_by_the_next():
     def kept(steps_per_run):
         with hl.Graph(seed=2).as_default():
             key = hl.Variable(jax.random.key(0), name="key")
@@ -480,7 +482,7 @@ def test_keys_that_a_step_writes_go_round():
     assert kept(8) == kept(1)
 
 
-def test_a_subclass_with_callbacks_of_its_own_sees_one_step():
+def test_subclass_with_run_callbacks_gets_single_steps():
     class Watching(train.NanTensorHook):
         seen = 0
 

@@ -1,4 +1,4 @@
-"""Several threads at one monitored session, and an exception in a bad moment: who gets in, who waits, who is told."""
+"""Several threads at one monitored session, and an exception at a bad moment: which runs, waits or is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gate(SessionRunHook):
 
 
 def started(work):
-    """Starts a thread; `outcome` is what the work returned or raised."""
+    """Starts a thread; `outcome` is the result or the error of the work."""
 
     def do():
         try:
@@ -42,7 +42,7 @@ def started(work):
 
 
 def wait_until(holds):
-    """Gives other threads the processor until something holds."""
+    """Yields the processor to other threads until something holds."""
     for _ in range(100_000):
         if holds():
             return
@@ -50,7 +50,7 @@ def wait_until(holds):
     raise AssertionError("it never held")
 
 
-def test_two_threads_that_close_at_once_have_both_what_they_want(training, recorder, events, clock):
+def test_two_threads_may_close_at_once(training, recorder, events, clock):
     gate = Gate()
     session = MonitoredSession(hooks=[gate, recorder()])
     running = started(lambda: session.run(training.train_op))
@@ -64,7 +64,7 @@ def test_two_threads_that_close_at_once_have_both_what_they_want(training, recor
     assert events.count("a.end") == 1
 
 
-def test_who_waits_to_close_comes_before_the_next_run(training, clock):
+def test_waiting_close_comes_before_the_next_run(training, clock):
     gate = Gate()
     session = MonitoredSession(hooks=[gate])
     runs = []
@@ -78,7 +78,7 @@ def test_who_waits_to_close_comes_before_the_next_run(training, clock):
     gate.inside.wait(30)
     closing = started(session.close)
     clock.await_waiters()
-    with pytest.raises(RuntimeError, match=r"being closed cannot be run; ask should_stop\(\)"):
+    with pytest.raises(RuntimeError, match=r"being closed cannot be run; check should_stop\(\)"):
         session.run(training.train_op)
     gate.opened.set()
     running.join()
@@ -88,7 +88,7 @@ def test_who_waits_to_close_comes_before_the_next_run(training, clock):
     assert "closed" in str(running.outcome)
 
 
-def test_the_request_of_a_closer_outlives_a_recovery(training):
+def test_request_of_a_closing_thread_survives_a_recovery(training):
     """It came while the session was being replaced, to the coordinator of the lost one."""
 
     class Asking(SessionRunHook):
@@ -106,7 +106,7 @@ def test_the_request_of_a_closer_outlives_a_recovery(training):
         assert session.should_stop()
 
 
-def test_a_recovery_does_not_look_like_the_end_to_other_threads(training):
+def test_recovery_does_not_look_like_the_end_to_other_threads(training):
     seen = []
 
     class Looking(SessionRunHook):
@@ -125,7 +125,7 @@ def test_a_recovery_does_not_look_like_the_end_to_other_threads(training):
     assert seen == [False]
 
 
-def test_the_error_of_a_thread_is_raised_where_the_session_is_lost_besides(training, recorder, events):
+def test_error_of_a_thread_is_raised_though_the_session_is_lost_too(training, recorder, events):
     first = recorder()
     session = MonitoredSession(hooks=[first], recovery=AT_ONCE)
     session.run(training.train_op)
@@ -138,7 +138,7 @@ def test_the_error_of_a_thread_is_raised_where_the_session_is_lost_besides(train
     assert events.count("a.created") == 1
 
 
-def test_the_error_of_the_body_is_not_replaced_by_a_session_that_cannot_be_closed(training):
+def test_failed_close_does_not_replace_the_error_of_the_body(training):
     gate = Gate()
     session = MonitoredSession(hooks=[gate], stop_grace_period_secs=0)
     running = started(lambda: session.run(training.train_op))
@@ -151,7 +151,7 @@ def test_the_error_of_the_body_is_not_replaced_by_a_session_that_cannot_be_close
     session.close()
 
 
-def test_a_step_context_serves_its_own_thread(training):
+def test_step_context_works_only_in_its_own_thread(training):
     with MonitoredSession() as session:
 
         def step(step_context):
@@ -159,10 +159,10 @@ def test_a_step_context_serves_its_own_thread(training):
             thread.join()
             return thread.outcome
 
-        assert "serves the thread that its step function was called in" in str(session.run_step_fn(step))
+        assert "is for the thread of its step function" in str(session.run_step_fn(step))
 
 
-def test_a_step_context_of_a_lost_session_is_of_no_use(training):
+def test_step_context_of_a_lost_session_is_invalid(training):
     kept = []
     with MonitoredSession(recovery=AT_ONCE) as session:
 
@@ -171,7 +171,7 @@ def test_a_step_context_of_a_lost_session_is_of_no_use(training):
             if len(kept) == 1:
                 training.faults.append(AbortedError(None, None, "lost"))
             else:
-                with pytest.raises(RuntimeError, match="A step context serves"):
+                with pytest.raises(RuntimeError, match="A step context is for"):
                     kept[0].run_with_hooks(training.train_op)
             return step_context.run_with_hooks(training.train_op)
 
@@ -179,8 +179,8 @@ def test_a_step_context_of_a_lost_session_is_of_no_use(training):
     assert len(kept) == 2
 
 
-def test_operations_of_the_host_that_run_each_other_do_not_wait_for_each_other():
-    """One thread is inside the outer one and wants the inner; the other has come for the inner meanwhile."""
+def test_nested_host_operations_do_not_deadlock():
+    """One thread is inside the outer operation and needs the inner one; the other already has the inner one."""
     with hl.Graph().as_default():
         step = train.get_or_create_global_step()
         inside, go_on = threading.Event(), threading.Event()
@@ -214,8 +214,8 @@ def interrupt_at(instruction, files, work):
     come_before(instruction, lambda file: file.endswith(files), interrupt, work)
 
 
-def test_an_exception_at_any_instruction_of_the_engine_leaves_the_session_usable(training, caplog):
-    """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
+def test_exception_at_any_instruction_of_the_backend_leaves_the_session_usable(training, caplog):
+    """When the device has the old values and the new ones are not there yet, the session is lost and created again."""
     files = ("session/running/cached_step.py", "local_store.py", "opt_state.py")
     train_op = hl.group(hl.Variable(1.0).assign_add(1.0), training.train_op)
     with MonitoredSession(recovery=RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)) as session:
@@ -232,7 +232,7 @@ def test_an_exception_at_any_instruction_of_the_engine_leaves_the_session_usable
 
 
 @pytest.mark.parametrize("apart", [61, *[pytest.param(apart, marks=pytest.mark.campaign) for apart in (13, 1)]])
-def test_ctrl_c_at_any_instruction_of_a_load_loses_nothing_that_is_loaded_again(training, apart):
+def test_ctrl_c_at_any_instruction_of_a_load_loses_no_reloaded_value(training, apart):
     weights = [hl.Variable(np.zeros(2, "float32"), name=name) for name in "abc"]
     train_op = hl.group(training.train_op, *(each.assign_add(np.ones(2, "float32")) for each in weights))
     values = {name: np.full(2, 7, "float32") for name in "abc"}
@@ -253,7 +253,7 @@ def test_ctrl_c_at_any_instruction_of_a_load_loses_nothing_that_is_loaded_again(
     assert 50 < instruction < 2000
 
 
-def test_of_threads_that_run_at_once_each_makes_its_run_or_is_refused(training):
+def test_each_concurrent_run_is_made_or_refused(training):
     barrier, runs, refused = threading.Barrier(8), [], set()
 
     def work():
@@ -272,4 +272,4 @@ def test_of_threads_that_run_at_once_each_makes_its_run_or_is_refused(training):
             thread.join()
         assert [thread.outcome for thread in threads] == [None] * 8
         assert session.raw_session().global_step == len(runs) >= 100
-    assert all("one thing at a time" in told for told in refused)
+    assert all("one thread at a time" in told for told in refused)

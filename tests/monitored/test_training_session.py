@@ -71,7 +71,7 @@ def cadence(hook):
     return (secs if secs < 2000 else None), steps
 
 
-def test_the_signature_is_the_documented_one():
+def test_signature_is_the_documented_one():
     parameters = list(inspect.signature(MonitoredTrainingSession).parameters)
     assert parameters == [
         "master", "is_chief", "checkpoint_dir", "scaffold", "hooks", "chief_only_hooks", "save_checkpoint_secs",
@@ -81,13 +81,13 @@ def test_the_signature_is_the_documented_one():
     ]  # fmt: skip
 
 
-def test_a_chief_gets_its_hooks_in_order(built, tmp_path):
+def test_chief_gets_its_hooks_in_order(built, tmp_path):
     seen = built(checkpoint_dir=str(tmp_path), hooks=[Mine()], chief_only_hooks=[Chiefs()])
     assert kinds(seen["hooks"]) == [Chiefs, StepCounterHook, SummarySaverHook, CheckpointSaverHook, Mine]
     assert seen["more"]["summary_dir"] == str(tmp_path)
 
 
-def test_a_worker_gets_only_the_users_hooks(built, tmp_path):
+def test_worker_gets_only_the_users_hooks(built, tmp_path):
     seen = built(is_chief=False, checkpoint_dir=str(tmp_path), hooks=[Mine()], chief_only_hooks=[Chiefs()])
     assert kinds(seen["hooks"]) == [Mine]
     assert type(seen["creator"]).__name__ == "WorkerSessionCreator"
@@ -97,7 +97,7 @@ def test_without_directories_there_are_only_the_users_hooks(built):
     assert kinds(built(hooks=[Mine()], chief_only_hooks=[Chiefs()])["hooks"]) == [Chiefs, Mine]
 
 
-def test_a_summary_directory_alone_saves_no_checkpoints(built, tmp_path):
+def test_summary_directory_alone_saves_no_checkpoints(built, tmp_path):
     assert kinds(built(summary_dir=str(tmp_path))["hooks"]) == [StepCounterHook, SummarySaverHook]
 
 
@@ -122,9 +122,7 @@ def test_a_summary_directory_alone_saves_no_checkpoints(built, tmp_path):
     ],
     ids=str,
 )
-def test_defaults_apply_only_where_neither_cadence_was_given(
-    built, tmp_path, arguments, summary_cadence, checkpoint_cadence
-):
+def test_defaults_apply_only_without_a_given_cadence(built, tmp_path, arguments, summary_cadence, checkpoint_cadence):
     hooks = {type(hook): hook for hook in built(checkpoint_dir=str(tmp_path), **arguments)["hooks"]}
     for kind, expected in ((SummarySaverHook, summary_cadence), (CheckpointSaverHook, checkpoint_cadence)):
         assert (kind in hooks) == (expected is not None)
@@ -146,7 +144,7 @@ def test_mistakes_in_the_hook_lists_name_the_list():
             MonitoredTrainingSession(hooks=Mine())  # type: ignore[arg-type]
 
 
-def test_a_job_stops_resumes_and_writes_what_tensorboard_reads(training, tmp_path):
+def test_job_stops_resumes_and_writes_events(training, tmp_path):
     from hookline.testing import read_events
 
     with training.graph.as_default():
@@ -179,7 +177,7 @@ def test_a_job_stops_resumes_and_writes_what_tensorboard_reads(training, tmp_pat
 
 
 @pytest.mark.parametrize("given", [(), ("summary_dir",)])
-def test_the_speed_is_written_where_the_summaries_are(training, tmp_path, clock, given):
+def test_rate_is_written_into_the_summary_directory(training, tmp_path, clock, given):
     from hookline.testing import read_events
 
     directories = {name: str(tmp_path / name) for name in ("checkpoint_dir", *given)}
@@ -198,7 +196,7 @@ def test_the_speed_is_written_where_the_summaries_are(training, tmp_path, clock,
     assert not any(rates.values())
 
 
-def test_a_worker_waits_for_its_chief_and_says_so(training):
+def test_worker_timeout_names_the_missing_chief(training):
     with pytest.raises(DeadlineExceededError, match=r"the chief to make the model ready .*global_step"):
         MonitoredTrainingSession(is_chief=False, max_wait_secs=3)
     assert not training.graph.finalized

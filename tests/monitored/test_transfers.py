@@ -19,7 +19,7 @@ BETWEEN_LOOKS = hl.SessionConfig().max_runs_ahead // 2
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Counts what reads an array, and what waits for one."""
+    """Counts reads of an array, and waits for one."""
     counts = collections.Counter()
     read, wait = ArrayImpl._value, ArrayImpl.block_until_ready
     to_host = ArrayImpl.copy_to_host_async
@@ -32,7 +32,7 @@ def seen(monkeypatch):
         return call
 
     monkeypatch.setattr(ArrayImpl, "_value", property(counted("reads", read.fget)))
-    for name in ("asarray", "array"):  # On CPU, NumPy looks at the memory without asking the array.
+    for name in ("asarray", "array"):  # On CPU, NumPy reads the memory without a call to the array.
         convert = getattr(np, name)
 
         def converted(value, *args, convert=convert, **kwargs):
@@ -45,7 +45,7 @@ def seen(monkeypatch):
     return counts
 
 
-def test_the_counting_itself(seen):
+def test_counter_of_transfers_counts(seen):
     number = jnp.ones(()) * 2
     assert float(number) == 2
     assert np.asarray(jnp.ones(3)).sum() == 3
@@ -54,7 +54,7 @@ def test_the_counting_itself(seen):
     assert seen["waits"] == 1
 
 
-def test_between_triggers_only_the_latch_is_read_and_only_the_bound_is_waited_for(tmp_path, seen):
+def test_between_triggers_only_the_latch_is_read_and_only_the_throttle_waits(tmp_path, seen):
     weights = hl.Variable(lambda: jnp.ones(4), name="weights")
     loss = hl.op(lambda w: (w**2).sum(), name="loss")(weights)
     hl.summary.scalar("loss", loss)
@@ -67,12 +67,12 @@ def test_between_triggers_only_the_latch_is_read_and_only_the_bound_is_waited_fo
     with train.MonitoredTrainingSession(
         checkpoint_dir=str(tmp_path), hooks=hooks, save_summaries_steps=10**6, log_step_count_steps=10**6
     ) as session:
-        for _ in range(200):  # What is due at the start has arrived and is written.
+        for _ in range(200):  # The output due at the start has arrived and is written.
             session.run(train_op)
         seen.clear()
         for _ in range(STEPS):
             session.run(train_op)
         reads, waits = seen["reads"], seen["waits"]
         assert 0 < reads <= STEPS // BETWEEN_LOOKS + 1, seen
-        # At each look the latch, which is there already, and the mark before.
+        # At each poll the latch, which is there already, and the fence before.
         assert waits <= 2 * (STEPS // BETWEEN_LOOKS + 1), seen

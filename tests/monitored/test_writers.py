@@ -1,4 +1,4 @@
-"""Whose summary writers a session closes when it is closed, and what a full disk under them does to the training."""
+"""Which summary writers a session closes with itself, and how a full disk under them affects the training."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def left_of(directory):
     return threads_of(directory) + files_of(directory)
 
 
-def test_a_closed_session_leaves_no_writer_open(tmp_path, train_op):
+def test_closed_session_leaves_no_writer_open(tmp_path, train_op):
     with train.MonitoredTrainingSession(
         checkpoint_dir=str(tmp_path / "run"), summary_dir=str(tmp_path / "events"), save_summaries_steps=1
     ) as sess:
@@ -71,7 +71,7 @@ def test_a_closed_session_leaves_no_writer_open(tmp_path, train_op):
     "callback", ["begin", "after_create_session", "before_run", "after_run", "end", "on_exception"]
 )
 @pytest.mark.parametrize("kind", [train.MonitoredSession, train.SingularMonitoredSession])
-def test_what_a_hook_takes_in_any_callback_is_closed_with_its_session(tmp_path, train_op, callback, kind):
+def test_writer_taken_in_any_callback_is_closed_with_its_session(tmp_path, train_op, callback, kind):
     hook = Takes(tmp_path, callback)
     failing = callback == "on_exception"
     try:
@@ -86,7 +86,7 @@ def test_what_a_hook_takes_in_any_callback_is_closed_with_its_session(tmp_path, 
     assert left_of(tmp_path) == []
 
 
-def test_a_late_hook_and_a_step_function_take_for_the_session_too(tmp_path, train_op):
+def test_writers_of_an_added_hook_and_a_step_function_belong_to_the_session(tmp_path, train_op):
     with train.MonitoredSession() as sess:
         sess.add_hook(Takes(tmp_path / "late"))
         sess.run_step_fn(lambda step_context: FileWriterCache.get(tmp_path / "step"))
@@ -96,13 +96,13 @@ def test_a_late_hook_and_a_step_function_take_for_the_session_too(tmp_path, trai
 
 @pytest.mark.parametrize("callback", ["begin", "after_create_session"])
 @pytest.mark.parametrize("kind", [train.MonitoredSession, train.SingularMonitoredSession])
-def test_a_session_that_could_not_be_made_leaves_no_writer_open(tmp_path, train_op, callback, kind):
+def test_session_that_could_not_be_created_leaves_no_writer_open(tmp_path, train_op, callback, kind):
     with pytest.raises(ValueError, match="no session"):
         kind(hooks=[Takes(tmp_path / "a"), Takes(tmp_path / "b", callback, ValueError("no session"))])
     assert left_of(tmp_path) == []
 
 
-def test_a_session_whose_creator_fails_leaves_no_writer_open(tmp_path, train_op):
+def test_session_whose_creator_fails_leaves_no_writer_open(tmp_path, train_op):
     class Failing(train.SessionCreator):
         def create_session(self):
             FileWriterCache.get(tmp_path / "creator")
@@ -125,7 +125,7 @@ def test_two_sessions_on_one_directory_share_a_writer_until_both_are_closed(tmp_
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_a_writer_that_somebody_took_outside_of_a_session_stays_open(tmp_path, train_op, earlier):
+def test_writer_taken_outside_of_a_session_stays_open(tmp_path, train_op, earlier):
     if earlier:
         mine = FileWriterCache.get(tmp_path)
     with train.MonitoredSession(hooks=[hook := Takes(tmp_path)]) as sess:
@@ -137,7 +137,7 @@ def test_a_writer_that_somebody_took_outside_of_a_session_stays_open(tmp_path, t
     mine.add_summary(b"", 1)
 
 
-def test_a_session_within_the_callback_of_another_takes_for_itself(tmp_path, train_op):
+def test_nested_session_takes_its_own_writers(tmp_path, train_op):
     class Nested(train.SessionRunHook):
         def after_run(self, run_context, run_values):
             with hl.Graph().as_default():
@@ -152,7 +152,7 @@ def test_a_session_within_the_callback_of_another_takes_for_itself(tmp_path, tra
     assert left_of(tmp_path) == []
 
 
-def test_the_summary_writer_works_before_and_after_the_close(tmp_path, train_op):
+def test_summary_writer_works_before_and_after_the_close(tmp_path, train_op):
     with train.MonitoredSession(summary_dir=str(tmp_path)) as sess:
         sess.summary_writer.add_summary(b"", 1)
         before = sess.summary_writer
@@ -164,7 +164,7 @@ def test_the_summary_writer_works_before_and_after_the_close(tmp_path, train_op)
     assert [event.step for event in read_events(tmp_path) if event.HasField("summary")] == [1, 2]
 
 
-def test_what_a_closed_session_is_asked_for_belongs_to_who_asked(tmp_path, train_op):
+def test_summary_writer_of_a_closed_session_belongs_to_the_caller(tmp_path, train_op):
     sess = train.MonitoredSession(summary_dir=str(tmp_path))
     sess.close()
     mine = sess.summary_writer
@@ -174,7 +174,7 @@ def test_what_a_closed_session_is_asked_for_belongs_to_who_asked(tmp_path, train
     assert not mine.closed
 
 
-def test_hooks_go_on_in_the_next_session_with_a_new_writer(tmp_path, train_op):
+def test_hooks_get_a_new_writer_in_the_next_session(tmp_path, train_op):
     hooks = [
         train.SummarySaverHook(save_steps=1, output_dir=str(tmp_path), summary_op=summary.merge_all()),
         train.StepCounterHook(every_n_steps=1, output_dir=str(tmp_path)),
@@ -187,7 +187,7 @@ def test_hooks_go_on_in_the_next_session_with_a_new_writer(tmp_path, train_op):
     assert len([event for event in read_events(tmp_path) if event.HasField("summary")]) == 6
 
 
-def test_a_recovery_keeps_the_writers(tmp_path, train_op, clock):
+def test_recovery_keeps_the_writers(tmp_path, train_op, clock):
     lost = [errors.AbortedError(None, None, "lost")]
 
     class Loses(train.SessionRunHook):
@@ -224,14 +224,14 @@ def train_on(disk, **arguments):
     return last
 
 
-def test_a_full_disk_under_the_events_does_not_end_a_training(small_disk, caplog):
+def test_full_disk_under_the_events_does_not_end_a_training(small_disk, caplog):
     assert train_on(small_disk) == 20
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len([message for message in warnings if "No space left on device" in message]) == 1
     assert [event.step for event in read_events(small_disk.path / "events") if event.HasField("summary")]
 
 
-def test_a_full_disk_under_the_events_ends_a_training_that_asks_for_it(small_disk):
+def test_full_disk_under_the_events_ends_a_training_on_request(small_disk):
     with pytest.raises(errors.ResourceExhaustedError, match="No space left on device"):
         train_on(small_disk, logging=train.LoggingOptions(raise_on_write_errors=True))
     assert left_of(small_disk.path) == []

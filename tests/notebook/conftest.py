@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What all cells of these tests may use.
+# Names that all cells of these tests may use.
 SETUP = """
 import gc, logging, os, signal, sys, threading, time
 import jax, jax.numpy as jnp, numpy as np
@@ -49,19 +49,19 @@ def assert_nothing_is_left():
 
 
 class Cell:
-    """What a cell has left in the notebook."""
+    """The results of a cell in the notebook."""
 
     def __init__(self, cell: Any) -> None:
         self.outputs = cell.outputs
 
     @property
     def text(self) -> str:
-        """What was printed and logged."""
+        """Returns the printed and logged text."""
         return "".join(output["text"] for output in self.outputs if output["output_type"] == "stream")
 
     @property
     def shown(self) -> list[Any]:
-        """What was displayed, by its kinds."""
+        """Returns the displayed data, by kind."""
         return [output["data"] for output in self.outputs if output["output_type"] == "display_data"]
 
     @property
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def traceback(self) -> str:
-        """What is shown of an exception, without colours."""
+        """Returns the shown text of an exception, without colours."""
         lines = [line for output in self.outputs for line in output.get("traceback", ())]
         return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(lines))
 
@@ -130,7 +130,7 @@ class Notebook:
 
 @pytest.fixture(scope="session")
 def jupyter(tmp_path_factory: pytest.TempPathFactory, environment: Callable[..., dict[str, str]]) -> Iterator[Any]:
-    """Returns what starts a kernel: a context manager that yields a `Notebook`."""
+    """Returns a function that starts a kernel: a context manager that yields a `Notebook`."""
     nbclient = pytest.importorskip("nbclient", reason="no nbclient: pip install nbclient ipykernel")
     pytest.importorskip("ipykernel", reason="no kernel: pip install nbclient ipykernel")
     import nbformat

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-# What a cell that trains leaves, but for its results: IPython keeps those.
+# Objects that a training cell leaves, without its results: IPython keeps those.
 LEFT = """
 while gc.collect():
     pass
@@ -56,7 +56,7 @@ CELLS = {
     ("kind", "times"),
     [("with a folder", 8), *[pytest.param(kind, 20, marks=pytest.mark.campaign) for kind in CELLS]],
 )
-def test_the_same_cell_over_and_over_leaks_nothing(notebook, kind, times, tmp_path):
+def test_repeated_cell_leaks_nothing(notebook, kind, times, tmp_path):
     if not os.path.exists("/proc/self/fd"):
         pytest.skip("what a process has open is read from /proc")
     source, error = CELLS[kind]
@@ -74,7 +74,7 @@ def test_the_same_cell_over_and_over_leaks_nothing(notebook, kind, times, tmp_pa
 
 
 @pytest.mark.campaign
-def test_after_a_failure_the_folder_is_free_although_the_traceback_keeps_the_session(notebook, tmp_path):
+def test_folder_is_released_after_a_failure_although_the_traceback_keeps_the_session(notebook, tmp_path):
     notebook.does(f"folder = {str(tmp_path)!r}")
     assert notebook.run(CELLS["failing in a hook"][0]).error.startswith("ZeroDivisionError")
     notebook.does("""
@@ -87,7 +87,7 @@ assert_nothing_is_left()
     notebook.does(DEFINES + "assert loop.run(folder, last_step=5)['w'].shape == (4,)")
 
 
-def test_a_step_that_is_defined_anew_is_the_one_that_is_trained(notebook):
+def test_redefined_step_is_trained(notebook):
     for by in (1, 2):
         notebook.does(f"""
 def step(state, batch):
@@ -104,14 +104,14 @@ def test_errors_name_the_cell_and_the_line(notebook):
     assert "/tmp/" not in notebook.run("hl.get_default_graph().get_tensor_by_name('none:0')").error
 
 
-def test_a_loop_says_in_a_line_what_it_is(notebook):
+def test_repr_of_a_loop_is_one_line(notebook):
     assert notebook.does("make()").result == "<Loop of noisy_step: a dict of 4 values; not run yet>"
     notebook.does("loop = make(); loop.run(last_step=3);")
     assert notebook.does("loop").result == "<Loop of noisy_step: a dict of 4 values; stopped at step 3>"
 
 
 @pytest.mark.campaign
-def test_a_graph_that_a_cell_builds_twice_is_an_error_with_a_way_out(notebook, tmp_path):
+def test_graph_built_twice_by_a_cell_is_an_error_with_a_remedy(notebook, tmp_path):
     source = f"""
 train_op = train.get_or_create_global_step().assign_add(1)
 weight = hl.Variable(0.0, name="weight")
@@ -121,7 +121,7 @@ session.run(train_op)
     notebook.does(source)
     cell = notebook.run(source)
     assert "Graph is finalized" in cell.error
-    assert "If an earlier cell has a session open on it: call its close()" in cell.error
+    assert "If an earlier cell opened a session on it, call the session's close()" in cell.error
     notebook.does("session.close()")
     cell = notebook.run(source)
     assert "so that 'weight_1' is a second one? Call hookline.reset_default_graph() first" in cell.error

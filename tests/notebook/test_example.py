@@ -18,11 +18,11 @@ def cells():
     return [cell for cell in found.cells if cell.cell_type == "code"]
 
 
-def test_it_is_stored_without_outputs():
+def test_example_is_stored_without_outputs():
     assert all(not cell.outputs and cell.execution_count is None for cell in cells())
 
 
-def test_it_learns_and_its_training_may_be_interrupted(notebook):
+def test_example_learns_and_may_be_interrupted(notebook):
     *before, training, test = [cell.source for cell in cells()]
     for source in before:
         notebook.does(source)
@@ -35,7 +35,7 @@ def test_it_learns_and_its_training_may_be_interrupted(notebook):
 
 
 @pytest.mark.campaign
-def test_it_runs_as_it_is(jupyter, tmp_path):
+def test_example_runs_unchanged(jupyter, tmp_path):
     with jupyter(tmp_path) as notebook:
         printed = [notebook.does(cell.source).text for cell in cells()]
     assert re.fullmatch(r"test error: 0\.\d{3}\n", printed[-1])

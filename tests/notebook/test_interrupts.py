@@ -12,7 +12,7 @@ TRAINS = "last_step=100, hooks=[Slow()]"
 
 @pytest.fixture
 def whole(notebook):
-    """Keeps what a training comes to that nobody interrupts."""
+    """Keeps the result of an uninterrupted training."""
     notebook.does("whole = make().run(last_step=100, progress=False)['w']")
 
 
@@ -20,7 +20,7 @@ def assert_nothing_is_left(notebook):
     notebook.does("assert_nothing_is_left()")
 
 
-def test_in_memory_the_next_cell_looks_at_what_was_trained_and_goes_on(notebook, whole):
+def test_next_cell_reads_the_trained_state_in_memory_and_continues(notebook, whole):
     cell = notebook.run(f"loop = make()\nloop.run({TRAINS})", interrupts=("step 1/100",))
     assert cell.error == LEFT
     assert "holds step " in cell.traceback
@@ -33,7 +33,7 @@ def test_in_memory_the_next_cell_looks_at_what_was_trained_and_goes_on(notebook,
 
 
 @pytest.mark.campaign
-def test_with_a_folder_the_same_cell_goes_on(notebook, whole, tmp_path):
+def test_same_cell_continues_from_its_folder(notebook, whole, tmp_path):
     source = f"loop = make()\nfinal = loop.run({str(tmp_path)!r}, {TRAINS})"
     assert notebook.run(source, interrupts=("step 1/100",)).error == LEFT
     assert_nothing_is_left(notebook)
@@ -41,7 +41,7 @@ def test_with_a_folder_the_same_cell_goes_on(notebook, whole, tmp_path):
     notebook.does(f"{source}\nassert (final['w'] == whole).all()")
 
 
-def test_a_second_interrupt_ends_at_once_and_the_cell_goes_on_from_the_last_checkpoint(notebook, whole, tmp_path):
+def test_second_interrupt_ends_at_once_and_the_cell_resumes_from_the_last_checkpoint(notebook, whole, tmp_path):
     notebook.does("""
 class Stuck(train.SessionRunHook):
     def end(self, session):
@@ -58,7 +58,7 @@ class Stuck(train.SessionRunHook):
     notebook.does(f"assert (make().run({str(tmp_path)!r}, {TRAINS})['w'] == whole).all()")
 
 
-def test_a_session_goes_on_in_other_cells_and_is_never_between_two_states(notebook, tmp_path):
+def test_session_continues_in_other_cells_and_is_always_consistent(notebook, tmp_path):
     notebook.does(f"""
 with hl.Graph().as_default():
     both = hl.Variable(0.0, name="weight")
@@ -69,7 +69,7 @@ with hl.Graph().as_default():
         cell = notebook.run("print('go', flush=True)\nwhile True: session.run(train_op)", interrupts=("go",))
         assert cell.error == "KeyboardInterrupt: "
         notebook.does("assert session.run(both) == session.raw_session().global_step >= 1")
-    # What has nothing to do with it is interrupted as ever.
+    # An unrelated cell is interrupted as always.
     assert notebook.run("print('go', flush=True)\ntime.sleep(60)", interrupts=("go",)).error == "KeyboardInterrupt: "
     cell = notebook.run(
         "with session:\n    print('go', flush=True)\n    while not session.should_stop(): session.run(train_op)",
@@ -137,7 +137,7 @@ MOMENTS = {
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupt_leaves_in_order_at_any_moment(notebook, whole, moment, tmp_path):
+def test_interrupt_at_any_moment_leaves_cleanly(notebook, whole, moment, tmp_path):
     folder = f"folder = {str(tmp_path)!r}\n"
     cell = notebook.run(folder + textwrap.dedent(MOMENTS[moment]), interrupts=("go",))
     assert cell.error == LEFT, cell.traceback
@@ -147,7 +147,7 @@ def test_an_interrupt_leaves_in_order_at_any_moment(notebook, whole, moment, tmp
     notebook.does("loop.run(folder, last_step=2, progress=False)")
 
 
-def test_a_second_interrupt_of_a_compilation_ends_the_cell_and_not_the_kernel(notebook, tmp_path):
+def test_second_interrupt_of_a_compilation_ends_the_cell_and_not_the_kernel(notebook, tmp_path):
     notebook.does("""
 def slow_to_compile(state, batch):
     constant = np.random.default_rng(0).random(20_000, np.float32)  # XLA sorts it in seconds.

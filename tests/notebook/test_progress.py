@@ -9,7 +9,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat", reason="no nbclient: pip install nbclient ipykernel")
 
 
-def test_it_is_one_output_that_is_shown_anew_and_what_is_logged_stands_beside_it(notebook):
+def test_progress_is_one_updated_output_beside_the_log(notebook):
     cell = notebook.does("""
 class Log(train.SessionRunHook):
     trigger = train.every(steps=10)
@@ -27,7 +27,7 @@ make().run(last_step=60, hooks=[Slow(), Log()]);
     nbformat.validate(notebook.saved)
 
 
-def test_a_cell_that_goes_on_has_one_of_its_own(notebook):
+def test_later_cell_has_its_own_progress_output(notebook):
     notebook.does("""
 with hl.Graph().as_default():
     train_op = train.get_or_create_global_step().assign_add(1)
@@ -41,7 +41,7 @@ with hl.Graph().as_default():
     notebook.does("del session; gc.collect(); assert_nothing_is_left()")
 
 
-def test_after_a_failure_the_line_stays_and_its_values_are_escaped(notebook):
+def test_line_stays_after_a_failure_and_its_values_are_escaped(notebook):
     cell = notebook.run("""
 with hl.Graph().as_default():
     train_op = train.get_or_create_global_step().assign_add(1)
@@ -60,7 +60,7 @@ with hl.Graph().as_default():
 
 
 @pytest.mark.campaign
-def test_what_goes_to_a_file_is_plain_lines(notebook, tmp_path):
+def test_progress_in_a_file_is_plain_lines(notebook, tmp_path):
     path = tmp_path / "progress.txt"
     cell = notebook.does(f"""
 with open({str(path)!r}, "w") as file:
@@ -71,6 +71,6 @@ with open({str(path)!r}, "w") as file:
 
 
 @pytest.mark.campaign
-def test_it_is_drawn_a_few_times_a_second_however_fast_the_steps_are(notebook):
+def test_output_is_updated_a_few_times_per_second_for_fast_steps(notebook):
     notebook.does("make().run(last_step=5000);")
     assert notebook.updates <= 40

@@ -1,7 +1,7 @@
 """A process that trains again and again, and in each training waits in one phase, for a signal that a test sends.
 
-It is told phases as words on its standard input. In a phase it says so; a further line lets it go on, where it does not
-leave by itself. Afterwards it says, as JSON, how the training ended.
+It reads phases as words on its standard input. In a phase it reports it; a further line lets it go on, if it does not
+leave by itself. Afterwards it prints, as JSON, how the training ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hookline.errors import AbortedError, Preempted
 
 
 class Loud(logging.Handler):
-    """Says on the standard output when hookline logs that it waits."""
+    """Reports on the standard output when hookline logs that it waits."""
 
     waits = ("has a writer", "Attempt 1 of", "waits for global step")
 
@@ -67,7 +67,7 @@ class Pausing(train.SessionRunHook):
 
 
 class Settling(train.SessionRunHook):
-    """Pauses when it is given, in a settle, a value for which nothing else waits; once."""
+    """Pauses once when it gets, in a delivery, a value for which nothing else waits."""
 
     trigger, fetches, deferred = train.first_run(), "global_step:0", 1000
 

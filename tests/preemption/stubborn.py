@@ -1,4 +1,4 @@
-"""A training that does not end by itself when it is asked to: it is busy in the way that it is told to be."""
+"""A training that does not end by itself when it is asked to: it is busy in the given way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Saying(train.SessionRunHook):
 
 
 def slow(state, batch):
-    """Takes minutes to compile, but no time to trace: XLA computes what depends on constants alone, slowly."""
+    """Takes minutes to compile, but no time to trace: XLA slowly computes values that depend only on constants."""
     return state + jnp.sort(np.random.default_rng(0).random(2_000_000, np.float32))[0], {}
 
 
@@ -70,7 +70,7 @@ def main(way, directory, grace_secs):
             threading.Thread(target=threading.Event().wait).start()
             threading.Event().wait()
         elif way == "logs":
-            # Nobody reads what it logs, and it waits with the lock of the log.
+            # Its log is not read, so it waits with the lock of the log.
             logging.getLogger("hookline").warning("x" * 2**20)
 
 

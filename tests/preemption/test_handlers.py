@@ -1,4 +1,4 @@
-"""Who handles SIGTERM and Ctrl-C when, and what else goes on in the process."""
+"""When SIGTERM and Ctrl-C are handled, and by which handler."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Connecting(train.ChiefSessionCreator):
 
 
 @pytest.mark.parametrize("recoveries", [0, 1])
-def test_a_handler_that_comes_with_the_connection_is_overtaken_and_put_back(session, recoveries, caplog):
+def test_handler_installed_by_a_connection_is_replaced_and_restored(session, recoveries, caplog):
     before = signal.getsignal(SIGTERM)  # Ray's, where tests before this one have connected.
     with pytest.raises(Preempted), session(creator=Connecting()) as sess:  # noqa: PT012
         for _ in range(recoveries):
@@ -100,7 +100,7 @@ def test_a_handler_that_comes_with_the_connection_is_overtaken_and_put_back(sess
     signal.signal(SIGTERM, before)
 
 
-def test_sigterm_is_not_caught_where_nothing_is_saved_and_nothing_where_signals_are_ignored(session):
+def test_sigterm_is_not_caught_without_saves_and_nothing_with_signals_ignored(session):
     before = handlers()
     with train.MonitoredSession():
         assert handlers()[0] == before[0]
@@ -110,7 +110,7 @@ def test_sigterm_is_not_caught_where_nothing_is_saved_and_nothing_where_signals_
         assert all(now is not then for now, then in zip(handlers(), before, strict=True))
 
 
-def test_what_the_process_ignores_stays_ignored(session):
+def test_ignored_signal_stays_ignored(session):
     before = signal.signal(SIGINT, signal.SIG_IGN)
     try:
         with session() as sess:
@@ -120,7 +120,7 @@ def test_what_the_process_ignores_stays_ignored(session):
         signal.signal(SIGINT, before)
 
 
-def test_a_handler_that_is_put_in_while_the_session_is_open_stays(session):
+def test_handler_installed_during_the_session_stays(session):
     """As a notebook does around each of its cells."""
     before = signal.getsignal(SIGINT)
     sess = session()
@@ -130,7 +130,7 @@ def test_a_handler_that_is_put_in_while_the_session_is_open_stays(session):
     signal.signal(SIGINT, before)
 
 
-def test_a_session_of_another_thread_catches_nothing(session):
+def test_session_in_another_thread_catches_nothing(session):
     before, seen = handlers(), []
 
     graph = hl.get_default_graph()
@@ -146,7 +146,7 @@ def test_a_session_of_another_thread_catches_nothing(session):
     assert seen == [before]
 
 
-def test_a_session_that_was_dropped_leaves_signals_to_who_had_them(session):
+def test_garbage_collected_session_restores_the_handlers(session):
     sess = session()
     sess.run(session.train_op)
     del sess
@@ -157,7 +157,7 @@ def test_a_session_that_was_dropped_leaves_signals_to_who_had_them(session):
         assert not sess.should_stop()
 
 
-def test_a_session_inside_another_is_left_as_well(session):
+def test_nested_sessions_are_both_left_on_a_signal(session):
     ended = []
 
     class Ending(train.SessionRunHook):
@@ -179,7 +179,7 @@ def test_a_session_inside_another_is_left_as_well(session):
         assert not sess.should_stop()
 
 
-def test_a_step_function_is_finished_first(session, tmp_path):
+def test_step_function_is_finished_first(session, tmp_path):
     def step(step_context):
         step_context.run_with_hooks(session.train_op)
         send()
@@ -192,7 +192,7 @@ def test_a_step_function_is_finished_first(session, tmp_path):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_a_step_function_gets_all_the_batches_that_it_needs(session, tmp_path, prefetch):
+def test_step_function_gets_all_its_batches(session, tmp_path, prefetch):
     batch = hl.data.iterator(range(20), prefetch=prefetch)
     with hl.control_dependencies([batch.op]):
         train_op = train.get_global_step().assign_add(1)
@@ -210,7 +210,7 @@ def test_a_step_function_gets_all_the_batches_that_it_needs(session, tmp_path, p
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-10"
 
 
-def test_a_step_function_that_has_done_nothing_yet_does_not_wait_for_its_first_batch(session, stalled):
+def test_idle_step_function_does_not_wait_for_its_first_batch(session, stalled):
     with pytest.raises(Preempted), session(stop_grace_period_secs=0) as sess:  # noqa: PT012
         sess.run_step_fn(lambda step_context: step_context.run_with_hooks(stalled))
         threading.Timer(0.1, send).start()
@@ -218,7 +218,7 @@ def test_a_step_function_that_has_done_nothing_yet_does_not_wait_for_its_first_b
 
 
 @pytest.mark.parametrize("callback", ["after_create_session", "after_run", "end"])
-def test_an_evaluation_in_a_callback_is_finished_first_and_later_hooks_have_theirs(session, callback):
+def test_evaluation_in_a_callback_and_later_hooks_are_finished_first(session, callback):
     evaluated, later = [], RecordingHook()
 
     def evaluate(*_):
@@ -238,7 +238,7 @@ def test_an_evaluation_in_a_callback_is_finished_first_and_later_hooks_have_thei
     assert later.callbacks == ["begin", "after_create_session", *runs, "end"]
 
 
-def test_threads_are_stopped_by_the_signal_itself(session):
+def test_signal_stops_threads(session):
     """The main thread does nothing meanwhile: it waits for the thread."""
     with pytest.raises(Preempted), session() as sess:  # noqa: PT012
         thread = LooperThread.loop(sess.coordinator, 3600, lambda: None)
@@ -247,7 +247,7 @@ def test_threads_are_stopped_by_the_signal_itself(session):
         assert not thread.is_alive()
 
 
-def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(session, stalled):
+def test_wait_for_the_next_batch_ends_and_the_session_is_left_cleanly(session, stalled):
     ended = []
 
     class Ending(train.SessionRunHook):
@@ -264,7 +264,7 @@ def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(sessio
     assert ended == [1]
 
 
-def test_where_an_event_loop_hears_the_signals_the_handler_passes_them_on(session, caplog):
+def test_handler_forwards_signals_to_an_event_loop(session, caplog):
     inside, outside = socket.socketpair()
     outside.setblocking(False)
     signal.set_wakeup_fd(outside.fileno())
@@ -280,7 +280,7 @@ def test_where_an_event_loop_hears_the_signals_the_handler_passes_them_on(sessio
     assert "SIGTERM: leaving the training. Waiting for the next run" in caplog.text
 
 
-def test_in_pythons_own_shell_ctrl_c_is_what_it_was(session, monkeypatch):
+def test_ctrl_c_in_the_python_shell_raises_keyboard_interrupt(session, monkeypatch):
     """A SystemExit would end that shell."""
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with session() as sess:
@@ -297,13 +297,13 @@ def test_in_pythons_own_shell_ctrl_c_is_what_it_was(session, monkeypatch):
         ({"timeout_secs": 0}, r"requires timeout_secs > 0, got 0\."),
     ],
 )
-def test_options_that_make_no_sense_are_refused(arguments, message):
+def test_contradictory_options_are_refused(arguments, message):
     with pytest.raises(ValueError, match=f"PreemptionOptions {message}"):
         train.PreemptionOptions(**arguments)
 
 
 @pytest.mark.parametrize("Session", [train.MonitoredSession, train.SingularMonitoredSession])
-def test_what_are_no_options_is_refused(Session):
+def test_options_of_another_class_are_refused(Session):
     with pytest.raises(
         TypeError, match=f"{Session.__name__} requires a PreemptionOptions .* as preemption, got 'ignore'"
     ):
@@ -311,7 +311,7 @@ def test_what_are_no_options_is_refused(Session):
 
 
 def test_no_signal_is_lost_while_a_session_closes(session):
-    """One comes at each line of it: either the session is left for it, or whoever had signals before hears of it."""
+    """A signal at each line of it: either the session is left, or the earlier handler receives it."""
     heard = []
     before = signal.signal(SIGTERM, lambda number, frame: heard.append(number))
     outcomes = []
@@ -324,7 +324,7 @@ def test_no_signal_is_lost_while_a_session_closes(session):
 
 
 def _closed_amid(sess, heard, count):
-    """Closes a session, sends a signal after so many lines, and returns what came of it; None if there are no more."""
+    """Closes a session, sends a signal after a number of lines, and returns the result; None after the last line."""
     heard.clear()
     lines = iter(range(count + 1))
 
@@ -350,7 +350,7 @@ def _closed_amid(sess, heard, count):
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_an_event_loop_that_starts_in_the_session_takes_no_signal_away(session, leaves):
+def test_event_loop_started_in_the_session_takes_no_signal_away(session, leaves):
     async def hear():
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, list)
@@ -363,7 +363,7 @@ def test_an_event_loop_that_starts_in_the_session_takes_no_signal_away(session, 
         asyncio.run(hear())
 
 
-def test_a_hook_that_joins_late_and_saves_has_signals_caught(tmp_path):
+def test_added_hook_that_saves_enables_signal_handling(tmp_path):
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
         scaffold = train.Scaffold(saver=train.Saver())

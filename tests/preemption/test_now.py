@@ -1,4 +1,4 @@
-"""What does not end in order ends at once: on a second signal, or when the time is over."""
+"""A training that does not end cleanly ends at once: on a second signal, or after the grace period."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
 
 
 class Stubborn:
-    """A process that is busy, and what it says on its standard error."""
+    """A busy process, and its output on the standard error."""
 
     def __init__(self, way, directory, grace_secs=600):
         self.process = Python(Path(__file__).with_name("stubborn.py"), way, directory, grace_secs)
@@ -50,11 +50,11 @@ class Stubborn:
         pytest.param("waits", SIGTERM, 137, marks=pytest.mark.campaign),
     ],
 )
-def test_a_second_signal_means_now(tmp_path, way, number, status):
+def test_second_signal_ends_at_once(tmp_path, way, number, status):
     stubborn = Stubborn(way, tmp_path)
     stubborn.process.send_signal(number)
     assert "repeat it to end at once" in stubborn.hear(f"{number.name}: leaving the training")
-    # Two within a second are one: some send a signal to a process, and to who passes it on.
+    # Two within a second are one: some tools signal a process, and also the process that forwards signals to it.
     threading.Event().wait(1.2)
     stubborn.process.send_signal(number)
     stubborn.hear(f"{number.name} again: ending at once")
@@ -62,7 +62,7 @@ def test_a_second_signal_means_now(tmp_path, way, number, status):
     assert latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-0"
 
 
-def test_a_signal_that_comes_twice_in_a_moment_is_one(tmp_path):
+def test_duplicate_signal_within_a_moment_counts_once(tmp_path):
     stubborn = Stubborn("waits at its end", tmp_path, grace_secs=1)
     stubborn.process.send_signal(SIGTERM)
     stubborn.process.send_signal(SIGTERM)
@@ -79,7 +79,7 @@ def test_a_signal_that_comes_twice_in_a_moment_is_one(tmp_path):
         pytest.param("compiles and catches", SIGINT, 130, marks=pytest.mark.campaign),
     ],
 )
-def test_a_second_signal_ends_a_compilation_at_once(tmp_path, way, number, status):
+def test_second_signal_ends_a_compilation_at_once(tmp_path, way, number, status):
     """JAX 0.10 continues it in a thread, and would wait for it, or crash, when the process ends."""
     stubborn = Stubborn(way, tmp_path)
     stubborn.hear("Constant folding an instruction is taking > 1s")
@@ -94,7 +94,7 @@ def test_a_second_signal_ends_a_compilation_at_once(tmp_path, way, number, statu
     assert stubborn.printed == "printed\n"
 
 
-def test_a_second_ctrl_c_ends_a_compilation_also_where_nothing_is_saved(tmp_path):
+def test_second_ctrl_c_ends_a_compilation_also_without_saves(tmp_path):
     stubborn = Stubborn("compiles, and saves nothing", tmp_path)
     stubborn.hear("Constant folding an instruction is taking > 1s")
     stubborn.process.send_signal(SIGINT)
@@ -106,7 +106,7 @@ def test_a_second_ctrl_c_ends_a_compilation_also_where_nothing_is_saved(tmp_path
     assert clock.monotonic() - begun < 5
 
 
-def test_a_second_signal_ends_who_is_stuck_in_its_log(tmp_path):
+def test_second_signal_ends_a_process_stuck_in_logging(tmp_path):
     stubborn = Stubborn("logs", tmp_path)
     stubborn.process.send_signal(SIGTERM)
     threading.Event().wait(1.7)

@@ -66,14 +66,14 @@ def trainer(trainers):
 
 
 def answer(trainer):
-    """What the process says of its training, behind what it says while it waits."""
+    """Returns the report of the process on its training, after its lines while it waits."""
     while not (said := trainer.hear()).startswith("{"):
         assert said, "The process has ended."
     return json.loads(said)
 
 
 @pytest.mark.parametrize(("phase", "waits", "events", "saved"), PHASES, ids=lambda cell: str(cell)[:20])
-def test_a_signal_in_this_phase_ends_the_training_in_order(trainer, tmp_path, phase, waits, events, saved):
+def test_signal_in_this_phase_ends_the_training_cleanly(trainer, tmp_path, phase, waits, events, saved):
     number = signal.SIGINT if PHASES.index((phase, waits, events, saved)) % 2 else signal.SIGTERM
     if phase == "restore":
         trainer.tell("none", tmp_path)
@@ -91,11 +91,11 @@ def test_a_signal_in_this_phase_ends_the_training_in_order(trainer, tmp_path, ph
     assert found == {"status": 128 + number, "events": events, "saved": saved, "threads": []}
 
 
-def test_without_a_signal_the_same_training_goes_to_its_end(trainer, tmp_path):
+def test_without_a_signal_the_training_reaches_its_end(trainer, tmp_path):
     trainer.tell("none", tmp_path)
     assert answer(trainer) == {"status": 0, "events": [*START, *RUN * 5, "end", 5], "saved": 5, "threads": []}
 
 
-def test_a_signal_to_a_process_that_was_forked_is_its_own(trainer, tmp_path):
+def test_signal_to_a_forked_process_does_not_affect_the_parent(trainer, tmp_path):
     trainer.tell("fork", tmp_path)
     assert answer(trainer)["status"] == 0

@@ -1,4 +1,4 @@
-"""The scripts of docs/preemption.md, with stand-ins that send what Slurm and Kubernetes send."""
+"""The scripts of docs/preemption.md, with stand-ins that send the signals of Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = (HERE.parents[1] / "docs" / "preemption.md").read_text(encoding="utf-8")
 SLURM = re.search(r"```sh\n(#!/bin/bash\n.*?)```", PAGE, re.DOTALL)[1]
 KUBERNETES = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
 
-# Runs a step in a group of its own, and says which.
+# Runs a step in a group of its own, and prints its pid.
 SRUN = """#!/bin/bash
 setsid "$@" &
 echo $! > step.new && mv step.new step
@@ -61,7 +61,7 @@ def steps(folder):
 
 
 @pytest.mark.campaign
-def test_slurm_ends_a_job_before_its_time_is_over_and_starts_it_again(folder):
+def test_slurm_ends_a_job_before_its_time_limit_and_restarts_it(folder):
     (folder / "job.sh").write_text(SLURM)
     assert "#SBATCH --signal=TERM@120\n" in SLURM
     with started(folder, ["bash", "job.sh"]) as job:
@@ -76,7 +76,7 @@ def test_slurm_ends_a_job_before_its_time_is_over_and_starts_it_again(folder):
 
 
 def first_process(command):
-    """Returns a command that is run as the first process of a container is, if that can be had here."""
+    """Returns a command that runs like the first process of a container, if that is possible here."""
     container = ["unshare", "--pid", "--fork", "--kill-child"]
     allowed = shutil.which("unshare") and not subprocess.run([*container, "true"], capture_output=True).returncode
     if not allowed:
@@ -88,7 +88,7 @@ def child_of(pid):
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def test_kubernetes_evicts_a_pod_and_starts_it_again(folder):
+def test_kubernetes_evicts_a_pod_and_restarts_it(folder):
     command = first_process(json.loads(re.search(r"command: (\[.*\])", KUBERNETES)[1]))
     grace_secs = int(re.search(r"terminationGracePeriodSeconds: (\d+)", KUBERNETES)[1])
     with started(folder, command) as pod:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "hookline"
-# What neither takes a lock nor allocates much, and handlers that others had put in before.
+# Calls that neither take a lock nor allocate much, and earlier handlers.
 ALLOWED = {
     *("append", "bytes", "callable", "clear", "fileno", "get", "getpid", "kill", "len", "monotonic", "send"),
     "suppress",
@@ -43,7 +43,7 @@ def imported(tree: ast.Module) -> Iterator[ast.Module]:
 
 
 def forbidden(tree: ast.Module) -> set[str]:
-    """What handlers of a module call, also through other functions, that they must not."""
+    """Returns forbidden calls of a module's handlers, also through other functions."""
     trees = [*imported(tree), tree] if handlers(tree) else []
     functions = {node.name: node for each in trees for node in ast.walk(each) if isinstance(node, ast.FunctionDef)}
     seen, left = set(), handlers(tree)
@@ -53,7 +53,7 @@ def forbidden(tree: ast.Module) -> set[str]:
     return seen - functions.keys() - ALLOWED
 
 
-def test_no_handler_calls_what_might_take_a_lock():
+def test_no_handler_calls_code_that_might_take_a_lock():
     trees = {
         str(path.relative_to(SOURCE)): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")
     }
@@ -67,7 +67,7 @@ def test_no_handler_calls_what_might_take_a_lock():
     }
 
 
-def test_a_handler_that_sets_an_event_is_found_also_behind_another_function():
+def test_handler_that_sets_an_event_is_found_through_calls():
     text = (
         "def note(number): event.set()\ndef catch(number, frame): note(number)\nsignal.signal(signal.SIGINT, catch)\n"
     )

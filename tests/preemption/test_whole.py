@@ -43,7 +43,7 @@ def press():
 
 
 @pytest.mark.parametrize("callback", ["before_run", "after_run", "on_trigger", "end"])
-def test_in_a_hook_it_is_raised_there_and_then(train_op, callback):
+def test_ctrl_c_in_a_hook_is_raised_at_once(train_op, callback):
     class Hook(SessionRunHook):
         trigger = train.every(3)
 
@@ -61,7 +61,7 @@ def test_in_a_hook_it_is_raised_there_and_then(train_op, callback):
     assert not left
 
 
-def test_in_a_function_that_a_hook_calls_it_is_raised_there_and_then(train_op):
+def test_ctrl_c_in_a_function_called_by_a_hook_is_raised_at_once(train_op):
     hook = train.FunctionHook(lambda firing: press(), every=2)
     with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[hook]) as session:  # noqa: PT012
         for _ in range(5):
@@ -69,7 +69,7 @@ def test_in_a_function_that_a_hook_calls_it_is_raised_there_and_then(train_op):
 
 
 @pytest.mark.parametrize("where", ["host operation", "source", "step function", "body"])
-def test_elsewhere_in_the_users_code_too(train_op, where):
+def test_ctrl_c_elsewhere_in_user_code_is_raised_at_once(train_op, where):
     calls = []
 
     def work():
@@ -103,7 +103,7 @@ def test_elsewhere_in_the_users_code_too(train_op, where):
         assert session.raw_session().run("weight:0") == session.raw_session().global_step
 
 
-def test_a_wait_for_a_batch_ends_at_once(train_op):
+def test_ctrl_c_ends_a_wait_for_a_batch_at_once(train_op):
     waits, come = threading.Event(), threading.Event()
 
     def source():
@@ -136,7 +136,7 @@ def pressed_at(instruction, work):
 
 @pytest.mark.parametrize("kind", ["fast", "with hooks", "step function"])
 @pytest.mark.parametrize("apart", [7, pytest.param(1, marks=pytest.mark.campaign)])
-def test_at_any_instruction_of_a_run_nothing_is_lost(train_op, kind, apart):
+def test_ctrl_c_at_any_instruction_of_a_run_loses_nothing(train_op, kind, apart):
     class OnEach(SessionRunHook):
         runs = 0
 
@@ -175,7 +175,7 @@ def test_at_any_instruction_of_a_run_nothing_is_lost(train_op, kind, apart):
     assert interrupted > 20
 
 
-def test_it_hides_no_error_of_the_end(train_op, caplog):
+def test_ctrl_c_hides_no_error_of_the_end(train_op, caplog):
     """It comes in code of hookline's own, while the session closes."""
     own = {"press": lambda: signal.raise_signal(signal.SIGINT)}
     exec(compile("def end(session): press()", HERE + "own.py", "exec"), own)
@@ -196,7 +196,7 @@ def test_it_hides_no_error_of_the_end(train_op, caplog):
         session.run(train_op)
 
 
-def test_after_a_second_one_that_the_script_catches_the_session_has_its_time_again(train_op):
+def test_session_has_its_grace_period_again_after_a_caught_second_ctrl_c(train_op):
     """Both come in code of hookline's own, which the second one leaves at once."""
     presses = [True]
 
@@ -225,7 +225,7 @@ def test_after_a_second_one_that_the_script_catches_the_session_has_its_time_aga
     assert not thread.is_alive()
 
 
-def test_in_the_constructor_it_leaves_nothing_behind(train_op):
+def test_ctrl_c_in_the_constructor_leaves_nothing_behind(train_op):
     class Creator(train.ChiefSessionCreator):
         def create_session(self):
             threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -237,7 +237,7 @@ def test_in_the_constructor_it_leaves_nothing_behind(train_op):
     assert not hl.get_default_graph().finalized
 
 
-def test_a_wait_before_a_recovery_ends(train_op):
+def test_ctrl_c_ends_a_wait_before_a_recovery(train_op):
     class Failing(SessionRunHook):
         def before_run(self, run_context):
             threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -250,7 +250,7 @@ def test_a_wait_before_a_recovery_ends(train_op):
     assert time.monotonic() - begun < 30
 
 
-def test_a_handler_of_the_users_own_is_left_alone(train_op):
+def test_user_handler_is_left_alone(train_op):
     came = []
     before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     with train.MonitoredSession() as session:
@@ -260,6 +260,6 @@ def test_a_handler_of_the_users_own_is_left_alone(train_op):
     assert came == [signal.SIGINT]
 
 
-def test_a_plain_session_catches_nothing():
+def test_plain_session_catches_nothing():
     with hl.Graph().as_default(), hl.Session():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -32,7 +32,7 @@ def every_power_cut(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture
 def disk_folder() -> Iterator[str]:
-    """A folder in memory, if there is one: then syncs of what is in it take no time."""
+    """A folder in memory, if there is one: then syncs of its files take no time."""
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield folder

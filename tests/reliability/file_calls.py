@@ -1,4 +1,4 @@
-"""What a program asks of the file system through Python, seen before and after it is done."""
+"""The file system calls of a Python program, observed before and after each."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import os
 import pathlib
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ DISK_BYTES = 16 * 2**20
 # The journal is written, and old data too, only where a program syncs: not because seconds have gone by.
 _OPTIONS = {"journal": "loop,commit=300,noatime", "no journal": "loop,noatime"}
 KINDS = tuple(_OPTIONS)
+_UNMOUNT_ATTEMPTS, _UNMOUNT_WAIT_SECS = 50, 0.1
 
 
 def make(image: str, kind: str) -> None:
@@ -48,7 +50,16 @@ def mounted(image: str, place: str, kind: str, *more: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _call("umount", place)
+        _unmount(place)
+
+
+def _unmount(place: str) -> None:
+    """Unmounts a file system, again if it is busy: the kernel may release closed files a moment later."""
+    for _ in range(_UNMOUNT_ATTEMPTS):
+        if subprocess.run(["umount", place], capture_output=True).returncode == 0:
+            return
+        time.sleep(_UNMOUNT_WAIT_SECS)
+    _call("umount", place)
 
 
 def repair(image: str) -> None:
@@ -81,7 +92,7 @@ class Picture:
 
 
 class Camera:
-    """Takes a picture before and after each file call of a job, wherever the disk or what was reported has changed.
+    """Takes a picture before and after each file call of a job, wherever the disk or the reports have changed.
 
     The disk is in the file `image`, mounted at `place`; `nudge` is called before each file call, ahead of its picture.
     """

@@ -1,4 +1,4 @@
-"""Jobs that save checkpoints whose contents follow from the global step alone, so that anybody can check them."""
+"""Jobs that save checkpoints whose contents depend only on the global step, so that they can be checked."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def found_step(model: Model, sess: hl.Session) -> int | None:
 def run(manner: str, directory: str, last_step: int, report: Report = lambda path, step: None) -> None:
     """Trains, from the newest checkpoint there is, and saves after each step.
 
-    Path and step of each checkpoint are reported at the moment where it is said to be safe.
+    Path and step of each checkpoint are reported at the moment when it is logged as saved.
     """
     model = Model()
     with model.graph.as_default():
@@ -95,7 +95,7 @@ class _Listener(train.CheckpointSaverListener):
 
 
 class _Log(logging.Handler):
-    """Reports what the log says to be saved."""
+    """Reports the saves in the log."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.INFO)

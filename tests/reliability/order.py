@@ -25,7 +25,7 @@ Names = dict[str, int]  # The inode behind each name.
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A file or directory: what its inode is, and for a file what tells whether it was written to since."""
+    """A file or directory: its inode, and for a file a sign of writes since."""
 
     inode: int
     version: tuple[int, int] | None
@@ -53,12 +53,12 @@ class Event:
 
 
 def kind(path: str) -> str:
-    """Returns a path without what differs from save to save: step numbers and random names."""
+    """Returns a path without the parts that differ from save to save: step numbers and random names."""
     return re.sub(r"\b[0-9a-f]{8}([0-9a-f]{24})?\b", "*", re.sub(r"model\.ckpt-\d+", "model.ckpt", path))
 
 
 class Recorder:
-    """Records what this process does to the files below a root; what is there at the start counts as on the disk.
+    """Records what this process does to the files below a root; existing files count as on the disk.
 
     The directory of the checkpoints is relative to the root. Syncs at one of `sites` may be left out.
     """
@@ -130,7 +130,7 @@ def _look(root: str) -> Tree:
                 tree[os.path.join(folder, entry.name)] = Node(status.st_ino, version)
                 if directory:
                     visit(os.path.join(folder, entry.name))
-            except FileNotFoundError:  # Removed, or renamed, while we looked.
+            except FileNotFoundError:  # Removed, or renamed, during the check.
                 continue
 
     visit("")
@@ -138,7 +138,7 @@ def _look(root: str) -> Tree:
 
 
 class Disk:
-    """What is certainly on the disk, according to the syncs so far."""
+    """The files that are certainly on the disk, according to the syncs so far."""
 
     def __init__(self, start: Tree) -> None:
         self.contents = {node.inode: node.version for node in start.values()}
@@ -152,7 +152,7 @@ class Disk:
             self.contents[node.inode] = node.version
 
     def has_name(self, path: str, tree: Tree) -> bool:
-        """Returns whether this path leads, on the disk, from the directory it is in to what it leads to now."""
+        """Returns whether this path on the disk leads from its directory to its current target."""
         folder, name = os.path.split(path)
         return self.names.get(tree[folder].inode, {}).get(name) == tree[path].inode
 
@@ -161,7 +161,7 @@ class Disk:
         return node.version is None or self.contents.get(node.inode) == node.version
 
     def lacks(self, top: str, tree: Tree, but: str = "") -> list[str]:
-        """Returns what below a directory is not on the disk; `but` is left out: it is just being renamed."""
+        """Returns the files below a directory that are not on the disk; `but` is left out: it is being renamed."""
         missing = []
         for path in sorted(path for path in tree if path.startswith(top + os.sep) and path != but):
             if not self.has_name(path, tree):
@@ -174,7 +174,7 @@ class Disk:
 def violations(recorder: Recorder) -> list[str]:
     """Returns what a power cut could have destroyed: a line for each event that broke a rule; none if all is well.
 
-    - A file is synced before it is renamed. (That of the lease, which only tells who lives, is left out.)
+    - A file is synced before it is renamed. (That of the lease, which only shows the live owner, is left out.)
     - All else in a checkpoint is synced before its manifest, and all of it before the rename by which it is found, or
       by which its directory gets another name.
     - A name is free on the disk before a directory takes it.
@@ -236,7 +236,7 @@ def _missing_of(path: str, disk: Disk, tree: Tree) -> Iterator[str]:
 
 
 def _missing_around(directory: str, disk: Disk, tree: Tree) -> Iterator[str]:
-    """Looks at the state file and at the directories above."""
+    """Checks the state file and the directories above."""
     state = os.path.join(directory, STATE_FILE_NAME)
     if state in tree and not (disk.has_name(state, tree) and disk.has_contents(state, tree)):
         yield "the state file"

@@ -1,4 +1,4 @@
-"""Runs a job on a disk of its own, cuts the power at every moment, and looks at what is left.
+"""Runs a job on a disk of its own, cuts the power at every moment, and checks the files.
 
 Run as `unshare --mount python -m reliability.power_cut SETTINGS FOLDER`: what it mounts is gone with the process,
 however that ends. SETTINGS are the fields of `Settings` as JSON, FOLDER an empty one. Prints `Findings` as JSON.
@@ -26,7 +26,7 @@ from . import images, job
 from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
-_STEP_SECS = 300  # Neither the job nor a look at a disk takes as long, unless it hangs: then it tells where.
+_STEP_SECS = 300  # Neither the job nor a check of a disk takes as long, unless it hangs: then its stack is printed.
 _NO_CHECKPOINTS = {"checkpoint", "graph.txt", ".hookline-lock", ".hookline-owner"}
 _BEGINNINGS = ("events.out.", ".hookline-owner.")  # A half-written owner file stays: small, and in nobody's way.
 
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclasses.dataclass
 class Findings:
-    """What was found.
+    """The results.
 
     Attributes:
         moments: How often the power could have been cut.
@@ -62,7 +62,7 @@ class Findings:
         spoilt: How many more were bad only since e2fsck had repaired them. Where there is no journal, a directory that
             was removed may still be on the disk, and its blocks be those of a new one that was synced; e2fsck takes
             entries from either. No program can sync what is no longer there.
-        wrong: What was wrong at which moment, a line for each.
+        wrong: The problems, a line with the moment for each.
     """
 
     moments: int = 0
@@ -74,7 +74,7 @@ class Findings:
 
 
 def cut_everywhere(settings: Settings, folder: str) -> Findings:
-    """Runs the job, and looks at the pictures that were taken of its disk."""
+    """Runs the job, and checks the pictures that were taken of its disk."""
     faulthandler.dump_traceback_later(_STEP_SECS, exit=True)
     camera = _run(settings, folder)
     findings = Findings(moments=camera.moments, pictures=len(camera.pictures))
@@ -122,7 +122,7 @@ def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[imag
 def _look(
     model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str, settings: Settings
 ) -> list[str]:
-    """Starts the machine anew, and returns what is wrong with the disk."""
+    """Restarts the machine, and returns the problems of the disk."""
     directory = os.path.join(place, _DIRECTORY)
     disk.tofile(image)
     if settings.kind == "no journal":
@@ -135,7 +135,7 @@ def _look(
 
 
 def _is_spoilt(model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str) -> bool:
-    """Returns whether the disk has what was reported last as long as it is not repaired, and less when it is."""
+    """Returns whether the disk has the last reported checkpoint only as long as it is not repaired."""
     disk.tofile(image)
     with images.mounted(image, place, "no journal", "ro"):
         before = _readable(model, os.path.join(place, _DIRECTORY))
@@ -147,7 +147,7 @@ def _is_spoilt(model: job.Model, picture: images.Picture, disk: np.ndarray, imag
 
 
 def _readable(model: job.Model, directory: str) -> dict[str, int]:
-    """Returns the steps of all checkpoints that hold what was saved, whatever the state file says."""
+    """Returns the steps of all intact checkpoints, without the state file."""
     steps = {}
     with model.graph.as_default(), hl.Session() as sess:
         for name in os.listdir(directory) if os.path.isdir(directory) else ():
@@ -159,7 +159,7 @@ def _readable(model: job.Model, directory: str) -> dict[str, int]:
 
 
 def _wrong(model: job.Model, picture: images.Picture, directory: str) -> Iterator[str]:
-    """Compares what can be read with what was saved and reported."""
+    """Compares the readable values with the saved and reported ones."""
     steps: dict[str, int] = {}
     with model.graph.as_default(), hl.Session() as sess:
         for path in _listed(directory):
@@ -177,7 +177,7 @@ def _wrong(model: job.Model, picture: images.Picture, directory: str) -> Iterato
 
 
 def _wrong_in_next_start(directory: str, manner: str) -> Iterator[str]:
-    """Lets the job go on for one step, and looks at what it leaves."""
+    """Lets the job make one more step, and checks its files."""
     newest = train.latest_checkpoint(directory)
     step = 0 if newest is None else int(train.load_variable(newest, "global_step"))
     job.run(manner, directory, step + 1)
@@ -193,7 +193,7 @@ def _listed(directory: str) -> tuple[str, ...]:
 
 
 def _lost(picture: images.Picture, directory: str, steps: dict[str, int]) -> Iterator[str]:
-    """Compares what is there with what was reported and is not old enough to have been removed."""
+    """Compares the files with the reports that are not old enough to have been removed."""
     if not picture.reported:
         return
     reported = {os.path.join(directory, os.path.basename(path)): step for path, step in picture.reported}

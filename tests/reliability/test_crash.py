@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     ("kills", "each", "least_aimed", "at_once"), [(2, 0, 1, 1), pytest.param(60, 1, 47, 2, marks=pytest.mark.campaign)]
 )
-def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to(kills, each, least_aimed, at_once):
+def test_job_killed_anywhere_ends_like_an_uninterrupted_one(kills, each, least_aimed, at_once):
     words = ["--kills", str(kills), "--each", str(each), "--at-once", str(at_once)]
     run = subprocess.run(
         [sys.executable, "-m", "reliability.crash", *words],

@@ -1,4 +1,4 @@
-"""What a step of a save relies on was synced before it; and no sync is there without need."""
+"""Each stage of a save is synced before a later one relies on it; and no sync is needless."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def recorded(folder: pathlib.Path, manner: str, without: str | None = None) -> R
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-def test_each_step_of_a_save_is_on_the_disk_before_the_next_and_each_sync_is_known_here(manner, tmp_path):
+def test_each_stage_of_a_save_is_synced_before_the_next(manner, tmp_path):
     recorder = recorded(tmp_path, manner)
     assert violations(recorder) == []
     assert sum(event.name == "report" for event in recorder.events) >= 3
@@ -80,10 +80,10 @@ _EACH_TIME = {
         for site in (*_ALWAYS, *_WITH_REMOVAL)
     ],
 )
-def test_a_sync_that_is_left_out_is_noticed(site, tmp_path):
+def test_missing_sync_is_detected(site, tmp_path):
     assert violations(recorded(tmp_path, "numbered", without=site)) != []
 
 
 @pytest.mark.parametrize("site", [pytest.param(_WITH_REPLACEMENT[0], marks=pytest.mark.campaign), _WITH_REPLACEMENT[1]])
-def test_a_sync_that_is_left_out_where_a_checkpoint_is_replaced_is_noticed(site, tmp_path):
+def test_missing_sync_in_a_replacement_is_detected(site, tmp_path):
     assert violations(recorded(tmp_path, "replaced", without=site)) != []

@@ -73,7 +73,7 @@ def names_in(directory: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize("apart", [43, *[pytest.param(n, marks=pytest.mark.campaign) for n in (9, 4, 1)]])
-def test_a_second_of_errors_from_any_call_of_a_save_on_does_not_end_it(tmp_path, apart):
+def test_one_second_of_errors_from_any_call_does_not_fail_a_save(tmp_path, apart):
     hl.Variable(jnp.arange(1000), name="w")
     saver, path = train.Saver(max_to_keep=2), str(tmp_path / "model.ckpt")
     with hl.Session() as sess:
@@ -88,14 +88,14 @@ def test_a_second_of_errors_from_any_call_of_a_save_on_does_not_end_it(tmp_path,
             if found.seen < first:
                 break
         assert first > 50
-        saver.save(sess, path, first + 3)  # What could not be removed is removed by the next save.
+        saver.save(sess, path, first + 3)  # The next save removes checkpoints that could not be removed.
         assert [name for name in names_in(tmp_path) if "writing" not in name] == [
             "checkpoint", f"model.ckpt-{first + 2}", f"model.ckpt-{first + 3}"
         ]  # fmt: skip
 
 
 @pytest.mark.parametrize("apart", [25, pytest.param(7, marks=pytest.mark.campaign)])
-def test_a_second_of_errors_from_any_call_of_the_first_save_on_does_not_end_it(tmp_path, apart):
+def test_one_second_of_errors_from_any_call_does_not_fail_the_first_save(tmp_path, apart):
     hl.Variable(1.0, name="w")
     init = hl.global_variables_initializer()
     for first in itertools.count(1, apart):
@@ -153,7 +153,7 @@ class Later(train.Saver):
         for number in _ERRORS
     ],
 )
-def test_a_second_of_errors_does_not_end_a_training(tmp_path, number, first, caplog):
+def test_one_second_of_errors_does_not_end_a_training(tmp_path, number, first, caplog):
     model = Model()
     with model.session(tmp_path) as sess:
         sess.run(model.train)
@@ -165,22 +165,22 @@ def test_a_second_of_errors_does_not_end_a_training(tmp_path, number, first, cap
     assert train.load_variable(str(tmp_path), "weight") == 7
 
 
-def test_where_a_save_fails_for_good_the_completed_state_is_saved_if_that_is_possible_by_then(tmp_path, caplog):
+def test_permanently_failed_save_is_followed_by_a_save_of_the_last_state(tmp_path, caplog):
     model = Model()
     with pytest.raises(ResourceExhaustedError, match="model.ckpt-2' could not be written: Too many open files"):
         model.trained_through(tmp_path, 8)  # The attempts come after 0, 1, 3 and 7 s.
     assert model.completed > 2
     saved = f"{tmp_path}/model.ckpt-{model.completed}"
-    assert f"Saved checkpoint {saved}, for ResourceExhaustedError ends the training" in caplog.text
+    assert f"Saved checkpoint {saved}, because ResourceExhaustedError ends the training" in caplog.text
     assert train.latest_checkpoint(str(tmp_path)) == saved
     assert train.load_variable(saved, "weight") == model.completed
 
 
-def test_where_that_cannot_be_saved_either_the_training_ends_with_the_first_failure(tmp_path, caplog):
+def test_training_ends_with_the_first_failure_if_that_save_fails_too(tmp_path, caplog):
     model = Model()
     with pytest.raises(ResourceExhaustedError, match="model.ckpt-2' could not be written: Too many open files"):
         model.trained_through(tmp_path, 1e9)
-    assert "No last checkpoint was saved: ResourceExhaustedError" in caplog.text
+    assert "The last attempt to save a checkpoint failed: ResourceExhaustedError" in caplog.text
     assert caplog.text.count("Attempt 2 of 4 follows") == 1, "the last save has nothing to wait for"
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-0"
 
@@ -212,7 +212,7 @@ def leaping(reads: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leaping]:
 
 
 @pytest.mark.parametrize("apart", [3, pytest.param(1, marks=pytest.mark.campaign)])
-def test_a_clock_that_leaps_a_day_forward_during_a_save_does_not_end_it(tmp_path, monkeypatch, caplog, apart):
+def test_clock_jump_of_a_day_does_not_fail_a_save(tmp_path, monkeypatch, caplog, apart):
     hl.Variable(jnp.arange(1000), name="w")
     saver, path = train.Saver(max_to_keep=2), str(tmp_path / "model.ckpt")
     with hl.Session() as sess:
@@ -227,7 +227,7 @@ def test_a_clock_that_leaps_a_day_forward_during_a_save_does_not_end_it(tmp_path
     assert " follows" not in caplog.text
 
 
-def test_a_clock_that_leaps_makes_no_save_due(tmp_path, monkeypatch):
+def test_clock_jump_makes_no_save_due(tmp_path, monkeypatch):
     model = Model()
     with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_checkpoint_secs=600) as sess:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Whatever was reported as saved is there after a power cut, at whichever moment; and what is left does no harm."""
+"""Reported saves survive a power cut at any moment; and leftovers do no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("disk", _DISKS if every else ["journal"])
 
 
-def test_what_was_reported_as_saved_survives_a_power_cut(manner, disk, cut_everywhere, every_power_cut):
+def test_reported_saves_survive_a_power_cut(manner, disk, cut_everywhere, every_power_cut):
     last_step, at_most = (5, 0) if every_power_cut else (3, 6)
     findings = cut_everywhere(Settings(manner, last_step=last_step, at_most=at_most, **_DISKS[disk]))
     print(f"{manner}, {disk}: {dataclasses.replace(findings, wrong=[])}")
@@ -40,6 +40,6 @@ def test_what_was_reported_as_saved_survives_a_power_cut(manner, disk, cut_every
 
 
 @pytest.mark.campaign  # That each sync is needed is seen in test_order_of_syncs.py, too.
-def test_a_power_cut_without_the_syncs_is_noticed(disk, cut_everywhere):
+def test_power_cut_without_syncs_is_detected(disk, cut_everywhere):
     findings = cut_everywhere(Settings("numbered", last_step=2, at_most=5, syncs=False, **_DISKS[disk]))
     assert findings.bad >= 2

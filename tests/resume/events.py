@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a directory."""
+"""The values that TensorBoard shows of a directory."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ AT_ONCE = 2
 
 
 class At(train.SessionRunHook):
-    """Says to whoever kills which step has begun or is done."""
+    """Reports to the killing process which step has begun or is done."""
 
     def __init__(self, points):
         self.points = points
@@ -54,7 +54,7 @@ class Job:
         self.process = Process(self._directory, self._errors_to, life, live, kind=kind)
 
     def went_on(self):
-        """Looks after a process that has ended, and returns whether another one was started."""
+        """Handles a process that has ended, and returns whether another one was started."""
         process = self.process
         if process.killed_at is not None:
             self.killed_at.append(process.killed_at)
@@ -71,7 +71,7 @@ class Job:
 
 
 def kill_all(folder, steps_each, kinds):
-    """Runs all jobs, some side by side, kills each at so many random steps, and prints what came of them."""
+    """Runs all jobs, some side by side, kills each at several random steps, and prints the results."""
     gc.freeze()
     jobs, running = [], {}
     waiting = [WHOLE, *kinds]

@@ -1,4 +1,4 @@
-"""Schedules of failures: where, when and of which kind, and a job that goes through them."""
+"""Schedules of failures: their points, times and kinds, and a job that meets them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Failures:
             self.chosen[place, chance.randint(1, PLACES[place])] = error
 
     def reach(self, place):
-        """Says that the job has come to a place."""
+        """Reports that the job has reached a point."""
         with self._lock:
             self._arrivals[place] += 1
             arrival = place, self._arrivals[place]
@@ -107,7 +107,7 @@ SOURCES = {
 
 
 class Model:
-    """The graph: what was used is counted, and the order of the batches shows in the last bits of the weight."""
+    """The graph: used batches are counted, and their order shows in the last bits of the weight."""
 
     def __init__(self, source, prefetch, reach):
         self.graph = hl.Graph(seed=1)
@@ -187,7 +187,7 @@ class Companion(train.SessionRunHook):
 
 
 class Watch(train.SessionRunHook):
-    """Sees what must hold of each session, after what earlier ones of the job have seen; the first of the hooks."""
+    """Checks the invariants of each session, after those of earlier ones of the job; the first of the hooks."""
 
     def __init__(self, directory, batch, seen):
         self.directory, self.batch, self.seen, self.total = directory, batch, seen, 0
@@ -226,7 +226,7 @@ class Watch(train.SessionRunHook):
 
 
 class Seen:
-    """What a job has come through: the batch of each step that survives, and the newest checkpoint."""
+    """The course of a job: the batch of each step that survives, and the newest checkpoint."""
 
     def __init__(self):
         self.history, self.saved, self.sessions = [], 0, 0

@@ -38,7 +38,7 @@ def check_events(directory, expected):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """What the jobs come to that nobody interrupts: it does not depend on the kind of source."""
+    """The results of uninterrupted jobs, which do not depend on the kind of source."""
     directory = str(tmp_path_factory.mktemp("whole"))
     outcome = Model("list").train(directory)
     return outcome, shown(directory)
@@ -51,7 +51,7 @@ def uninterrupted(tmp_path_factory):
         pytest.param(8, tuple(kind for kind in SOURCES if kind != ONE_SHOT), marks=pytest.mark.campaign),
     ],
 )
-def test_killed(steps_each, kinds, tmp_path):
+def test_killed_training_resumes_exactly(steps_each, kinds, tmp_path):
     command = [sys.executable, "-m", "resume.kills", str(tmp_path), str(steps_each), *kinds]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
@@ -67,16 +67,16 @@ def test_killed(steps_each, kinds, tmp_path):
 
 
 def quick(each_time, kinds=tuple(SOURCES)):
-    """Of all kinds one is tried each time: one that goes to its place, or one that reads up to it."""
+    """One of all kinds is tried each time: one that seeks to its position, or one that reads up to it."""
     return [pytest.param(kind, marks=() if kind == each_time else pytest.mark.campaign) for kind in kinds]
 
 
 class Interrupted(Exception):
-    """What the body of a session raises."""
+    """The error of the body of a session."""
 
 
 @pytest.mark.parametrize("kind", quick("generator function"))
-def test_left_by_an_exception(kind, tmp_path, uninterrupted):
+def test_training_left_by_an_exception_resumes_exactly(kind, tmp_path, uninterrupted):
     at, sessions = steps_of(kind, "exception"), 0
     model = Model(kind)
 
@@ -100,7 +100,7 @@ def test_left_by_an_exception(kind, tmp_path, uninterrupted):
 
 
 @pytest.mark.parametrize("kind", quick("arrays", [kind for kind in SOURCES if kind != ONE_SHOT]))
-def test_left_on_a_signal(kind, tmp_path, uninterrupted):
+def test_training_left_on_a_signal_resumes_exactly(kind, tmp_path, uninterrupted):
     at, sessions = steps_of(kind, "signal"), 0
 
     def body(step):
@@ -120,7 +120,7 @@ def test_left_on_a_signal(kind, tmp_path, uninterrupted):
 
 
 @pytest.mark.parametrize("kind", quick("generator function"))
-def test_recovered_in_the_process(kind, tmp_path, uninterrupted):
+def test_training_recovered_in_the_process_continues_exactly(kind, tmp_path, uninterrupted):
     chance = random.Random(kind)
     at = {(step, chance.random() < 0.5) for step in steps_of(kind, "recovery")}
 

@@ -17,7 +17,7 @@ FIRST = int(os.environ.get("HOOKLINE_FIRST_SCHEDULE", "0"))
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_random_schedules_of_failures(count, tmp_path, monkeypatch):
+def test_random_schedules_of_failures_end_like_uninterrupted_runs(count, tmp_path, monkeypatch):
     for name in ("hookline", "tensorboard"):  # Of so many failures there would be much to read.
         monkeypatch.setattr(logging.getLogger(name), "level", logging.CRITICAL)
     _, expected = go_through(0, str(tmp_path / "uninterrupted"), most=0)

@@ -1,4 +1,4 @@
-"""What hooks fetch of a graph does not change what it trains, also where one operation returns all of it."""
+"""Fetches of hooks do not change the training, also when one operation returns all of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def histograms(*values):
 
 
 def one_operation(x, y):
-    """Returns the training operation, and tensors to look at: all are results of one function."""
+    """Returns the training operation, and tensors to fetch: all are results of one function."""
     optimizer = optax.adam(3e-3)
 
     def step(params, opt_state, x, y):
@@ -89,6 +89,6 @@ def trained(build, names):
 
 
 @pytest.mark.parametrize("build", [one_operation, gradients])
-def test_hooks_leave_the_bits_of_a_graph_of_ones_own(build):
+def test_hooks_do_not_change_the_bits_of_a_users_graph(build):
     lean = trained(build, [])
     assert trained(build, ["loss", "grads", "seen", "params", "histograms"]) == lean

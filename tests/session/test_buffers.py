@@ -28,7 +28,7 @@ def test_a_fetched_variable_stays_readable_after_many_runs(sess):
     assert updated.tolist() == same.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_one_array_can_initialise_twice_and_two_variables(sess):
+def test_one_array_can_initialise_a_variable_twice_and_two_variables(sess):
     value = jnp.arange(3.0)
     a, b = hl.Variable(value, name="a"), hl.Variable(value, name="b")
     init = hl.global_variables_initializer()
@@ -40,7 +40,7 @@ def test_one_array_can_initialise_twice_and_two_variables(sess):
     assert value.tolist() == [0.0, 1.0, 2.0]
 
 
-def test_two_variables_from_one_tensor_do_not_share(sess):
+def test_two_variables_from_one_tensor_do_not_share_a_buffer(sess):
     a = hl.Variable(lambda: jnp.zeros(3), name="a")
     b = hl.Variable(a.initialized_value(), name="b")
     sess.run(hl.global_variables_initializer())
@@ -72,7 +72,7 @@ def test_a_fed_numpy_array_may_be_changed_as_soon_as_run_returns(sess):
         return jax.lax.fori_loop(0, 20, lambda i, a: a @ jnp.eye(256), x).sum() * 0 + x.sum()
 
     total = hl.op(slow)(x)
-    # A start at a multiple of 64 bytes is what lets JAX use NumPy's memory in place.
+    # A start at a multiple of 64 bytes lets JAX use NumPy's memory in place.
     memory = np.zeros(256 * 256 * 4 + 64, np.uint8)
     start = -memory.ctypes.data % 64
     batch = memory[start : start + 256 * 256 * 4].view(np.float32).reshape(256, 256)
@@ -103,7 +103,7 @@ def test_a_numpy_initial_value_may_be_changed_after_the_variable_is_made(sess):
     assert sess.run(v).tolist() == [1.0, 1.0]
 
 
-def test_typed_keys_and_small_dtypes_live_in_variables(sess):
+def test_random_keys_and_small_dtypes_are_stored_in_variables(sess):
     v = hl.Variable(
         lambda: {"key": jax.random.key(7), "w": jnp.ones(3, jnp.bfloat16), "n": jnp.arange(2)},
         name="v",

@@ -1,4 +1,4 @@
-"""What a function returns beside its main results cannot change these: the two share only values behind barriers."""
+"""Byproducts of a function cannot change its main results: the two share only values behind barriers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ named = pytest.mark.parametrize("step", STEPS, ids=lambda step: getattr(step, "_
 
 
 @named
-def test_it_computes_the_same(step):
+def test_separated_byproducts_give_the_same_values(step):
     for one, other in zip(*(jax.tree.leaves(jax.jit(f)(W, X)) for f in (step, apart(step))), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
@@ -102,7 +102,7 @@ def needed(jaxpr, outvars):
 
 
 @pytest.mark.parametrize("step", [plain, rematerialized, drawn], ids=lambda step: step.__name__)
-def test_whatever_else_reads_a_main_value_reads_it_behind_two_barriers(step):
+def test_other_readers_of_a_main_value_read_it_behind_two_barriers(step):
     jaxpr = jax.make_jaxpr(apart(step))(W, X).jaxpr
     n_main = len(jax.tree.leaves(W))
     main = needed(jaxpr, jaxpr.outvars[:n_main])
@@ -117,8 +117,8 @@ def test_whatever_else_reads_a_main_value_reads_it_behind_two_barriers(step):
 
 
 @named
-def test_without_a_reader_by_products_cost_nothing(step):
-    """The costly operations of a program that returns only the state are those of the function itself."""
+def test_unread_byproducts_cost_nothing(step):
+    """The costly operations of a program that returns only the state are the same as the function's."""
 
     def counted(function):
         text = jax.jit(lambda *given: function(*given)[0]).lower(W, X).compile().as_text()
@@ -127,12 +127,12 @@ def test_without_a_reader_by_products_cost_nothing(step):
     assert counted(apart(step)) == counted(step)
 
 
-def test_a_value_that_main_results_and_by_products_need_is_computed_once():
+def test_value_shared_by_main_results_and_byproducts_is_computed_once():
     jaxpr = jax.make_jaxpr(apart(plain))(W, X)
     assert str(jaxpr).count("dot_general") == str(jax.make_jaxpr(plain)(W, X)).count("dot_general")
 
 
-def test_a_product_is_still_written_transposed():
+def test_product_is_still_written_transposed():
     def step(params, x):
         grad = jax.grad(lambda p: loss_fn(p, x)[0])(params)
         return jax.tree.map(lambda p, s: p - s, params, grad), grad
@@ -142,6 +142,6 @@ def test_a_product_is_still_written_transposed():
     assert text.count(" transpose(") <= before.count(" transpose(")
 
 
-def test_an_error_of_the_function_is_raised_as_it_is():
+def test_error_of_the_function_is_raised_unchanged():
     with pytest.raises(ZeroDivisionError):
         jax.jit(apart(lambda w, x: (w, 1 / 0)))(W, X)

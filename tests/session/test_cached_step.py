@@ -19,7 +19,7 @@ LONG = hl.RunOptions()
 
 
 def model(*, fed: bool = False):
-    """Returns the step of a model with dropout, and what it is fed."""
+    """Returns the step of a model with dropout, and its feeds."""
     rng = np.random.default_rng(0)
     weights = hl.Variable(jnp.ones((4, 2)), name="weights")
     values = rng.normal(size=(8, 4)).astype("float32")
@@ -31,7 +31,7 @@ def model(*, fed: bool = False):
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_both_ways_lead_to_the_same_values(fed):
+def test_cached_and_plain_steps_give_the_same_values(fed):
     train_op, feed = model(fed=fed)
     found = []
     for options in (None, LONG):
@@ -47,7 +47,7 @@ def test_both_ways_lead_to_the_same_values(fed):
 
 
 @pytest.mark.parametrize("limits", [{5.0: 4}, {5.0: 4, 7.0: 6}])
-def test_latches_and_a_callable_take_it_too(limits):
+def test_latches_and_a_callable_use_the_cached_step(limits):
     train_op, feed = model(fed=True)
     (x,) = feed
     latches = [hl.latch(hl.op(lambda x, limit=limit: x.max() > limit)(x)) for limit in limits]
@@ -59,7 +59,7 @@ def test_latches_and_a_callable_take_it_too(limits):
         assert [session.latched(latch, wait=True) for latch in latches] == [*limits.values()]
 
 
-def test_what_others_write_in_between_counts():
+def test_values_written_by_others_in_between_are_used():
     weights = hl.Variable(1.0, name="weights")
     step = train.get_or_create_global_step()
     doubled = hl.group(weights.assign(weights * 2), step.assign_add(1))
@@ -80,7 +80,7 @@ def test_what_others_write_in_between_counts():
         assert session.global_step == 101
 
 
-def test_what_is_only_read_may_change():
+def test_read_only_value_may_change():
     rate = hl.Variable(1.0, name="rate", trainable=False)
     total = hl.Variable(0.0, name="total")
     step = train.get_or_create_global_step()
@@ -97,7 +97,7 @@ def test_what_is_only_read_may_change():
         assert session.run(total) == 1333
 
 
-def test_other_feeds_are_seen(caplog):
+def test_other_feeds_are_used(caplog):
     caplog.set_level(logging.INFO, "hookline")
     train_op, feed = model(fed=True)
     (x,) = feed
@@ -114,11 +114,11 @@ def test_other_feeds_are_seen(caplog):
         session.run(train_op, feed)
         assert session.global_step == 5
     assert sum("x:0 is" in line and "it was" in line for line in caplog.messages) == 1
-    # The program, the initializer, and the other shape; each says how long it took.
+    # The program, the initializer, and the other shape; each logs its duration.
     assert len([line for line in caplog.messages if line.startswith("Compiled it in")]) == 3
 
 
-def test_a_closed_session_makes_no_step():
+def test_closed_session_makes_no_step():
     train_op, _ = model()
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
@@ -130,11 +130,11 @@ def test_a_closed_session_makes_no_step():
 
 @pytest.mark.parametrize("runs", range(1, 8))
 @pytest.mark.parametrize("watched", [False, True])
-def test_a_session_whose_values_were_deleted_is_lost(runs, watched):
+def test_session_whose_values_were_deleted_is_lost(runs, watched):
     train_op, _ = model()
     loss = hl.get_default_graph().get_tensor_by_name("loss:0")
     step = hl.group(train_op, hl.latch(hl.op(jnp.isnan)(loss))) if watched else train_op
-    # Of other tests, and of JAX itself.
+    # Arrays of other tests, and of JAX itself.
     others = {id(array): array for array in jax.live_arrays()}
     with hl.Session(config=hl.SessionConfig(max_runs_ahead=8)) as session:
         session.run(hl.global_variables_initializer())
@@ -148,7 +148,7 @@ def test_a_session_whose_values_were_deleted_is_lost(runs, watched):
                 session.run(step)
 
 
-def test_two_steps_in_turn_are_both_repeated():
+def test_two_alternating_steps_are_both_cached():
     weights = hl.Variable(1.0, name="weights")
     others = hl.Variable(1.0, name="others")
     step = train.get_or_create_global_step()
@@ -162,7 +162,7 @@ def test_two_steps_in_turn_are_both_repeated():
         assert (session.run(weights), session.run(others), session.global_step) == (2.0**44, 4, 46)
 
 
-def test_a_monitored_session_makes_no_step_with_a_closed_session():
+def test_monitored_session_makes_no_step_with_a_closed_session():
     train_op, _ = model()
     session = train.MonitoredSession()
     for _ in range(5):
@@ -193,7 +193,7 @@ def test_threads_make_each_step_once():
         assert (np.asarray(session.run(total)) == 1200).all()
 
 
-def test_a_step_that_writes_what_another_has_left_says_which_variable_it_lacks():
+def test_step_with_an_uninitialised_variable_names_it():
     total, missing = hl.Variable(0.0, name="total"), hl.Variable(1.0, name="missing")
     first, second = total.assign_add(1.0), total.assign_add(missing * 2)
     with hl.Session() as session:

@@ -1,4 +1,4 @@
-"""A check of an operation: what only the device can refuse, as a front end declares it."""
+"""A check of an operation, declared by a front end: a condition that only the device can evaluate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def x():
         yield hl.placeholder("int32", (), "x")
 
 
-def test_the_first_failure_is_kept_and_raised_when_the_session_settles(x):
+def test_first_failure_is_kept_and_raised_at_the_delivery(x):
     y = doubled(x, 10)
     with hl.Session() as session:
         assert [int(session.run(y, {x: value})) for value in (1, 12, 13)] == [2, 24, 26]
@@ -44,7 +44,7 @@ def test_the_first_failure_is_kept_and_raised_when_the_session_settles(x):
         assert session.run(y, {x: 3}) == 6
 
 
-def test_a_session_that_ends_raises_it_too(x):
+def test_closing_session_raises_the_failure(x):
     y = doubled(x, 10)
     session = hl.Session()
     session.run(y, {x: 12})
@@ -52,7 +52,7 @@ def test_a_session_that_ends_raises_it_too(x):
         session.close()
 
 
-def test_it_is_looked_at_only_where_a_run_computes_the_operation(x):
+def test_check_runs_only_if_a_run_computes_the_operation(x):
     doubled(x, 10)
     other = x + 1
     with hl.Session() as session:
@@ -60,7 +60,7 @@ def test_it_is_looked_at_only_where_a_run_computes_the_operation(x):
         session.deliver_pending()
 
 
-def test_of_two_operations_the_one_that_fails_is_named(x):
+def test_failing_one_of_two_operations_is_named(x):
     pair = (doubled(x, 10, "large"), doubled(x, 5, "small"))
     with hl.Session() as session:
         session.run(pair, {x: 7})
@@ -75,7 +75,7 @@ def bits(request):
     jax.config.update("jax_enable_x64", False)
 
 
-def test_several_steps_in_one_run_know_the_step_that_failed(bits, tmp_path):
+def test_failure_in_a_run_of_several_steps_names_its_step(bits, tmp_path):
     with hl.Graph().as_default():
         step = train.create_global_step()
         checked = doubled(hl.Variable(0, name="count").assign_add(1), 6)
@@ -94,7 +94,7 @@ def test_several_steps_in_one_run_know_the_step_that_failed(bits, tmp_path):
     assert train.latest_checkpoint(str(tmp_path)).endswith("-0")
 
 
-def test_an_update_on_a_parameter_server_is_checked_by_the_worker():
+def test_worker_checks_an_update_on_a_parameter_server():
     with hl.Graph().as_default():
         weight = hl.Variable(1, name="weight")
         by = hl.placeholder("int32", (), "by")
@@ -109,7 +109,7 @@ def test_an_update_on_a_parameter_server_is_checked_by_the_worker():
 
 
 @pytest.mark.parametrize("make", [lambda: hl.constant(1), lambda: hl.host_op(lambda: 1, name="host")()])
-def test_only_functions_and_updates_have_one(make):
+def test_only_functions_and_updates_have_a_check(make):
     with hl.Graph().as_default():
         node = make().op
         with pytest.raises(TypeError, match=f"{node.name}.* cannot have a check"):
@@ -117,7 +117,7 @@ def test_only_functions_and_updates_have_one(make):
 
 
 @pytest.mark.parametrize("found", [None, jnp.zeros(3), (), (True, jnp.zeros(2)), (True, 1, 2, 3, 4, 5)])
-def test_what_is_no_tuple_of_numbers_is_refused(found, x):
+def test_check_that_returns_no_tuple_of_integers_is_refused(found, x):
     node = Function(lambda x: x, "odd", (x,))
     node.check = Check(lambda bound: found, lambda *numbers: "")
     with hl.Session() as session, pytest.raises(TypeError, match="at most 4 integers") as error:
@@ -125,7 +125,7 @@ def test_what_is_no_tuple_of_numbers_is_refused(found, x):
     assert "'odd'" in "".join(error.value.__notes__)
 
 
-def test_a_message_that_fails_does_not_hide_the_failure(x):
+def test_failing_message_does_not_hide_the_failure(x):
     node = Function(lambda x: x, "odd", (x,))
     node.check = Check(lambda bound: (True,), lambda: "takes none")
     with hl.Session() as session:
@@ -134,7 +134,7 @@ def test_a_message_that_fails_does_not_hide_the_failure(x):
             session.deliver_pending()
 
 
-def test_a_front_end_that_waits_for_values_raises_in_the_run_itself():
+def test_front_end_that_waits_for_values_raises_in_the_same_run():
     class Waits(FrontEnd):
         def convert_results(self, values):
             return jax.device_get(values)

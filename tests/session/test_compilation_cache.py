@@ -21,7 +21,7 @@ with hl.train.MonitoredTrainingSession(checkpoint_dir={folder!r}, hooks=hooks, s
 """
 
 
-def test_a_job_that_is_started_again_compiles_nothing_anew(tmp_path):
+def test_restarted_job_compiles_nothing(tmp_path):
     cache = tmp_path / "cache"
     settings = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 

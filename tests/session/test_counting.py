@@ -1,4 +1,4 @@
-"""The host counts the steps that no operation on the device reads; nobody can tell."""
+"""The host counts the steps that no operation on the device reads, without a visible difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program_text(session, fetches):
     return metadata.partition_graphs[0]
 
 
-def test_the_program_does_not_know_the_step(step, train_op):
+def test_program_does_not_contain_the_step(step, train_op):
     rate = hl.op(lambda n: 1.0 / n, name="rate")(step + 1)
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
@@ -35,7 +35,7 @@ def test_the_program_does_not_know_the_step(step, train_op):
         assert "s32" in program_text(session, hl.group(train_op, rate.op))
 
 
-def test_whoever_reads_the_step_sees_it(step, train_op, tmp_path):
+def test_readers_of_the_step_get_its_value(step, train_op, tmp_path):
     doubled = step * 2
     saver = Saver()
     with hl.Session() as session:
@@ -56,7 +56,7 @@ def test_whoever_reads_the_step_sees_it(step, train_op, tmp_path):
         np.testing.assert_array_equal(session.run("weights:0"), [12, 12])
 
 
-def test_a_step_that_only_the_device_knows_is_counted_on_from(step, train_op):
+def test_step_known_only_to_the_device_is_counted_from_there(step, train_op):
     leap = hl.placeholder("int32", [], name="leap")
     jump = step.assign_add(leap)
     with hl.Session() as session:
@@ -68,7 +68,7 @@ def test_a_step_that_only_the_device_knows_is_counted_on_from(step, train_op):
         assert session.run(step) == 13
 
 
-def test_a_run_that_is_refused_is_not_counted(step, train_op):
+def test_refused_run_is_not_counted(step, train_op):
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
         for _ in range(5):
@@ -77,14 +77,14 @@ def test_a_run_that_is_refused_is_not_counted(step, train_op):
         np.testing.assert_array_equal(session.run("weights:0"), [3, 3])
 
 
-def test_a_step_without_a_value_is_said(step, train_op):
+def test_step_without_a_value_is_an_error(step, train_op):
     with hl.Session() as session:
         session.run(hl.get_default_graph().get_operation_by_name("weights/initializer"))
         with pytest.raises(hl.errors.FailedPreconditionError, match="global_step"):
             session.run(train_op)
 
 
-def test_a_step_that_cannot_count_on_is_said_before_the_run(step, train_op):
+def test_step_that_would_overflow_is_an_error_before_the_run(step, train_op):
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
         session.load({"global_step": np.iinfo(np.int32).max - 1})
@@ -94,7 +94,7 @@ def test_a_step_that_cannot_count_on_is_said_before_the_run(step, train_op):
         np.testing.assert_array_equal(session.run("weights:0"), [1, 1])
 
 
-def test_any_counter_is_counted_by_the_host_from_where_the_device_left_it():
+def test_host_counts_any_counter_from_its_device_value():
     calls = hl.Variable(np.int32(5), name="calls", trainable=False)
     weights = hl.Variable(np.zeros(2, "float32"), name="weights")
     train_op = hl.group(weights.assign_add(np.ones(2, "float32")), calls.assign_add(2))
@@ -108,7 +108,7 @@ def test_any_counter_is_counted_by_the_host_from_where_the_device_left_it():
         assert session.run(calls) == 24
 
 
-def test_what_is_behind_the_update_of_the_step_may_be_watched(step, train_op):
+def test_operation_after_the_step_update_may_be_fetched(step, train_op):
     with hl.control_dependencies([train_op]):
         after = hl.op(lambda: 1.0, name="after").node()
     with hl.Session() as session:

@@ -24,7 +24,7 @@ def most_ahead(run: Callable[[], list[jax.Array]], bound: int) -> int:
     They are more than twice as many as the bound: it is reached, and holds from there on.
 
     Each run takes what the one before has left. So where one of its results is there, it is computed, and so are all
-    runs before, even where other results still wait for a thread that says so.
+    runs before, even if other results still wait for a thread to mark them as ready.
     """
     results, done, most = [], 0, 0
     for _ in range(2 * bound + 10):
@@ -37,7 +37,7 @@ def most_ahead(run: Callable[[], list[jax.Array]], bound: int) -> int:
 
 
 @pytest.mark.parametrize("bound", [2, 3, 8, 28])
-def test_the_host_runs_ahead_to_the_bound_and_no_further(bound):
+def test_host_runs_ahead_up_to_the_bound(bound):
     weights = hl.Variable(jnp.ones((300, 300)), name="weights")
     new = weights.assign(hl.op(slow)(weights))
     train_op = hl.op(jnp.sum)(new)
@@ -55,7 +55,7 @@ def test_the_host_runs_ahead_to_the_bound_and_no_further(bound):
         for others in (None, 1, 3, 5, 15)
     ],
 )
-def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others):
+def test_bound_holds_when_a_fast_device_becomes_slow(bound, others):
     weights = hl.Variable(jnp.ones((300, 300)), name="weights")
     times = hl.placeholder("int32", [], name="times")
     step = hl.train.get_or_create_global_step()
@@ -87,7 +87,7 @@ def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others)
         *[pytest.param(*case, marks=pytest.mark.campaign) for case in ((8, 4, 4), (28, 3, 10), (28, 64, 4))],
     ],
 )
-def test_several_steps_in_a_run_count_for_a_quarter_of_the_bound_at_most(bound, steps, most):
+def test_several_steps_in_a_run_count_up_to_a_quarter_of_the_bound(bound, steps, most):
     """So that a few runs wait behind the one that is computed, however many steps each has."""
     weights = hl.Variable(jnp.ones((200, 200)), name="weights")
     step = hl.train.get_or_create_global_step()
@@ -105,7 +105,7 @@ def test_several_steps_in_a_run_count_for_a_quarter_of_the_bound_at_most(bound, 
         assert raw.global_step % steps == 0
 
 
-def test_random_keys_are_looked_at_too():
+def test_throttle_polls_random_keys():
     keys = hl.Variable(lambda: jax.random.key(1), name="keys")
     step = hl.train.get_or_create_global_step()
     split = hl.op(lambda key: jax.random.split(key)[0])(keys)
@@ -119,7 +119,7 @@ def test_random_keys_are_looked_at_too():
         assert session.global_step == 10
 
 
-def test_jax_does_not_make_the_host_wait_below_the_default_bound():
+def test_jax_does_not_block_the_host_below_the_default_bound():
     compiled, value = jax.jit(slow), jnp.ones((300, 300))
     compiled(value)
 

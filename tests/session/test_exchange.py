@@ -1,4 +1,4 @@
-"""What a program leaves is what its next run takes; nobody else may notice."""
+"""A program's outputs are its next run's inputs, without a visible difference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def large_arrays():
     return sum(array.nbytes == 4_000_000 for array in jax.live_arrays())
 
 
-def test_values_that_were_replaced_are_not_kept():
+def test_replaced_values_are_freed():
     before = large_arrays()
     ones = np.ones(1_000_000, "float32")
     weights = hl.Variable(hl.op(lambda: jnp.zeros(1_000_000, jnp.float32))(), name="weights")
@@ -38,7 +38,7 @@ def test_values_that_were_replaced_are_not_kept():
         np.testing.assert_array_equal(session.run(weights), 2 * ones)
 
 
-def test_a_trace_that_is_refused_leaves_a_session_that_can_be_read():
+def test_refused_trace_leaves_a_readable_session():
     step = hl.train.get_or_create_global_step()
     x = hl.placeholder("float32", name="x")
     loss = hl.op(lambda value: value.sum())(x)
@@ -49,7 +49,7 @@ def test_a_trace_that_is_refused_leaves_a_session_that_can_be_read():
     good = np.ones(2, "float32")
     with hl.train.MonitoredSession(hooks=[hl.train.NanTensorHook(loss, on_nan="skip")]) as session:
         session.run(train_op, {x: good})
-        with pytest.raises(errors.InvalidArgumentError, match="cannot hold back an update"):
+        with pytest.raises(errors.InvalidArgumentError, match="cannot skip an update"):
             session.run(train_op, {x: np.ones(3, "float32")})
         session.run(train_op, {x: good})
         found = session.raw_session().snapshot()
@@ -59,7 +59,7 @@ def test_a_trace_that_is_refused_leaves_a_session_that_can_be_read():
     assert kept.op.name in found
 
 
-def test_a_lost_session_calls_no_host_operation():
+def test_lost_session_calls_no_host_operation():
     def explode(value):
         raise RuntimeError("boom")
 
@@ -82,7 +82,7 @@ def test_a_lost_session_calls_no_host_operation():
     assert len(taken) == count
 
 
-def test_a_variable_keeps_the_keys_that_it_has_now_whichever_runs_were_compiled_before():
+def test_variable_keeps_its_current_keys_regardless_of_earlier_compilations():
     kept = hl.Variable(hl.host_op(lambda: {"a": np.zeros(2, np.float32)})(), name="kept")
     counted = hl.update(kept, lambda value: jax.tree.map(lambda leaf: leaf + 1, value))
     renamed = hl.update(kept, lambda value: {"b": next(iter(value.values()))})

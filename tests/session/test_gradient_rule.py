@@ -24,7 +24,7 @@ START = {"a": 0.5, "b": -0.25, "c": 0.75}
 
 @dataclasses.dataclass(frozen=True)
 class Dual:
-    """`real + part * eps`, where `eps` is told from others by `tag`; both may be dual numbers of earlier tags."""
+    """`real + part * eps`, where `eps` is distinguished by `tag`; both may be dual numbers of earlier tags."""
 
     real: object
     part: object
@@ -107,7 +107,7 @@ class Interpreter:
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
         self.behind: list[set[int]] = []  # from which a way of computations leads to this node
-        self.after: list[set[int]] = []  # what this node depends on
+        self.after: list[set[int]] = []  # inputs of this node
         self.connected: list[tuple[int | str, ...]] = []
         for i, node in enumerate(nodes):
             ys = {a for a in node.args if isinstance(a, int)}
@@ -124,7 +124,7 @@ class Interpreter:
             self.behind.append({i}.union(*[self.behind[d] for d in ways]) if differentiable else set())
 
     def is_read(self, x, steps) -> bool:
-        # A gradient of what does not depend on its xs is a constant, and reads nothing.
+        # A gradient of a value that does not depend on its xs is a constant, and reads nothing.
         readers = [self.nodes[s] for s in steps if self.nodes[s].kind == "compute" or self.is_gradient(s)]
         if any(x in r.args for r in readers) or x in steps:
             return True
@@ -150,7 +150,7 @@ class Interpreter:
         return [self.values[f] for f in fetches], {name: kept[-1][1] for name, kept in self.history.items()}
 
     def version(self, name: str, i: int) -> int:
-        """The place of the update of `name` whose result node `i` reads."""
+        """Returns the index of the update of `name` whose result node `i` reads."""
         if self.nodes[i].kind == "gradient":
             ys = {a for a in self.nodes[i].args if isinstance(a, int)}
             steps = {s for s in ys.union(*[self.behind[y] for y in ys]) if self.behind[s]}
@@ -171,7 +171,7 @@ class Interpreter:
         return dict(self.history[a])[place]
 
     def evaluate(self, i, moved):
-        """The value of a node where some sources are moved: dual numbers stand in their place."""
+        """Returns the value of a node with some sources replaced by dual numbers."""
         if i in moved:
             # A gradient further inside goes on through a node that one further outside has moved: its own grad there
             # is as it was.
@@ -251,7 +251,7 @@ def build(nodes: list[Node]):
 # A graph has ten nodes at most: one that fails is shown as it is. To make it smaller takes minutes of compiling.
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(graphs())
-def test_a_run_with_gradients_equals_the_interpreter(case):
+def test_run_with_gradients_equals_the_interpreter(case):
     nodes, runs = case
     with hl.Graph().as_default():
         _, tensors = build(nodes)
@@ -260,7 +260,7 @@ def test_a_run_with_gradients_equals_the_interpreter(case):
         with hl.Session() as sess:
             sess.run(init)
             for fetches in runs:
-                # Half of what is fetched is fetched as a hook would.
+                # Half of the fetches are made as a hook would.
                 half = len(fetches) // 2
                 asked = [tensors[i] for i in fetches[:half]], ([tensors[i] for i in fetches[half:]],)
                 try:

@@ -1,4 +1,4 @@
-"""Gradients: what is computed how often, what a path may hold, and where it ends."""
+"""Gradients: how often each part is computed, allowed operations between loss and x, and where a path ends."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_one_output_of_many_is_differentiated_alone(sess):
     assert sess.run(grad) == 4.0
 
 
-def test_the_same_x_twice_gets_the_same_gradient_twice(sess):
+def test_repeated_x_gets_the_same_gradient_twice(sess):
     v, w = hl.Variable(2.0, name="v"), hl.Variable(3.0, name="w")
     y = v * 3.0 + w * v
     sess.run(hl.global_variables_initializer())
@@ -144,7 +144,7 @@ def test_dropout_on_the_path_uses_the_mask_of_the_run(sess):
         assert 0 < np.count_nonzero(value) < 64
 
 
-def test_an_update_on_the_way_counts_as_a_constant_and_says_so(sess, caplog):
+def test_update_between_loss_and_x_counts_as_a_constant_with_a_warning(sess, caplog):
     x, v = hl.Variable(2.0, name="x"), hl.Variable(0.0, name="v", trainable=False)
     with caplog.at_level(logging.WARNING, logger="hookline"):
         written = v.assign(x * 2.0)
@@ -161,7 +161,7 @@ def test_an_update_on_the_way_counts_as_a_constant_and_says_so(sess, caplog):
     assert sess.run([mixed, of_the_result, quiet]) == [1.0, 3.0, 4.0]
 
 
-def test_integers_carry_no_gradient(sess):
+def test_integers_have_no_gradient(sess):
     w = hl.Variable(np.array([1.0, 3.0, 2.0], "float32"), name="w")
     best = hl.op(jnp.argmax)(w)
     accuracy = hl.op(lambda best: (best == 1).astype(jnp.float32))(best)
@@ -171,7 +171,7 @@ def test_integers_carry_no_gradient(sess):
     assert sess.run(grad).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_parts_of_arrays_lie_on_the_path(sess):
+def test_parts_of_arrays_may_be_between_loss_and_x(sess):
     w = hl.Variable({"m": np.arange(6.0, dtype="float32").reshape(2, 3)}, name="w")
     row = w["m"][1]
     loss = hl.op(jnp.sum)(row * row[0]) + w["m"][0, 1]
@@ -181,7 +181,7 @@ def test_parts_of_arrays_lie_on_the_path(sess):
     assert sess.run(part).tolist() == [15.0, 3.0, 3.0]
 
 
-def test_what_is_fed_on_the_way_ends_the_path(sess):
+def test_fed_value_between_loss_and_x_ends_the_path(sess):
     w = hl.Variable(2.0, name="w")
     h = w * w
     loss = h * 3.0
@@ -191,8 +191,8 @@ def test_what_is_fed_on_the_way_ends_the_path(sess):
     assert sess.run([loss, at_w, at_h], {h: 5.0}) == [15.0, 0.0, 3.0]
 
 
-def test_a_gradient_waits_with_its_own_work_only(sess):
-    """What it waits for is computed from the loss, and stands on the way to another loss."""
+def test_only_the_gradients_own_operations_wait_for_its_control_inputs(sess):
+    """Its control input is computed from the loss, and lies between x and another loss."""
     w, seen = hl.Variable(2.0, name="w"), hl.Variable(0.0, name="seen", trainable=False)
     loss = w * w
     note = seen.assign_add(loss)
@@ -206,7 +206,7 @@ def test_a_gradient_waits_with_its_own_work_only(sess):
     assert sess.run(grad) == 4.0
     assert sess.run(seen) == 4.0  # the gradient does
     assert sess.run(through) == 12.0
-    assert sess.run(seen) == 8.0  # and so does what stands behind the note
+    assert sess.run(seen) == 8.0  # and so do operations after the note
 
 
 @pytest.mark.parametrize("inner", ["jit", "checkpoint", "custom_vjp"])
@@ -225,7 +225,7 @@ def test_transformed_functions_are_differentiated_by_their_own_rules(sess, inner
     np.testing.assert_allclose(sess.run([grad, second]), expected, rtol=1e-5)
 
 
-def test_graphs_do_not_mix():
+def test_gradients_of_another_graph_are_refused():
     with hl.Graph().as_default():
         foreign = hl.Variable(1.0, name="foreign")
     with pytest.raises(ValueError, match="'foreign:0' belongs to another graph"):
@@ -237,7 +237,7 @@ def stacking(h):
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_a_scan_that_stacks_is_differentiated_by_either_of_its_results(sess, part):
+def test_scan_with_stacked_results_is_differentiated_by_either_result(sess, part):
     x = hl.Variable(np.array([0.1, 0.5, 1.0], "float32"), name="x")
     loss = hl.op(jnp.sum)(hl.op(stacking)(x)[part] ** 2)
     (grad,) = hl.gradients(loss, x)
@@ -262,7 +262,7 @@ def test_mapped_functions_have_second_derivatives(sess):
     np.testing.assert_allclose(sess.run(second), 2 * np.cos(2 * np.array([0.1, 0.5, 1.0])), rtol=1e-4)
 
 
-def test_the_same_y_twice_counts_twice(sess):
+def test_repeated_y_counts_twice(sess):
     x = hl.Variable(3.0, name="x")
     y = x * x
     pair = hl.op(lambda x: {"a": x * x, "b": x})(x)
@@ -274,7 +274,7 @@ def test_the_same_y_twice_counts_twice(sess):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Checked:
-    """A value whose class looks at its fields."""
+    """A value whose class checks its fields."""
 
     x: jax.Array
 
@@ -284,7 +284,7 @@ class Checked:
         assert hasattr(self.x, "ndim") or type(self.x) is object
 
 
-def test_values_of_classes_that_check_their_fields_lie_on_the_path(sess):
+def test_values_of_classes_with_checked_fields_may_be_between_loss_and_x(sess):
     w = hl.Variable(np.ones(3, "float32"), name="w")
     made = hl.op(Checked)(w * 2.0)
     loss = hl.op(lambda b: (b.x**2).sum())(made) + hl.op(jnp.sum)(made.x)
@@ -293,7 +293,7 @@ def test_values_of_classes_that_check_their_fields_lie_on_the_path(sess):
     assert sess.run(grad).tolist() == [10.0, 10.0, 10.0]
 
 
-def test_two_results_that_are_one_array_are_told_apart(sess):
+def test_two_results_that_are_one_array_are_distinguished(sess):
     w = hl.Variable(2.0, name="w")
     pair = hl.op(lambda w: (w, w))(w)
     (grad,) = hl.gradients(pair[0] * 3.0 + pair[1] * pair[1], w)
@@ -301,7 +301,7 @@ def test_two_results_that_are_one_array_are_told_apart(sess):
     assert sess.run(grad) == 7.0
 
 
-def test_a_part_is_told_from_another_part_that_an_update_has_changed(sess):
+def test_part_is_distinguished_from_an_updated_other_part(sess):
     p = hl.Variable({"a": 2.0, "b": 3.0}, name="p")
     square = p["a"] ** 2
     with hl.control_dependencies([p.assign({"a": 5.0, "b": 7.0})]):

@@ -17,7 +17,7 @@ def norm():
     return hl.placeholder("float32", (), name="norm")
 
 
-def test_a_run_that_is_skipped_changes_nothing_but_what_counts_runs(norm):
+def test_skipped_run_changes_nothing_but_run_counters(norm):
     step = train.create_global_step()
     weight = hl.Variable({"w": jnp.ones(3), "b": 0.5}, name="weight")
     average = train.ExponentialMovingAverage(0.9)
@@ -45,7 +45,7 @@ def same(one, other):
     return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
 
 
-def test_what_a_skipped_run_fetches_is_what_it_has_computed(norm):
+def test_fetches_of_a_skipped_run_have_the_computed_values(norm):
     weight = hl.Variable(1.0, name="weight")
     new = weight.assign_add(norm)
     with hl.Session() as session:
@@ -54,7 +54,7 @@ def test_what_a_skipped_run_fetches_is_what_it_has_computed(norm):
         assert session.run(weight) == 1.0
 
 
-def test_one_of_several_is_enough(norm):
+def test_one_of_several_conditions_is_enough(norm):
     weight = hl.Variable(1.0, name="weight")
     guards = [hl.skip_updates_if(norm > 10.0), hl.skip_updates_if(norm < 0.0)]
     with hl.Session() as session:
@@ -64,7 +64,7 @@ def test_one_of_several_is_enough(norm):
         assert session.run(weight) == 2.0
 
 
-def test_a_counter_of_the_users_is_held_back_and_the_host_learns_of_it(norm):
+def test_user_counter_is_not_updated_in_a_skipped_run_on_host_and_device(norm):
     seen = hl.Variable(0, name="seen", trainable=False)
     run = (seen.assign_add(1), hl.skip_updates_if(norm > 10.0))
     with hl.Session() as session:
@@ -75,7 +75,7 @@ def test_a_counter_of_the_users_is_held_back_and_the_host_learns_of_it(norm):
         assert session.run(seen) == 2
 
 
-def test_keys_are_held_back_as_well(norm):
+def test_keys_are_not_updated_in_a_skipped_run(norm):
     key = hl.Variable(lambda: jax.random.key(0), name="key")
     split = hl.update(key, lambda key: jax.random.split(key, 1)[0])
     with hl.Session() as session:
@@ -85,46 +85,46 @@ def test_keys_are_held_back_as_well(norm):
         assert session.run(key) == first
 
 
-def test_what_a_run_initialises_is_initialised(norm):
+def test_initializers_run_in_a_skipped_run(norm):
     weight = hl.Variable(1.0, name="weight")
     with hl.Session() as session:
         session.run((weight.initializer, hl.skip_updates_if(norm > 10.0)), {norm: 11.0})
         assert session.run(weight) == 1.0
 
 
-def test_a_condition_of_several_values_is_refused_where_it_is_given():
+def test_condition_of_several_values_is_refused_at_its_definition():
     with pytest.raises(ValueError, match=r"must be one bool, got an array of shape \(2,\): reduce it"):
         hl.skip_updates_if(hl.constant([True, False]))
 
 
 @pytest.mark.parametrize("condition", [0.5, np.nan, 1])
-def test_a_condition_that_is_no_bool_is_refused_where_it_is_given(condition):
+def test_condition_that_is_no_bool_is_refused_at_its_definition(condition):
     with pytest.raises(TypeError, match=r"The condition must be one bool, got (float|int)32: compare it"):
         hl.skip_updates_if(hl.constant(condition))
 
 
-def test_what_holds_updates_back_cannot_be_fed(norm):
+def test_guard_cannot_be_fed(norm):
     weight = hl.Variable(1.0, name="weight")
     guard = hl.skip_updates_if(norm > 10.0)
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
-        with pytest.raises(errors.InvalidArgumentError, match=r"cannot be fed: it holds updates back\. Feed its cond"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"cannot be fed: it skips updates\. Feed its cond"):
             session.run((weight.assign_add(1.0), guard), {guard: True, norm: 1.0})
 
 
-def test_an_update_to_another_shape_cannot_be_held_back(norm):
+def test_update_to_another_shape_cannot_be_skipped(norm):
     grows = hl.Variable(hl.host_op(lambda: np.ones(1, np.float32))(), name="grows")
     longer = grows.assign(hl.op(lambda v: jnp.concatenate([v, v]))(grows))
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
-        with pytest.raises(errors.InvalidArgumentError, match="cannot hold back an update of 'grows' that gives it"):
+        with pytest.raises(errors.InvalidArgumentError, match="cannot skip an update of 'grows' that gives it"):
             session.run((longer, hl.skip_updates_if(norm > 10.0)), {norm: 1.0})
         assert session.run(grows).shape == (1,)
 
 
 @pytest.mark.rounding
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.1, momentum=0.9), optax.adam(0.01)])
-def test_runs_that_are_not_skipped_give_what_they_give_without_a_guard(optimizer):
+def test_guarded_runs_that_are_not_skipped_equal_unguarded_ones(optimizer):
     def weights(guarded):
         with hl.Graph(seed=3).as_default():
             rng = np.random.default_rng(0)
@@ -139,5 +139,5 @@ def test_runs_that_are_not_skipped_give_what_they_give_without_a_guard(optimizer
                     session.backend.run_with_hook_fetches(train_op, (guard,) if guarded else (loss,))
                 return session.snapshot()
 
-    # What is not written in place XLA may round otherwise.
+    # XLA may round values differently that are not written in place.
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), weights(True), weights(False))

@@ -1,4 +1,4 @@
-"""Operations of the graph are name scopes of the compiled program: what profilers and XLA's texts call things."""
+"""Operations of the graph are name scopes of the compiled program: profilers and XLA's texts show their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline import train
 
 
 def scopes(text: str) -> set[str]:
-    """What stands first in the names of a program's instructions, behind the program itself."""
+    """Returns the first parts of the names of a program's instructions, after the program itself."""
     return {name.split("/")[1] for name in re.findall(r'op_name="([^"]*)"', text) if "/" in name}
 
 
@@ -34,7 +34,7 @@ def model() -> tuple[Any, Any, Any]:
     return x, loss, train.Optimizer(optax.adam(1e-2)).minimize(loss, global_step=step)
 
 
-def test_a_person_finds_the_operations_in_the_compiled_program(model):
+def test_operation_names_are_in_the_compiled_program(model):
     x, loss, train_op = model
     metadata = hl.RunMetadata()
     with hl.Session() as sess:
@@ -46,7 +46,7 @@ def test_a_person_finds_the_operations_in_the_compiled_program(model):
     assert 'op_name="jit(_trace)/optimizer/layer/w/apply/' in text
 
 
-def test_names_do_not_change_a_bit_and_are_given_once(model, monkeypatch):
+def test_names_do_not_change_a_bit_and_are_added_once(model, monkeypatch):
     x, loss, train_op = model
     first, *others = np.random.default_rng(3).normal(size=(40, 32, 8)).astype(np.float32)
     named = []

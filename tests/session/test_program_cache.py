@@ -1,4 +1,4 @@
-"""Which programs are compiled, and that watching does not change what is computed."""
+"""Which programs are compiled, and that hook fetches do not change the computed values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mlp(seed: int = 0):
     return params, loss, train, watched
 
 
-def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
+def test_fetches_of_hooks_do_not_change_the_bits_of_the_training(sess):
     params, _, train, watched = mlp()
     init = hl.global_variables_initializer()
     finals = []
@@ -80,7 +80,7 @@ def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
 
 
 @pytest.mark.parametrize(("size", "conditional"), [((), False), ((3,), True)])
-def test_a_single_number_that_a_run_has_anyway_is_handed_out_and_more_only_where_it_is_wanted(sess, size, conditional):
+def test_computed_scalar_is_returned_and_arrays_only_on_request(sess, size, conditional):
     total = hl.Variable(jnp.zeros(size), name="total")
     added = total.assign_add(jnp.ones(size))
     double = hl.op(lambda value: 2 * value)(total)
@@ -94,7 +94,7 @@ def test_a_single_number_that_a_run_has_anyway_is_handed_out_and_more_only_where
     assert metadata.partition_graphs[0].count(" conditional(") == 1 + conditional
 
 
-def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
+def test_latches_do_not_change_the_bits_of_the_training(sess):
     params, loss, train, _ = mlp()
     latch = hl.latch(hl.op(lambda value: ~jnp.isfinite(value))(loss))
     init = hl.global_variables_initializer()
@@ -111,7 +111,7 @@ def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
     assert losses == sorted(losses, reverse=True)
 
 
-def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
+def test_job_with_a_fetching_hook_compiles_two_step_programs(sess, caplog):
     _, _, train, watched = mlp()
     sess.run(hl.global_variables_initializer())
     caplog.clear()
@@ -123,7 +123,7 @@ def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
     assert compilations(caplog) == 2
     causes = [record.message for record in caplog.records if "Compiling" in record.message]
     assert "and hook fetches" in causes[0]
-    assert "no hook asks for anything" in causes[1]
+    assert "no hook fetches anything" in causes[1]
 
 
 def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
@@ -140,7 +140,7 @@ def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
     assert compilations(caplog) == 0
 
 
-def test_a_program_beside_others_says_why_it_is_compiled(sess, caplog):
+def test_additional_program_logs_why_it_is_compiled(sess, caplog):
     x = hl.placeholder("float32", [None], name="x")
     weights = hl.Variable(np.float32(0), name="weights")
     loss = hl.op(lambda weights, x: (weights + x).sum(), name="loss")(weights, x)
@@ -153,10 +153,10 @@ def test_a_program_beside_others_says_why_it_is_compiled(sess, caplog):
     sess.backend.run_with_hook_fetches(train, (norm,), feeds)
     sess.run([train, norm], feeds)
     causes = re.findall(r"Compiling a program \((.*?)\): ", caplog.text)
-    assert causes == ["first run", "first run", "a new fetch: loss:0", "hooks ask for norm:0", "a new fetch: norm:0"]
+    assert causes == ["first run", "first run", "a new fetch: loss:0", "hooks fetch norm:0", "a new fetch: norm:0"]
 
 
-def test_new_shapes_compile_again_and_say_why(sess, caplog):
+def test_new_shapes_compile_again_with_the_reason(sess, caplog):
     x = hl.placeholder("float32", [None], name="x")
     total = hl.op(jnp.sum)(x)
     for length in (2, 3, 2, 3):
@@ -166,7 +166,7 @@ def test_new_shapes_compile_again_and_say_why(sess, caplog):
     assert caplog.text.count("Compiled it in ") == 2
 
 
-def test_many_shapes_are_a_warning(sess, caplog):
+def test_many_shapes_give_a_warning(sess, caplog):
     x = hl.placeholder("float32", [None], name="x")
     total = hl.op(jnp.sum)(x)
     for length in range(1, 20):
@@ -176,7 +176,7 @@ def test_many_shapes_are_a_warning(sess, caplog):
     assert "compiled 16 times, the last time because x:0 is float32[16], it was float32[15]" in warnings[0]
 
 
-def test_what_is_asked_for_only_once_each_is_forgotten_and_a_warning(caplog):
+def test_fetches_used_once_are_evicted_with_a_warning(caplog):
     w = hl.Variable(1.0, name="w")
     with hl.Session(config=hl.SessionConfig(max_plans=20)) as sess:
         sess.run(w.initializer)
@@ -257,7 +257,7 @@ def watched_training(tmp_path, runs, kind=Norms):
     ("kind", "count", "runs"),
     [(Norms, 2, 300), pytest.param(Norms, 2, 10_000, marks=pytest.mark.campaign), (SurprisingNorms, 3, 300)],
 )
-def test_hooks_that_watch_different_things_at_different_times_share_one_program(tmp_path, caplog, kind, count, runs):
+def test_hooks_with_different_fetches_and_times_share_one_program(tmp_path, caplog, kind, count, runs):
     caplog.set_level(logging.INFO, "hookline")
     values, seen = watched_training(tmp_path, runs, kind)
     steps = [m for m in caplog.messages if "Compiling" in m and "params" in m.split("writes")[1]]
@@ -277,7 +277,7 @@ def test_hooks_that_watch_different_things_at_different_times_share_one_program(
     assert len(set(norms)) == len(norms)
 
 
-def test_what_one_hook_watches_is_not_computed_for_another(tmp_path):
+def test_fetches_of_one_hook_are_not_computed_for_another(tmp_path):
     computed = []
 
     def count(value):
@@ -300,8 +300,8 @@ def test_what_one_hook_watches_is_not_computed_for_another(tmp_path):
     assert computed == [1.0, 11.0, 21.0]
 
 
-def test_a_hook_that_draws_random_numbers_has_a_program_of_its_own(tmp_path, caplog):
-    """What a run draws is counted: a run that does not ask must not count."""
+def test_hook_that_draws_random_numbers_has_its_own_program(tmp_path, caplog):
+    """Random draws are counted: a run without the fetch must not count."""
     caplog.set_level(logging.INFO, "hookline")
     step = hl.train.get_or_create_global_step()
     noise = hl.op(jax.random.normal)(hl.random_key(3))
@@ -317,7 +317,7 @@ def test_a_hook_that_draws_random_numbers_has_a_program_of_its_own(tmp_path, cap
         assert session.run(draws) == 3
 
 
-def test_the_forward_pass_of_a_gradient_is_computed_once(sess):
+def test_forward_pass_of_a_gradient_is_computed_once(sess):
     v = hl.Variable(np.ones(4, "float32"), name="v")
 
     def scanned(v):
@@ -332,7 +332,7 @@ def test_the_forward_pass_of_a_gradient_is_computed_once(sess):
     assert forward_loops <= 2, "one loop forward, one back"
 
 
-def test_a_counter_changed_by_the_device_is_read_back(sess):
+def test_counter_changed_by_the_device_is_read_back(sess):
     step = hl.train.get_or_create_global_step()
     jump = step.assign(hl.op(lambda s: s * 10)(step))
     bump = step.assign_add(1)
@@ -344,9 +344,7 @@ def test_a_counter_changed_by_the_device_is_read_back(sess):
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
-def test_a_step_that_only_the_device_knows_is_named_once_and_read_only_where_hooks_fire_at_steps(
-    sess, caplog, by_steps
-):
+def test_step_known_only_to_the_device_is_logged_once_and_read_if_hooks_need_it(sess, caplog, by_steps):
     step = hl.train.get_or_create_global_step()
     bump = step.assign(hl.op(lambda s: s + 1)(step))
     caplog.clear()

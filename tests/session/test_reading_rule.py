@@ -107,7 +107,7 @@ def build(nodes: list[Node]):
 # A graph has ten nodes at most: one that fails is shown as it is. To make it smaller takes minutes of compiling.
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(graphs())
-def test_a_run_equals_the_interpreter(case):
+def test_run_equals_the_interpreter(case):
     nodes, runs = case
     with hl.Graph().as_default():
         variables, sums = build(nodes)
@@ -116,7 +116,7 @@ def test_a_run_equals_the_interpreter(case):
         with hl.Session() as sess:
             sess.run(init)
             for fetches in runs:
-                # Half of what is fetched is fetched as a hook would.
+                # Half of the fetches are made as a hook would.
                 half = len(fetches) // 2
                 result, (watched,) = sess.backend.run_with_hook_fetches(
                     [sums[i] for i in fetches[:half]], ([sums[i] for i in fetches[half:]],)
@@ -128,7 +128,7 @@ def test_a_run_equals_the_interpreter(case):
                 assert {name: int(sess.run(variables[name])) for name in VARIABLES} == state
 
 
-def test_a_read_sees_the_value_from_before_the_run_unless_it_depends_on_the_update():
+def test_read_gives_the_value_before_the_run_unless_it_depends_on_the_update():
     v = hl.Variable(1.0, name="v")
     update = v.assign_add(10.0)
     with hl.control_dependencies([update]):
@@ -142,7 +142,7 @@ def test_a_read_sees_the_value_from_before_the_run_unless_it_depends_on_the_upda
         assert sess.run(v) == 11.0
 
 
-def test_several_updates_apply_in_the_order_in_which_they_were_made():
+def test_several_updates_apply_in_the_order_of_their_creation():
     v = hl.Variable(1.0, name="v")
     doubled = hl.update(v, lambda old: old * 2, name="double")
     added = v.assign_add(3.0)

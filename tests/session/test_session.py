@@ -39,12 +39,12 @@ def test_results_have_the_structure_of_the_fetches(sess):
     assert sess.run({}) == {}
 
 
-def test_names_fetch_operations_and_tensors(sess):
+def test_operations_and_tensors_are_fetched_by_name(sess):
     hl.constant(1.0, name="a")
     assert sess.run(["a", "a:0"]) == [None, 1.0]
 
 
-def test_what_cannot_be_fetched_is_named(sess):
+def test_invalid_fetch_is_named(sess):
     hl.constant(1.0, name="loss")
     with pytest.raises(ValueError, match=r"'los:0' cannot be fetched.*Did you mean 'loss'"):
         sess.run("los:0")
@@ -58,7 +58,7 @@ def test_what_cannot_be_fetched_is_named(sess):
         sess.run(foreign)
 
 
-def test_only_what_is_needed_runs(sess):
+def test_only_needed_operations_run(sess):
     calls = []
     wanted = hl.host_op(lambda: calls.append("wanted") or 1.0).node()
     hl.host_op(lambda: calls.append("unwanted") or 1.0).node()
@@ -66,7 +66,7 @@ def test_only_what_is_needed_runs(sess):
     assert calls == ["wanted"]
 
 
-def test_results_are_arrays_that_may_still_be_on_their_way(sess):
+def test_results_are_arrays_that_may_still_be_computed(sess):
     result = sess.run(hl.constant(np.ones((2, 2))) @ np.ones((2, 2)))
     assert isinstance(result, jax.Array)
 
@@ -74,7 +74,7 @@ def test_results_are_arrays_that_may_still_be_on_their_way(sess):
 # Feeds ------------------------------------------------------------------------------------------------------------
 
 
-def test_any_tensor_may_be_fed_and_cuts_off_what_it_needed(sess):
+def test_any_tensor_may_be_fed_and_replaces_its_inputs(sess):
     calls = []
     source = hl.host_op(lambda: calls.append(1) or {"x": 1.0, "y": 2.0}, spec={"x": 0.0, "y": 0.0}).node()
     variable = hl.Variable(5.0, name="v")
@@ -130,13 +130,13 @@ def test_a_wrong_feed_is_named_and_changes_nothing(sess, key, value, kind, messa
 
 
 @pytest.mark.parametrize("empty", [[], np.array([], object), np.array([], str)])
-def test_the_dtype_of_an_empty_array_means_nothing(sess, empty):
+def test_dtype_of_an_empty_array_is_ignored(sess, empty):
     x = hl.placeholder("float32", [None], name="x")
     assert sess.run(hl.op(jnp.sum)(x), {x: empty}) == 0
 
 
 @pytest.mark.parametrize("value", [jnp.ones(3, jnp.float16), [jnp.ones(()), 2.0]])
-def test_a_fed_array_that_was_given_away_is_named_where_it_is_converted(sess, value):
+def test_donated_fed_array_is_named_at_its_conversion(sess, value):
     x = hl.placeholder("float32", [None], name="x")
     for leaf in jax.tree.leaves(value)[:1]:
         jax.jit(lambda given: given + 1, donate_argnums=0)(leaf)
@@ -144,7 +144,7 @@ def test_a_fed_array_that_was_given_away_is_named_where_it_is_converted(sess, va
         sess.run(x * 2, {x: value})
 
 
-def test_an_error_under_a_transformation_of_jax_is_what_was_raised(sess):
+def test_error_under_a_jax_transformation_is_unchanged(sess):
     x = hl.placeholder("float32", [], name="x")
 
     built = []
@@ -161,7 +161,7 @@ def test_an_error_under_a_transformation_of_jax_is_what_was_raised(sess):
 
 
 @pytest.mark.parametrize("runs", range(4))
-def test_a_fed_array_that_was_given_away_is_named_and_changes_nothing(sess, runs):
+def test_donated_fed_array_is_named_and_changes_nothing(sess, runs):
     x = hl.placeholder("float32", [None, 3], name="x")
     total = hl.Variable(0.0, name="total")
     step = train.get_or_create_global_step()
@@ -178,7 +178,7 @@ def test_a_fed_array_that_was_given_away_is_named_and_changes_nothing(sess, runs
     assert sess.run([total, step]) == [6 * (sum(range(runs)) + runs + 1), runs + 1]
 
 
-def test_a_missing_feed_is_named_with_the_place_that_made_it(sess):
+def test_missing_feed_is_named_with_the_line_that_created_it(sess):
     x = hl.placeholder("float32", [], name="x")
     with pytest.raises(
         errors.InvalidArgumentError, match=r"must be fed for the placeholder 'x:0' \(made at .*test_session"
@@ -186,13 +186,13 @@ def test_a_missing_feed_is_named_with_the_place_that_made_it(sess):
         sess.run(x * 2)
 
 
-def test_a_feed_given_twice_is_refused(sess):
+def test_duplicate_feed_is_refused(sess):
     x = hl.placeholder("float32", [], name="x")
     with pytest.raises(ValueError, match="'x:0' is fed twice"):
         sess.run(x, {x: 1.0, "x:0": 2.0})
 
 
-def test_strings_pass_through_to_host_operations(sess):
+def test_strings_reach_host_operations(sess):
     path = hl.placeholder(str, name="path")
     assert sess.run(hl.host_op(lambda p: p.upper())(path), {path: "abc"}) == "ABC"
 
@@ -207,7 +207,7 @@ def test_host_device_host_is_one_run(sess):
     assert sess.run([text, total]) == ["total 6.0, ndarray", 6.0]
 
 
-def test_a_second_way_to_the_device_is_refused_with_its_path(sess):
+def test_second_device_stage_is_refused_with_its_path(sess):
     value = hl.op(jnp.sum, name="sum")(hl.placeholder("float32", [None], name="x"))
     middle = hl.host_op(lambda v: v, name="middle")(value)
     last = hl.op(jnp.exp, name="last")(middle)
@@ -215,7 +215,7 @@ def test_a_second_way_to_the_device_is_refused_with_its_path(sess):
         sess.run(last, {"x:0": [1.0]})
 
 
-def test_a_host_operation_may_read_the_global_step_before_the_device_runs(sess):
+def test_host_operation_may_read_the_global_step_before_the_device_runs(sess):
     step = hl.train.get_or_create_global_step()
     rate = hl.host_op(lambda s: np.float32(1.0 / (1 + s)))(step)
     sess.run(step.initializer)
@@ -224,7 +224,7 @@ def test_a_host_operation_may_read_the_global_step_before_the_device_runs(sess):
     assert [float(sess.run([rate * 2, bump])[0]) for _ in range(3)] == pytest.approx([2.0, 1.0, 2 / 3])
 
 
-def test_a_host_source_that_ends_is_out_of_range_and_changes_nothing(sess):
+def test_host_source_at_its_end_is_out_of_range_and_changes_nothing(sess):
     items = iter([1.0])
     item = hl.host_op(lambda: next(items), name="source").node()
     total = hl.Variable(0.0, name="total")
@@ -236,7 +236,7 @@ def test_a_host_source_that_ends_is_out_of_range_and_changes_nothing(sess):
     assert sess.run(total) == 1.0
 
 
-def test_a_host_operation_that_fails_after_the_device_leaves_the_writes(sess):
+def test_host_operation_that_fails_after_the_device_keeps_the_writes(sess):
     v = hl.Variable(0.0, name="v")
     bump = v.assign_add(1.0)
     report = hl.host_op(lambda _: 1 / 0, name="report")(bump)
@@ -247,7 +247,7 @@ def test_a_host_operation_that_fails_after_the_device_leaves_the_writes(sess):
     assert sess.run(v) == 1.0
 
 
-def test_an_error_in_a_traced_function_keeps_its_type_and_names_the_operation(sess):
+def test_error_in_a_traced_function_keeps_its_type_and_names_the_operation(sess):
     def bad(x):
         raise LookupError("user error")
 
@@ -262,7 +262,7 @@ def test_an_error_in_a_traced_function_keeps_its_type_and_names_the_operation(se
     assert sess.run(v) == 0.0
 
 
-def test_large_constants_are_arguments_of_the_program_not_part_of_it(sess):
+def test_large_constants_are_arguments_of_the_program(sess):
     data = hl.constant(np.arange(5000.0, dtype="float32"))
     metadata = hl.RunMetadata()
     total = sess.run(hl.op(jnp.sum)(data), options=hl.RunOptions(output_partition_graphs=True), run_metadata=metadata)
@@ -280,7 +280,7 @@ def test_an_uninitialised_variable_is_named(sess):
     assert caught.value.op is v.op
 
 
-def test_a_closed_session_says_so():
+def test_closed_session_raises():
     v = hl.Variable(1.0, name="v")
     with hl.Session() as sess:
         sess.run(v.initializer)
@@ -296,12 +296,12 @@ def test_a_closed_session_says_so():
     ("arguments", "kind"),
     [({"target": "grpc://a"}, ValueError), ({"config": {}}, TypeError), ({"graph": "graph"}, TypeError)],
 )
-def test_arguments_without_meaning_are_refused(arguments, kind):
+def test_invalid_arguments_are_refused(arguments, kind):
     with pytest.raises(kind, match="Session"):
         hl.Session(**arguments)
 
 
-def test_a_session_makes_its_graph_the_default():
+def test_session_makes_its_graph_the_default():
     graph = hl.Graph()
     with hl.Session(graph=graph) as sess:
         assert sess.run(hl.constant(1.0)) == 1.0
@@ -319,7 +319,7 @@ def failing_update():
     return v, hl.update(v, body)
 
 
-def test_a_failed_program_loses_the_session_and_every_later_run_says_why(sess):
+def test_failed_program_loses_the_session_and_later_runs_raise_the_reason(sess):
     v, update = failing_update()
     sess.run(v.initializer)
     with pytest.raises((errors.OpError, jax.errors.JaxRuntimeError)) as first:  # noqa: PT012
@@ -335,7 +335,7 @@ def test_a_failed_program_loses_the_session_and_every_later_run_says_why(sess):
             sess.run(v)
 
 
-def test_a_failed_program_that_writes_nothing_keeps_the_session(sess):
+def test_failed_program_that_writes_nothing_keeps_the_session(sess):
     def explode(x):
         raise RuntimeError("the device exploded")
 
@@ -348,7 +348,7 @@ def test_a_failed_program_that_writes_nothing_keeps_the_session(sess):
     assert sess.run(v) == 1.0
 
 
-def test_waiting_for_a_step_ends_with_the_run_that_reaches_it(sess):
+def test_wait_for_a_step_ends_with_the_run_that_reaches_it(sess):
     step = hl.train.get_or_create_global_step()
     bump = step.assign_add(1)
     sess.run(step.initializer)
@@ -374,7 +374,7 @@ def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
             return opened[-1]
 
     class TellingLock:
-        """A lock that tells when somebody has to wait for it."""
+        """A lock that notifies when a thread has to wait for it."""
 
         def __init__(self):
             self._lock = threading.Lock()
@@ -407,7 +407,7 @@ def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
 
 
 @pytest.mark.parametrize("host_known", [True, False])
-def test_a_run_that_begins_at_the_last_step_is_not_applied_and_succeeds(sess, host_known):
+def test_run_at_the_last_step_is_not_applied_and_succeeds(sess, host_known):
     step = hl.train.get_or_create_global_step()
     v = hl.Variable(0.0, name="v")
     gain = 2 if host_known else hl.constant(2)
@@ -424,7 +424,7 @@ def test_a_run_that_begins_at_the_last_step_is_not_applied_and_succeeds(sess, ho
     assert sess.run(v) == 3.0
 
 
-def test_options_merge_to_what_satisfies_all():
+def test_merged_options_satisfy_all():
     merged = hl.session.merge_options(
         [
             hl.RunOptions(trace_level=1, debug_tensor_watches=("a:0",), last_step=9),
@@ -436,7 +436,7 @@ def test_options_merge_to_what_satisfies_all():
     assert hl.session.merge_options([None]) is None
 
 
-def test_metadata_tells_times_and_watched_values(sess):
+def test_metadata_has_times_and_debug_tensors(sess):
     a = hl.constant(np.ones(3), name="a")
     b = hl.op(jnp.sum, name="b")(a)
     metadata = hl.RunMetadata()
@@ -449,7 +449,7 @@ def test_metadata_tells_times_and_watched_values(sess):
 # Found in review ----------------------------------------------------------------------------------------------------
 
 
-def test_structures_of_any_kind_of_dict_and_list_come_back_as_they_are(sess):
+def test_structures_of_dicts_and_lists_keep_their_classes(sess):
     a, b = hl.constant(1.0), hl.constant(2.0)
     for key, tensor, value in (("a", a, 1.0), ("b", b, 2.0)):
         result = sess.run(OrderedDict({key: tensor}))
@@ -464,11 +464,11 @@ def test_structures_of_any_kind_of_dict_and_list_come_back_as_they_are(sess):
         sess.run({a, b})
 
 
-def test_an_empty_feed_is_no_feed(sess):
+def test_empty_feed_is_no_feed(sess):
     assert sess.run(hl.constant(1.0), feed_dict={}) == 1.0
 
 
-def test_a_view_made_anew_each_time_is_planned_once(sess):
+def test_recreated_view_is_planned_once(sess):
     x = hl.placeholder("float32", [None, 2], name="x")
     pair = hl.op(lambda x: {"sum": x.sum(), "shape": x})(x)
     for _ in range(5):
@@ -476,21 +476,21 @@ def test_a_view_made_anew_each_time_is_planned_once(sess):
     assert len(sess.backend._plans._young) == 1
 
 
-def test_a_fetched_constant_cannot_be_changed_by_its_reader(sess):
+def test_fetched_constant_cannot_be_changed_by_its_reader(sess):
     c = hl.constant(np.ones(2))
     with pytest.raises((TypeError, ValueError)):
         sess.run(c)[0] = 5.0
     assert sess.run(c).tolist() == [1.0, 1.0]
 
 
-def test_integers_that_do_not_fit_are_refused(sess):
+def test_out_of_range_integers_are_refused(sess):
     n = hl.placeholder("int32", [None], name="n")
     assert sess.run(n, {n: np.array([2**31 - 1])})[0] == 2**31 - 1
     with pytest.raises(errors.InvalidArgumentError, match="'n:0' holds integers from 0 to 2147483648, but int32"):
         sess.run(n, {n: np.array([0, 2**31])})
 
 
-def test_feeding_a_part_of_what_is_needed_whole_is_refused(sess):
+def test_feeding_a_part_of_a_value_needed_as_a_whole_is_refused(sess):
     v = hl.Variable({"a": 1.0, "b": 2.0}, name="v")
     sess.run(v.initializer)
     with pytest.raises(errors.InvalidArgumentError, match=r"v:0\['a'\].* is fed, but this run needs the whole 'v:0'"):
@@ -507,7 +507,7 @@ def test_loading_is_all_or_nothing(sess):
     assert sess.run([a, b]) == [1.0, 2]
 
 
-def test_watches_go_with_hooks_that_ask_for_nothing(sess):
+def test_debug_tensors_work_with_hooks_without_fetches(sess):
     a = hl.constant(1.0, name="a") * 1.0
     metadata = hl.RunMetadata()
     options = hl.RunOptions(debug_tensor_watches=("a:0",))
@@ -526,7 +526,7 @@ def test_metadata_of_a_run_without_a_step_is_filled(sess):
 
 
 @pytest.mark.parametrize("options", [None, hl.RunOptions(last_step=100)])
-def test_a_program_that_failed_unread_is_aborted_at_the_next_run(sess, options):
+def test_failed_unread_program_is_aborted_at_the_next_run(sess, options):
     step = hl.train.get_or_create_global_step()
     v, update = failing_update()
     train = hl.group(update, step.assign_add(1))
@@ -540,7 +540,7 @@ def test_a_program_that_failed_unread_is_aborted_at_the_next_run(sess, options):
         sess.snapshot()
 
 
-def test_the_step_can_be_read_by_other_threads_while_runs_give_its_memory_away(sess):
+def test_other_threads_can_read_the_step_while_runs_donate_its_buffer(sess):
     step = hl.train.get_or_create_global_step()
     bump = step.assign(hl.op(lambda s: s + 1)(step))
     sess.run(step.initializer)
@@ -565,14 +565,14 @@ def test_the_step_can_be_read_by_other_threads_while_runs_give_its_memory_away(s
     assert sess.global_step == 300
 
 
-def test_the_gain_of_a_run_is_known_before_it(sess):
+def test_step_delta_of_a_run_is_known_before_it(sess):
     step = hl.train.get_or_create_global_step()
     one, ten = step.assign_add(1), step.assign_add(10)
     unknown = step.assign(hl.op(lambda s: s + 1)(step))
     assert [sess.backend.step_delta(f) for f in ([one], one, [one, ten], step, unknown)] == [1, 1, 11, 0, None]
 
 
-def test_names_on_a_finalized_graph_that_stand_for_nothing_or_for_no_value(sess):
+def test_unknown_names_and_names_without_a_value_are_refused_on_a_finalized_graph(sess):
     v = hl.Variable(1.0, name="weights")
     folded = hl.constant(2.0, name="folded") * 3.0
     hl.get_default_graph().finalize()
@@ -580,14 +580,14 @@ def test_names_on_a_finalized_graph_that_stand_for_nothing_or_for_no_value(sess)
         sess.run("weights:0")
     with pytest.raises(ValueError, match="'folder:0' cannot be fed.*Did you mean 'folded'"):
         sess.run(folded, {"folder:0": 1.0})
-    # "folded" alone could mean the operation or its tensor; the error says which name is meant for feeding.
+    # "folded" alone could mean the operation or its tensor; the error names the one for feeding.
     with pytest.raises(TypeError, match="'folded' is an operation; feed its tensor, 'folded:0'"):
         sess.run(folded, {"folded": 1.0})
     assert sess.run(folded, {"folded:0": 1.0}) == 3.0
     assert sess.uninitialized([v]) == ["weights"]
 
 
-def test_a_loop_that_feeds_the_same_tensors_gets_what_each_run_asks_for():
+def test_loop_with_the_same_feed_keys_gets_the_results_of_each_run():
     x, y = hl.placeholder("float32", [None], name="x"), hl.placeholder("float32", [None], name="y")
     difference, total = x - y, x + y
     with hl.Session() as sess:

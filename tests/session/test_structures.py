@@ -67,7 +67,7 @@ def graph():
 
 
 @pytest.mark.parametrize("kind", [Frozen, Slotted, FrozenAttrs])
-def test_a_class_with_fields_comes_back_with_values_in_it(kind):
+def test_class_with_fields_is_returned_with_values(kind):
     fetches = kind(hl.constant(1.0), [hl.constant(2.0), {"z": hl.constant(3.0)}])
     with hl.Session() as sess:
         for _ in range(2):
@@ -77,7 +77,7 @@ def test_a_class_with_fields_comes_back_with_values_in_it(kind):
     assert fetches.x.name == "Const:0", "what was fetched stays as it was"
 
 
-def test_each_run_makes_an_object_of_its_own():
+def test_each_run_creates_its_own_object():
     count = hl.Variable(0, name="count", trainable=False)
     fetches = Frozen(count.assign_add(1), count)
     with hl.Session() as sess:
@@ -85,7 +85,7 @@ def test_each_run_makes_an_object_of_its_own():
         assert [sess.run(fetches) for _ in range(3)] == [Frozen(1, 0), Frozen(2, 1), Frozen(3, 2)]
 
 
-def test_fields_that_no_argument_sets_are_fetched_too():
+def test_fields_without_an_init_argument_are_fetched():
     fetches = Metrics(hl.constant(1.0), Pair(hl.constant(2.0), hl.no_op()))
     with hl.Session() as sess:
         got = sess.run(fetches)
@@ -93,7 +93,7 @@ def test_fields_that_no_argument_sets_are_fetched_too():
 
 
 @pytest.mark.parametrize("kind", [Module, State])
-def test_static_fields_stay_and_tell_structures_apart(kind):
+def test_static_fields_are_kept_and_distinguish_structures(kind):
     x, y = hl.constant(1.0), hl.constant(2.0)
     with hl.Session() as sess:
         for name in ("one", "other", "one"):
@@ -103,12 +103,12 @@ def test_static_fields_stay_and_tell_structures_apart(kind):
             sess.run(kind(x, y, ["a"]))
 
 
-def test_what_is_in_a_field_must_be_fetchable():
+def test_fields_must_be_fetchable():
     with hl.Session() as sess, pytest.raises(TypeError, match="3 cannot be fetched"):
         sess.run(Frozen(hl.constant(1.0), 3))
 
 
-def test_hooks_fetch_classes_with_fields_and_are_bound_to_them():
+def test_hooks_may_fetch_classes_with_fields_and_be_wrapped_for_them():
     x, y = hl.constant(1.0, name="x"), hl.constant(2.0, name="y")
     hook = RecordingHook(fetches=Frozen(x, y))
     bound = RecordingHook()
@@ -119,7 +119,7 @@ def test_hooks_fetch_classes_with_fields_and_are_bound_to_them():
     assert [event.given for event in bound.events if event.callback == "after_run"] == [None], "y alone is another run"
 
 
-def test_a_hook_that_asks_for_a_stranger_in_a_field_is_named():
+def test_hook_with_a_foreign_tensor_in_a_field_is_named():
     with hl.Graph().as_default():
         stranger = hl.constant(1.0)
     hook = RecordingHook(fetches=Frozen(stranger, "x:0"))
@@ -149,7 +149,7 @@ def keys_and_values(a, b, c):
 
 
 @pytest.mark.parametrize("form", keys_and_values(None, None, None))
-def test_a_key_of_several_tensors_takes_a_value_of_its_structure(fed, form):
+def test_feed_key_of_several_tensors_takes_a_value_of_its_structure(fed, form):
     key, value = keys_and_values(*fed)[form]
     with hl.Session() as sess:
         assert sess.run(fed, {key: value}) == [1.0, 2.0, 3.0]
@@ -157,7 +157,7 @@ def test_a_key_of_several_tensors_takes_a_value_of_its_structure(fed, form):
         assert sess.backend.step_delta(fed, {key: value}) == 0
 
 
-def test_keys_of_several_tensors_stand_beside_others(fed):
+def test_feed_keys_of_several_tensors_may_be_mixed_with_others(fed):
     a, b, c = fed
     with hl.Session() as sess:
         assert sess.run(fed, {(a, c): (1.0, 3.0), b: 2.0}) == [1.0, 2.0, 3.0]
@@ -167,18 +167,18 @@ def test_keys_of_several_tensors_stand_beside_others(fed):
     ("value", "given"),
     [((1.0, 2.0), r"2 parts \(0, 1\)"), ((1.0, 2.0, 3.0, 4.0), "4 parts"), (np.ones(3), "no structure")],
 )
-def test_a_value_of_another_structure_is_refused(fed, value, given):
+def test_value_of_another_structure_is_refused(fed, value, given):
     with hl.Session() as sess, pytest.raises(ValueError, match=rf"a key of 3 parts \(0, 1, 2\).*it has {given}"):
         sess.run(fed, {tuple(fed): value})
 
 
-def test_a_tensor_that_is_fed_alone_and_in_a_structure_is_fed_twice(fed):
+def test_tensor_fed_alone_and_in_a_structure_is_fed_twice(fed):
     a, b, _ = fed
     with hl.Session() as sess, pytest.raises(ValueError, match="'b:0' is fed twice"):
         sess.run(fed, {(a, b): (1.0, 2.0), b: 3.0})
 
 
-def test_feeds_of_hooks_may_have_such_keys_and_conflicts_are_seen(fed):
+def test_hooks_may_use_such_keys_and_conflicts_are_found(fed):
     a, b, c = fed
     hook = RecordingHook(feed_dict={(a, b): (1.0, 2.0)})
     with train.MonitoredSession(hooks=[hook]) as sess:
@@ -194,7 +194,7 @@ def test_feeds_of_hooks_may_have_such_keys_and_conflicts_are_seen(fed):
 # Callables ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_callable_runs_its_fetches_with_the_values_in_order(fed):
+def test_callable_takes_feed_values_in_order(fed):
     a, b, _ = fed
     with hl.Session() as sess:
         call = sess.make_callable({"difference": a - b, "nothing": hl.no_op()}, (a, "b:0"))
@@ -204,7 +204,7 @@ def test_a_callable_runs_its_fetches_with_the_values_in_order(fed):
             call([1.0, 2.0], 3.0)
 
 
-def test_a_callable_sees_the_variables_as_they_are():
+def test_callable_reads_current_values_of_variables():
     step = train.get_or_create_global_step()
     with hl.Session() as sess:
         call = sess.make_callable(step.assign_add(1))  # Made before there is a value.
@@ -215,7 +215,7 @@ def test_a_callable_sees_the_variables_as_they_are():
         assert sess.global_step == 3
 
 
-def test_a_callable_takes_as_many_values_as_it_has_keys(fed):
+def test_callable_takes_as_many_values_as_keys(fed):
     with hl.Session() as sess:
         call = sess.make_callable(fed[0], fed[:1])
         for values in ((), (1.0, 2.0)):
@@ -223,7 +223,7 @@ def test_a_callable_takes_as_many_values_as_it_has_keys(fed):
                 call(*values)
 
 
-def test_a_callable_takes_options_only_where_that_was_asked_for(fed):
+def test_callable_takes_options_only_if_declared(fed):
     a, metadata = fed[0], hl.RunMetadata()
     doubled = hl.op(lambda x: 2 * x, name="doubled")(a)
     with hl.Session() as sess:
@@ -235,14 +235,14 @@ def test_a_callable_takes_options_only_where_that_was_asked_for(fed):
             sess.make_callable(a, [a])(3.0, options=options)
 
 
-def test_wrong_callables_are_refused_when_they_are_made(fed):
+def test_invalid_callables_are_refused_at_creation(fed):
     a, b, _ = fed
     with hl.Session() as sess:
         with pytest.raises(TypeError, match=r"requires a list \(or None\) as feed_list"):
             sess.make_callable(a, a)
         with pytest.raises(TypeError, match="3 cannot be fetched"):
             sess.make_callable(3)
-        with pytest.raises(ValueError, match="stands twice"):
+        with pytest.raises(ValueError, match="contains a tensor twice"):
             sess.make_callable(a, [a, (b, a)])
         with pytest.raises(hl.errors.InvalidArgumentError, match="must be fed for the placeholder 'b:0'"):
             sess.make_callable(a + b, [a])

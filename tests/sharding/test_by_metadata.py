@@ -29,7 +29,7 @@ def in_nnx(init):
         return nnx.state(nnx.eval_shape(made))
 
 
-def test_axes_of_the_mesh_in_linen(mesh, shaped):
+def test_mesh_axes_of_linen_are_used(mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, ("data", "model")))
     opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
 
@@ -41,7 +41,7 @@ def test_axes_of_the_mesh_in_linen(mesh, shaped):
     assert jax.tree.structure(found) == jax.tree.structure({"params": params, "opt_state": opt_state})
 
 
-def test_logical_axes_in_linen(mesh, shaped):
+def test_logical_axes_of_linen_are_mapped(mesh, shaped):
     params = linen(shaped, nn.with_logical_partitioning(ONES, ("embed", "mlp")))
 
     assert hl.sharding.by_metadata(mesh, RULES)(params)["kernel"].value.spec == P("data", "model")
@@ -50,7 +50,7 @@ def test_logical_axes_in_linen(mesh, shaped):
     assert found["kernel"].value.spec == P(None, ("data", "model"))
 
 
-def test_rules_of_the_model_itself_come_first(mesh, shaped):
+def test_rules_of_the_model_have_priority(mesh, shaped):
     params = linen(
         shaped, nn.with_logical_partitioning(ONES, ("embed", "mlp"), rules=(("embed", None), ("mlp", "data")))
     )
@@ -58,7 +58,7 @@ def test_rules_of_the_model_itself_come_first(mesh, shaped):
     assert hl.sharding.by_metadata(mesh, RULES)(params)["kernel"].value.spec == P(None, "data")
 
 
-def test_the_metadata_of_nnx(mesh):
+def test_metadata_of_nnx_is_used(mesh):
     state = in_nnx(nnx.with_partitioning(ONES, ("data", "model")))
 
     found = hl.sharding.by_metadata(mesh)(state)
@@ -69,7 +69,7 @@ def test_the_metadata_of_nnx(mesh):
 
 
 @pytest.mark.parametrize("named", [("embed", "mlp"), P("embed", "mlp"), ("data", "mlp")])
-def test_logical_axes_in_nnx(named, mesh):
+def test_logical_axes_of_nnx_are_mapped(named, mesh):
     state = in_nnx(nnx.with_partitioning(ONES, named))
 
     found = hl.sharding.by_metadata(mesh, RULES)(state)
@@ -77,7 +77,7 @@ def test_logical_axes_in_nnx(named, mesh):
     assert [place.spec for place in jax.tree.leaves(found)].count(P("data", "model")) == 3
 
 
-def test_rules_that_a_variable_of_nnx_has(mesh):
+def test_rules_of_an_nnx_variable_are_used(mesh):
     state = in_nnx(nnx.with_partitioning(ONES, ("embed", "mlp"), sharding_rules=(("mlp", None),)))
 
     found = hl.sharding.by_metadata(mesh, RULES)(state)
@@ -85,7 +85,7 @@ def test_rules_that_a_variable_of_nnx_has(mesh):
     assert found[0]["kernel"].get_value().spec == P("data", None)
 
 
-def test_the_rest_gets_what_another_rule_says(mesh, shaped):
+def test_default_rule_handles_arrays_without_metadata(mesh, shaped):
     boxed = linen(shaped, nn.with_partitioning(ONES, (None, "model")))
     params = {"boxed": boxed, "plain": shaped(16, 8), "n": shaped(), "none": None, "f": len}
 
@@ -96,7 +96,7 @@ def test_the_rest_gets_what_another_rule_says(mesh, shaped):
     assert found["none"] is found["f"] is None
 
 
-def test_patterns_may_come_before_it_and_a_box_adds_nothing_to_a_path(mesh, shaped):
+def test_patterns_may_precede_it_and_a_box_adds_nothing_to_a_path(mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, (None, "model")))
     state = in_nnx(nnx.with_partitioning(ONES, (None, "model")))
     rule = hl.sharding.by_path(mesh, {"mu/kernel$": P("data")}, default=hl.sharding.by_metadata(mesh))
@@ -107,7 +107,7 @@ def test_patterns_may_come_before_it_and_a_box_adds_nothing_to_a_path(mesh, shap
     assert found[0]["kernel"].get_value().spec == P(None, "model")
 
 
-def test_slots_of_another_shape_than_their_weights(mesh, shaped):
+def test_slots_of_another_shape_need_their_own_rule(mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, ("data", "model")))
     opt_state = jax.eval_shape(optax.scale_by_factored_rms(min_dim_size_to_factor=8).init, params)
     metadata = hl.sharding.by_metadata(mesh)
@@ -120,7 +120,7 @@ def test_slots_of_another_shape_than_their_weights(mesh, shaped):
     assert metadata(opt_state.v)["kernel"].value.spec == P(), "it has one element, for those two are in its place"
 
 
-def test_fsdp_splits_arrays_in_boxes_too(line, shaped):
+def test_fsdp_splits_boxed_arrays(line, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, (None, "model")))
 
     assert hl.sharding.fsdp(line, min_size=20)(params)["kernel"].value.spec == P("data")
@@ -135,12 +135,12 @@ def test_logical_axes_without_rules_are_an_error(mesh, shaped):
         hl.sharding.by_metadata(mesh)(params)
 
 
-def test_a_logical_axis_that_no_rule_has_is_warned_of(mesh, shaped, caplog):
+def test_logical_axis_without_a_rule_gives_a_warning(mesh, shaped, caplog):
     params = linen(shaped, nn.with_logical_partitioning(ONES, ("heads", "mpl")))
 
     assert hl.sharding.by_metadata(mesh, RULES)(params)["kernel"].value.spec == P(None, None)
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_metadata: no rule has the logical axis 'mpl', so nothing is split there. A rule that says so: "
+        "sharding.by_metadata: no rule has the logical axis 'mpl', so nothing is split there. To accept that, add "
         "('mpl', None)."
     ]
 
@@ -156,14 +156,14 @@ def test_a_logical_axis_that_no_rule_has_is_warned_of(mesh, shaped, caplog):
         ((None, ("data", "model", "more")), r"names the axis 'more'"),
     ],
 )
-def test_an_array_that_cannot_lie_so_is_named(names, said, mesh, shaped):
+def test_array_that_does_not_fit_its_spec_is_named(names, said, mesh, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, names))
 
     with pytest.raises(ValueError, match=rf"^sharding\.by_metadata: the spec P\(.*\) of 'kernel' {said}"):
         hl.sharding.by_metadata(mesh)(params)
 
 
-def test_mistakes_are_told_when_the_rule_is_made(mesh):
+def test_mistakes_are_reported_at_the_creation_of_the_rule(mesh):
     by_metadata = hl.sharding.by_metadata
     with pytest.raises(TypeError, match=r"^sharding\.by_metadata requires a mesh as mesh, got 'data'\.$"):
         by_metadata("data")

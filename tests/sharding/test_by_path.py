@@ -20,7 +20,7 @@ def params(shaped):
     }
 
 
-def test_the_first_pattern_that_is_found_says_how_an_array_lies(mesh, params, specs):
+def test_first_matching_pattern_gives_the_spec(mesh, params, specs):
     rule = hl.sharding.by_path(
         mesh, {"table$": P("model"), r"layers/0/kernel": P(None, "model"), "kernel": P("model", "data"), ".*": P()}
     )
@@ -31,7 +31,7 @@ def test_the_first_pattern_that_is_found_says_how_an_array_lies(mesh, params, sp
     }
 
 
-def test_slots_of_an_optimizer_lie_as_their_weights(mesh, params):
+def test_optimizer_slots_are_sharded_like_their_weights(mesh, params):
     opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
     rule = hl.sharding.by_path(mesh, {"kernel|table": P("model", "data"), "bias": P("data")})
 
@@ -55,7 +55,7 @@ def test_paths_are_those_of_checkpoints(mesh, shaped, tmp_path):
     assert rule({"opt_state": opt_state})["opt_state"][0].nu["dense"]["kernel"].spec == P("data")
 
 
-def test_an_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, caplog):
+def test_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, caplog):
     state = {"w": shaped(8), "n": shaped(), "w_one": shaped(1, 1), "key": jax.random.key(0), "none": None, "f": len}
 
     found = hl.sharding.by_path(mesh, {"w": P("data"), "one": P(), "n": P()})(state)
@@ -66,16 +66,16 @@ def test_an_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, cap
     assert not caplog.records
 
 
-def test_what_no_pattern_is_found_in_is_an_error_that_names_it(mesh, params):
+def test_array_without_a_matching_pattern_is_an_error(mesh, params):
     with pytest.raises(
         ValueError,
-        match=r"^sharding\.by_path: no pattern is found in 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
-        r"'\.\*': jax\.P\(\), as the last, puts the rest whole on each device\.$",
+        match=r"^sharding\.by_path: no pattern matches 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
+        r"'\.\*': jax\.P\(\), as the last, replicates the rest\.$",
     ):
         hl.sharding.by_path(mesh, {"kernel": P()})(params)
 
 
-def test_or_it_gets_what_another_rule_says(mesh, params, specs, caplog):
+def test_default_rule_handles_the_rest(mesh, params, specs, caplog):
     others = []
 
     def rest(state):
@@ -93,19 +93,19 @@ def test_or_it_gets_what_another_rule_says(mesh, params, specs, caplog):
     assert not caplog.records
 
 
-def test_a_pattern_that_is_found_nowhere_is_warned_of(mesh, params, caplog):
+def test_pattern_without_a_match_gives_a_warning(mesh, params, caplog):
     hl.sharding.by_path(mesh, {"kernal": P("model"), ".*": P()})(params)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_path: the pattern 'kernal' is found in no path."
+        "sharding.by_path: the pattern 'kernal' matches no path."
     ]
 
 
-def test_so_is_one_that_comes_too_late_but_not_one_for_the_rest(mesh, params, caplog):
+def test_shadowed_pattern_gives_a_warning_but_a_catch_all_does_not(mesh, params, caplog):
     hl.sharding.by_path(mesh, {"kernel": P("model"), "0/kernel": P(), "bias|table": P(), ".*": P()})(params)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "sharding.by_path: the pattern '0/kernel' is never used: where it is found, one before it is."
+        "sharding.by_path: the pattern '0/kernel' is never used: earlier ones match all its paths."
     ]
 
 
@@ -118,12 +118,12 @@ def test_so_is_one_that_comes_too_late_but_not_one_for_the_rest(mesh, params, ca
         ((8,), P("data", None), "has 2 entries, but the array has 1 dimension. Leave the rest out; jax.P() fits any"),
     ],
 )  # fmt: skip
-def test_an_array_that_cannot_lie_so_is_named(shape, spec, said, mesh, shaped):
+def test_array_that_does_not_fit_its_spec_is_named(shape, spec, said, mesh, shaped):
     with pytest.raises(ValueError, match=re.escape(f"sharding.by_path: the spec {spec} of 'dense/kernel' {said}")):
         hl.sharding.by_path(mesh, {"kernel": spec})({"dense": {"kernel": shaped(*shape)}})
 
 
-def test_mistakes_are_told_when_the_rule_is_made(mesh):
+def test_mistakes_are_reported_at_the_creation_of_the_rule(mesh):
     by_path = hl.sharding.by_path
     with pytest.raises(TypeError, match=r"^sharding\.by_path requires a mesh as mesh, got None\.$"):
         by_path(None, {})
@@ -141,5 +141,5 @@ def test_mistakes_are_told_when_the_rule_is_made(mesh):
         by_path(mesh, {"w": P("tensor")})
     with pytest.raises(ValueError, match="the pattern 'w' names the axis 'data' twice. An axis splits one dimension."):
         by_path(mesh, {"w": P("data", "data")})
-    with pytest.raises(ValueError, match="the pattern 'w' leaves open where it lies. Write None in place of UNCONST"):
+    with pytest.raises(ValueError, match="the pattern 'w' leaves a dimension open. Write None in place of UNCONST"):
         by_path(mesh, {"w": P(P.UNCONSTRAINED)})

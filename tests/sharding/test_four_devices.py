@@ -1,4 +1,4 @@
-"""The rules on devices: a state is put where they say, and trained there as on one."""
+"""The rules on devices: a state is sharded by them, and trained there as on one."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def done(environment):
     return json.loads(process.stdout)
 
 
-def test_a_state_lies_as_the_rule_says(done):
+def test_state_is_sharded_by_the_rule(done):
     assert done["shards"] == {
         "fsdp": [[32, 32], [32, 1]],
         "path": [[16, 32], [64, 1]],
@@ -108,13 +108,13 @@ def test_a_state_lies_as_the_rule_says(done):
 
 
 @pytest.mark.parametrize("rule", ["fsdp", "path", "metadata"])
-def test_it_is_trained_there_as_on_one_device(rule, done):
+def test_sharded_training_equals_that_on_one_device(rule, done):
     assert done["trained"][rule] == pytest.approx(done["whole"], rel=1e-5)
 
 
-def test_arrays_on_different_devices_are_no_state(done):
-    four = "Loop: 'a' is to lie on 4 devices (cpu:0, cpu:1, cpu:2 and 1 more), and 'b' on"
-    remedy = "Give both a sharding over the same mesh; with jax.P() a copy lies on each of its devices."
+def test_arrays_on_different_devices_are_refused(done):
+    four = "Loop: 'a' is on 4 devices (cpu:0, cpu:1, cpu:2 and 1 more), and 'b' on"
+    remedy = "Give both a sharding over the same mesh; jax.P() puts a copy on each of its devices."
     assert done["half"] == f"{four} 2 devices (cpu:0, cpu:1). {remedy}"
     assert done["turned"] == f"{four} 4 devices (cpu:3, cpu:2, cpu:1 and 1 more). {remedy}"
     assert done["one"] == f"{four} 1 device (cpu:3). {remedy}"

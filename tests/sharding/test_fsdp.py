@@ -26,19 +26,19 @@ import hookline as hl
         ((4,), P()),  # Less than min_size.
     ],
 )
-def test_an_array_is_split_along_its_largest_dimension_that_the_axis_divides(shape, spec, line, shaped):
+def test_array_is_split_along_its_largest_divisible_dimension(shape, spec, line, shaped):
     found = hl.sharding.fsdp(line, min_size=5)({"w": shaped(*shape)})["w"]
 
     assert found.is_equivalent_to(jax.NamedSharding(line, spec), len(shape))
 
 
-def test_by_default_small_arrays_stay_whole(line, shaped):
+def test_small_arrays_are_replicated_by_default(line, shaped):
     found = hl.sharding.fsdp(line)({"large": shaped(512, 512), "small": shaped(512, 508)})
 
     assert (found["large"].spec, found["small"].spec) == (P("data"), P())
 
 
-def test_slots_of_an_optimizer_are_split_as_their_weights(line, shaped, specs):
+def test_optimizer_slots_are_split_like_their_weights(line, shaped, specs):
     params = {"w": shaped(8, 16), "b": shaped(16)}
     opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
 
@@ -49,7 +49,7 @@ def test_slots_of_an_optimizer_are_split_as_their_weights(line, shaped, specs):
     assert found["opt_state"][0].count.spec == P()
 
 
-def test_a_large_array_that_cannot_be_split_is_whole_and_a_warning_names_it(line, shaped, caplog):
+def test_indivisible_large_array_is_replicated_with_a_warning(line, shaped, caplog):
     state = {f"w{i}": shaped(50257, i) for i in (6, 7, 8, 9, 10)} | {"n": shaped()}
 
     found = hl.sharding.fsdp(line)(state)
@@ -63,14 +63,14 @@ def test_a_large_array_that_cannot_be_split_is_whole_and_a_warning_names_it(line
     )
 
 
-def test_nothing_is_said_of_small_arrays_and_scalars(line, shaped, caplog):
+def test_small_arrays_and_scalars_give_no_warning(line, shaped, caplog):
     hl.sharding.fsdp(line, min_size=0)({"n": shaped(), "one": shaped(1, 1), "key": jax.random.key(0)})
     hl.sharding.fsdp(line, min_size=100)({"w": shaped(3, 7)})
 
     assert not caplog.records
 
 
-def test_keys_none_numbers_and_what_is_no_array(line, shaped):
+def test_keys_none_numbers_and_other_leaves_are_handled(line, shaped):
     state = {"key": jax.random.key(0), "keys": jax.random.split(jax.random.key(0), 8), "none": None, "n": 3, "f": len}
 
     found = hl.sharding.fsdp(line, min_size=8)(state)
@@ -79,7 +79,7 @@ def test_keys_none_numbers_and_what_is_no_array(line, shaped):
     assert found["none"] is found["f"] is None
 
 
-def test_values_are_a_state_as_well(line):
+def test_values_are_accepted_as_a_state(line):
     found = hl.sharding.fsdp(line, min_size=0)({"jax": jnp.ones(8), "numpy": np.ones((4, 8))})
 
     assert (found["jax"].spec, found["numpy"].spec) == (P("data"), P(None, "data"))
@@ -95,13 +95,13 @@ def test_values_are_a_state_as_well(line):
         (("data", "fsdp"), ("data", "fsdp"), ("data", "fsdp")),
     ],
 )
-def test_over_which_axis(axes, given, split_over, shaped):
+def test_axis_may_be_chosen(axes, given, split_over, shaped):
     mesh = AbstractMesh((2,) * len(axes), axes)
 
     assert hl.sharding.fsdp(mesh, min_size=0, axis=given)(shaped(8)).spec == P(split_over)
 
 
-def test_mistakes_are_told_when_the_rule_is_made(mesh):
+def test_mistakes_are_reported_at_the_creation_of_the_rule(mesh):
     fsdp = hl.sharding.fsdp
     with pytest.raises(TypeError, match=r"^sharding\.fsdp requires a mesh as mesh, got 4\.$"):
         fsdp(4)

@@ -1,4 +1,4 @@
-"""What a user gives as shardings of a state is looked at before anything is put anywhere."""
+"""A user's shardings of a state are checked before any value is moved."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def state(shaped):
     return {"b": shaped(8), "layer": [shaped(4, 8), None, shaped(8, 4)], "n": shaped(dtype="int32")}
 
 
-def test_a_sharding_for_all(one, state):
+def test_one_sharding_applies_to_all(one, state):
     whole = NamedSharding(one, P())
 
     assert hl.sharding.resolve_shardings("Loop", state, whole) == [whole] * 4
 
 
-def test_a_device_for_all(state):
+def test_one_device_applies_to_all(state):
     [device] = jax.devices()
 
     assert hl.sharding.resolve_shardings("Loop", state, device) == [SingleDeviceSharding(device)] * 4
 
 
-def test_a_tree_in_which_one_may_stand_for_what_is_below(one, state):
+def test_tree_prefix_applies_to_the_leaves_below(one, state):
     whole, rows = NamedSharding(one, P()), NamedSharding(one, P("data"))
 
     assert hl.sharding.resolve_shardings("Loop", state, {"b": rows, "layer": whole, "n": None}) == [
@@ -58,13 +58,13 @@ def test_a_tree_in_which_one_may_stand_for_what_is_below(one, state):
     assert hl.sharding.resolve_shardings("Loop", state, None) == [None] * 4
 
 
-def test_a_rule(one, state):
+def test_rule_is_called_with_the_state(one, state):
     found = hl.sharding.resolve_shardings("Loop", state, hl.sharding.fsdp(one, min_size=0))
 
     assert [place.spec for place in found] == [P("data"), P(None, "data"), P("data"), P()]
 
 
-def test_shardings_in_a_module_that_can_be_called(one):
+def test_shardings_may_be_in_a_callable_module(one):
     model = eqx.nn.MLP(4, 1, 8, 1, key=jax.random.key(0))
 
     found = hl.sharding.resolve_shardings("Loop", model, hl.sharding.fsdp(one, min_size=0)(model))
@@ -74,7 +74,7 @@ def test_shardings_in_a_module_that_can_be_called(one):
     assert found.count(None) == 2, "its activations"
 
 
-def test_what_flax_makes_of_its_metadata(one, shaped):
+def test_shardings_of_flax_metadata_are_accepted(one, shaped):
     model = nn.Dense(8, kernel_init=nn.with_partitioning(nn.initializers.ones, (None, "data")))
     params = jax.eval_shape(model.init, jax.random.key(0), shaped(1, 16))["params"]
     assert [p.spec for p in hl.sharding.resolve_shardings("Loop", params, nn.get_sharding(params, one))] == [
@@ -89,7 +89,7 @@ def test_what_flax_makes_of_its_metadata(one, shaped):
     assert [place.spec for place in found] == [P(), P(None, "data")]
 
 
-def test_what_is_no_array_lies_nowhere(one):
+def test_leaf_that_is_no_array_has_no_sharding(one):
     whole = NamedSharding(one, P())
 
     assert hl.sharding.resolve_shardings("Loop", (len, 3, np.ones(2)), whole) == [None, whole, whole]
@@ -102,15 +102,15 @@ def test_what_is_no_array_lies_nowhere(one):
          "4 parts, but 6 is no multiple of 4."),
         (P(None, None, "data"), "the spec P(None, None, 'data') of 'layer/0' has 3 entries, but the array has 2 "
          "dimensions."),
-        (P(P.UNCONSTRAINED), "the spec P(UNCONSTRAINED,) of 'layer/0' leaves open where it lies."),
+        (P(P.UNCONSTRAINED), "the spec P(UNCONSTRAINED,) of 'layer/0' leaves a dimension open."),
     ],
 )  # fmt: skip
-def test_an_array_that_cannot_lie_so_is_named(spec, said, mesh, shaped):
+def test_array_that_does_not_fit_its_spec_is_named(spec, said, mesh, shaped):
     with pytest.raises(ValueError, match="^" + re.escape(f"Loop: {said}")):
         hl.sharding.resolve_shardings("Loop", {"layer": [shaped(4, 6)]}, NamedSharding(mesh, spec))
 
 
-def test_a_state_that_is_one_array_has_no_path(mesh, shaped):
+def test_state_of_one_array_has_no_path(mesh, shaped):
     with pytest.raises(ValueError, match=r"^Loop: the spec P\('model',\) of the state splits dimension 0 of \(6,\)"):
         hl.sharding.resolve_shardings("Loop", shaped(6), NamedSharding(mesh, P("model")))
 
@@ -123,26 +123,26 @@ def test_a_state_that_is_one_array_has_no_path(mesh, shaped):
         ({"b": 3, "layer": None, "n": None}, "Loop requires a sharding, a device or None for 'b', got 3."),
     ],
 )
-def test_what_is_no_sharding(given, said, state):
+def test_invalid_sharding_is_refused(given, said, state):
     with pytest.raises(TypeError, match="^" + re.escape(said)):
         hl.sharding.resolve_shardings("Loop", state, given)
 
 
-def test_a_mesh_is_no_sharding(one, state):
+def test_mesh_is_no_sharding(one, state):
     with pytest.raises(
         TypeError, match=r"^Loop requires shardings, got a mesh\. .* jax\.NamedSharding\(mesh, jax\.P\(\)"
     ):
         hl.sharding.resolve_shardings("Loop", state, one)
 
 
-def test_a_tree_of_another_form_is_told_by_paths(one, state):
+def test_tree_of_another_structure_is_refused_with_paths(one, state):
     whole = NamedSharding(one, P())
     with pytest.raises(
         ValueError, match="^Loop: the shardings have 'bias', 'weights', which the state does not have.$"
     ):
         hl.sharding.resolve_shardings("Loop", state, {"bias": whole, "weights": whole})
     with pytest.raises(
-        ValueError, match="^Loop: the shardings lack 'layer/0', 'layer/2', 'n'. None stands for an array"
+        ValueError, match="^Loop: the shardings lack 'layer/0', 'layer/2', 'n'. Write None for an array"
     ):
         hl.sharding.resolve_shardings("Loop", state, {"b": whole})
     with pytest.raises(ValueError, match="^Loop: the shardings have 'b/x', which the state does not have.$"):
@@ -151,6 +151,6 @@ def test_a_tree_of_another_form_is_told_by_paths(one, state):
         hl.sharding.resolve_shardings("Loop", state, {"b": whole, "layer": (whole, None, whole), "n": whole})
 
 
-def test_an_abstract_mesh_holds_no_state(mesh, state):
-    with pytest.raises(ValueError, match=r"^Loop: 'b' is to lie on an abstract mesh\. Give one that has devices"):
+def test_abstract_mesh_is_refused(mesh, state):
+    with pytest.raises(ValueError, match=r"^Loop: 'b' has an abstract mesh\. Give a mesh that has devices"):
         hl.sharding.resolve_shardings("Loop", state, NamedSharding(mesh, P()))

@@ -1,4 +1,4 @@
-"""What these tests train and read: a loss that the step decides, and the lines of files."""
+"""The model and the reader of these tests: a loss that depends on the step, and the lines of files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(folder: Any, last_step: int, sinks: Any, hooks: Any = (), **written: A
 
 
 def losses(last_step: int) -> list[tuple[int, str, float]]:
-    """What such a training writes."""
+    """Returns the points of such a training."""
     found = [(step, "loss", float(np.float32(1) / np.float32(step))) for step in range(1, last_step + 1, 2)]
     evaluations = {*range(4, last_step + 1, 4), last_step}
     return sorted(found + [(step, "eval/loss", 10.0 * step) for step in evaluations])
@@ -70,7 +70,7 @@ def scalar(step: int | None, value: float = 0.5, tag: str = "loss") -> Point:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """What sinks have logged, by level and text."""
+    """Returns the sinks' log lines, by level and text."""
     with caplog.at_level(logging.INFO, "hookline"):
         yield lambda: [
             f"{record.levelname}: {record.getMessage()}"

@@ -15,7 +15,7 @@ class Kill(hl.train.SessionRunHook):
     trigger = hl.train.at_steps(11)
 
     def on_trigger(self, firing):
-        firing.context.deliver_pending()  # What was asked for has been written to the sinks.
+        firing.context.deliver_pending()  # The requested points have been written to the sinks.
         table, saved = os.path.join(sys.argv[1], "scalars.csv"), os.path.join(sys.argv[1], "model.ckpt-6")
         while max(read_csv(table), default=(0,))[0] < 9 or hl.train.latest_checkpoint(sys.argv[1]) != saved:
             time.sleep(0.01)

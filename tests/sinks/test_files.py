@@ -1,4 +1,4 @@
-"""Csv and JsonLines: what is in them, also after a crash."""
+"""Csv and JsonLines: their contents, also after a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start(folder, step=0, **hparams):
 
 @pytest.fixture(params=[Csv, JsonLines])
 def sink(request, tmp_path):
-    """A sink whose file has steps 1 to 4, and that is closed."""
+    """A closed sink whose file has steps 1 to 4."""
     sink = request.param()
     sink.open(start(tmp_path))
     sink.write([scalar(step) for step in (1, 2, 3, 4)])
@@ -37,7 +37,7 @@ def path_of(sink, folder):
     return folder / sink.name
 
 
-def test_numbers_that_are_none_are_valid_in_both(tmp_path):
+def test_infinity_and_nan_are_written_as_valid_csv_and_json(tmp_path):
     for sink in (Csv(), JsonLines()):
         sink.open(start(tmp_path, rate=math.inf, sizes=[1, math.nan]))
         sink.write([scalar(1, math.nan), scalar(2, math.inf), scalar(None, -math.inf, 'a "tag", of\ntwo lines')])
@@ -69,7 +69,7 @@ def test_json_lines_hold_text_and_histograms(tmp_path):
     ]
 
 
-def test_what_was_written_after_the_step_goes(sink, tmp_path, said):
+def test_lines_after_the_restored_step_are_removed(sink, tmp_path, said):
     sink.open(start(tmp_path, 2))
     sink.write([scalar(3)])
     sink.close(failed=False)
@@ -78,7 +78,7 @@ def test_what_was_written_after_the_step_goes(sink, tmp_path, said):
     assert f"{type(sink).__name__} resumes after step 2: dropped 2 lines" in line
 
 
-def test_a_file_that_has_nothing_to_lose_is_not_written_anew(sink, tmp_path):
+def test_file_with_nothing_to_remove_is_not_rewritten(sink, tmp_path):
     before = os.stat(path_of(sink, tmp_path)).st_ino
     sink.open(start(tmp_path, 4))
     sink.close(failed=False)
@@ -87,7 +87,7 @@ def test_a_file_that_has_nothing_to_lose_is_not_written_anew(sink, tmp_path):
 
 
 @pytest.mark.parametrize("left", [1, 5, 12])
-def test_a_torn_last_line_is_no_more(sink, tmp_path, left):
+def test_torn_last_line_is_removed(sink, tmp_path, left):
     path = path_of(sink, tmp_path)
     os.truncate(path, path.stat().st_size - len(path.read_bytes().splitlines()[-1]) + left - 1)
     sink.open(start(tmp_path, 4))
@@ -96,7 +96,7 @@ def test_a_torn_last_line_is_no_more(sink, tmp_path, left):
     assert steps(sink, tmp_path) == [1, 2, 3, 5]
 
 
-def test_a_torn_first_line_is_no_more(sink, tmp_path):
+def test_torn_first_line_is_removed(sink, tmp_path):
     os.truncate(path_of(sink, tmp_path), 7)
     sink.open(start(tmp_path, 4))
     sink.write([scalar(5)])
@@ -104,7 +104,7 @@ def test_a_torn_first_line_is_no_more(sink, tmp_path):
     assert steps(sink, tmp_path) == [5]
 
 
-def test_going_back_leaves_the_old_file_or_the_new_one(sink, tmp_path, monkeypatch):
+def test_interrupted_rewrite_leaves_the_old_file_or_the_new_one(sink, tmp_path, monkeypatch):
     def killed(old, new):
         raise KeyboardInterrupt
 
@@ -119,7 +119,7 @@ def test_going_back_leaves_the_old_file_or_the_new_one(sink, tmp_path, monkeypat
     sink.close(failed=False)
 
 
-def test_hyperparameters_of_a_start_from_the_same_step_replace_those_before(tmp_path):
+def test_hyperparameters_of_a_start_at_the_same_step_are_replaced(tmp_path):
     for rate in (0.1, 0.2):
         sink = JsonLines()
         sink.open(start(tmp_path, 2, rate=rate))
@@ -128,7 +128,7 @@ def test_hyperparameters_of_a_start_from_the_same_step_replace_those_before(tmp_
 
 
 @pytest.mark.parametrize("kind", [Csv, JsonLines])
-def test_a_file_of_somebody_else_is_left_alone(kind, tmp_path):
+def test_foreign_file_is_left_alone(kind, tmp_path):
     sink = kind()
     path = path_of(sink, tmp_path)
     path.write_text("epoch;loss\n1;0.5\n")
@@ -145,7 +145,7 @@ def test_without_a_folder_a_path_is_required(kind):
         kind(3)
 
 
-def test_a_file_that_somebody_deletes_is_an_error_and_then_begun_anew(sink, tmp_path):
+def test_deleted_file_is_an_error_and_then_created_again(sink, tmp_path):
     sink.open(start(tmp_path, 4))
     path_of(sink, tmp_path).unlink()
     with pytest.raises(FileNotFoundError, match="deleted"):
@@ -156,7 +156,7 @@ def test_a_file_that_somebody_deletes_is_an_error_and_then_begun_anew(sink, tmp_
 
 
 @pytest.mark.parametrize("kind", [Csv, JsonLines])
-def test_on_a_full_disk_a_write_leaves_all_of_its_lines_or_none(kind, small_disk):
+def test_write_to_a_full_disk_leaves_all_of_its_lines_or_none(kind, small_disk):
     sink = kind(small_disk.path / "points")
     sink.open(start(small_disk.path))
     sink.write([scalar(1)])

@@ -44,19 +44,17 @@ def points(client, run):
     )
 
 
-def test_a_run_that_goes_on_is_one_run_without_a_double(tmp_path, store, runs, said):
+def test_resumed_run_is_one_run_without_duplicates(tmp_path, store, runs, said):
     train(tmp_path, 8, [Mlflow("mine", tracking_uri=store, run_name="first")], hparams={"rate": 0.1, "sizes": [3, 4]})
     train(tmp_path, 12, [Mlflow("mine", tracking_uri=store)], hparams={"rate": 0.2, "sizes": [3, 4], "new": 1})
     client, (run,) = runs()
     assert points(client, run) == losses(12)
     assert run.data.params == {"rate": "0.1", "sizes": "[3, 4]", "new": "1"}
     assert (run.info.status, run.info.run_name) == ("FINISHED", "first")
-    assert any(
-        "keeps the hyperparameters of the run's beginning, other values now: ['rate']" in line for line in said()
-    )
+    assert any("keeps the first values of hyperparameters that have changed since: ['rate']" in line for line in said())
 
 
-def test_text_and_images_are_artifacts_and_names_are_made_fit(tmp_path, store, runs):
+def test_text_and_images_are_artifacts_with_valid_names(tmp_path, store, runs):
     png = io.BytesIO()
     Image.new("RGB", (2, 3)).save(png, "png")
     sink = Mlflow("mine", tracking_uri=store, tags={"team": "a"})
@@ -73,7 +71,7 @@ def test_text_and_images_are_artifacts_and_names_are_made_fit(tmp_path, store, r
     assert (run.info.status, run.data.tags["team"]) == ("FAILED", "a")
 
 
-def test_a_server_that_is_away_costs_the_points_and_not_the_training(tmp_path, said):
+def test_unreachable_server_loses_points_but_not_the_training(tmp_path, said):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         away = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -83,7 +81,7 @@ def test_a_server_that_is_away_costs_the_points_and_not_the_training(tmp_path, s
     assert last == "WARNING: Mlflow: summaries lost in this session: 3."
 
 
-def test_a_run_that_is_no_more_is_an_error_that_names_the_file(tmp_path, store):
+def test_deleted_run_is_an_error_that_names_the_file(tmp_path, store):
     sink = Mlflow("mine", tracking_uri=store)
     (tmp_path / ".mlflow.json").write_text('{"run": "00000000000000000000000000000000", "sent": {}}')
     with pytest.raises(mlflow.MlflowException) as caught:
@@ -92,7 +90,7 @@ def test_a_run_that_is_no_more_is_an_error_that_names_the_file(tmp_path, store):
     assert ".mlflow.json'. Without that file a new run starts." in caught.value.__notes__[0]
 
 
-def test_a_store_that_cannot_be_is_an_error_at_the_start(tmp_path):
+def test_invalid_store_is_an_error_at_the_start(tmp_path):
     with pytest.raises(mlflow.MlflowException):
         train(tmp_path, 4, [Mlflow("mine", tracking_uri="gopher://nowhere")])
     with pytest.raises(TypeError, match="Mlflow requires text as experiment"):

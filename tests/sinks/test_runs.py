@@ -48,7 +48,7 @@ class Noting(Sink):
 
 
 def scalars_of(folder):
-    """What TensorBoard shows, the evaluation's with its name before it."""
+    """Returns the points in TensorBoard, the evaluation's with its name before them."""
     return sorted(
         (event.step, prefix + value.tag, value.simple_value)
         for place, prefix in ((folder, ""), (folder / "eval", "eval/"))
@@ -58,7 +58,7 @@ def scalars_of(folder):
     )
 
 
-def test_all_that_hooks_write_goes_to_all_sinks_and_the_evaluation_has_its_name(tmp_path):
+def test_all_summaries_of_hooks_reach_all_sinks_with_the_evaluations_name(tmp_path):
     class Notes(hl.train.SessionRunHook):
         def end(self, session):
             FileWriterCache.get(tmp_path).add_summary(summaries.scalar("at the end", 1.0), 10)
@@ -76,7 +76,7 @@ def test_all_that_hooks_write_goes_to_all_sinks_and_the_evaluation_has_its_name(
     assert noting.closed == [False]
 
 
-def test_a_killed_run_goes_on_with_the_lines_of_one_that_was_left_alone(tmp_path, environment):
+def test_killed_run_resumes_with_the_lines_of_an_uninterrupted_one(tmp_path, environment):
     script = Path(__file__).with_name("killed.py")
     root = os.fspath(script.parents[2])
     killed = python.run(
@@ -95,14 +95,14 @@ def test_a_killed_run_goes_on_with_the_lines_of_one_that_was_left_alone(tmp_path
     assert [(start.step, start.is_new) for start in noting.starts] == [(6, False)]
 
 
-def test_a_recovery_within_a_session_doubles_nothing(tmp_path):
+def test_recovery_within_a_session_duplicates_nothing(tmp_path):
     noting = Noting()
     train(tmp_path, 12, [Csv(), noting], hooks=[Losing()])
     assert read_csv(tmp_path / "scalars.csv") == losses(12)
     assert [(start.step, start.is_new) for start in noting.starts] == [(0, True), (6, False)]
 
 
-def test_a_run_that_fails_is_closed_as_failed_and_keeps_what_came_before(tmp_path):
+def test_failed_run_is_closed_as_failed_and_keeps_earlier_lines(tmp_path):
     class Failing(hl.train.SessionRunHook):
         trigger = hl.train.at_steps(7)
 
@@ -116,7 +116,7 @@ def test_a_run_that_fails_is_closed_as_failed_and_keeps_what_came_before(tmp_pat
     assert {step for step, *_ in read_csv(tmp_path / "scalars.csv")} >= {1, 3, 5}
 
 
-def test_without_a_directory_the_sinks_are_all_there_is(tmp_path, monkeypatch):
+def test_sinks_work_without_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     noting = Noting()
     train(None, 8, [Csv("here.csv"), noting], rate_steps=2)
@@ -127,7 +127,7 @@ def test_without_a_directory_the_sinks_are_all_there_is(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["here.csv"]
 
 
-def test_a_hook_that_is_used_again_writes_to_no_sink_of_a_run_before():
+def test_reused_hook_writes_to_no_sink_of_an_earlier_run():
     noting = Noting()
     hooks = [hl.train.StepCounterHook(every_n_steps=2), hl.train.SummarySaverHook(2, scaffold=hl.train.Scaffold())]
     train(None, 4, [noting], hooks=hooks)
@@ -136,7 +136,7 @@ def test_a_hook_that_is_used_again_writes_to_no_sink_of_a_run_before():
     assert [hook.summary_writer for hook in hooks] == [None, None]
 
 
-def test_a_writer_of_the_users_that_hooks_share_is_followed_until_the_session_ends(tmp_path):
+def test_user_writer_shared_by_hooks_is_tapped_until_the_session_ends(tmp_path):
     hl.train.get_or_create_global_step()
     noting = Noting()
     writer = FileWriterCache.get(tmp_path)
@@ -153,7 +153,7 @@ def test_a_writer_of_the_users_that_hooks_share_is_followed_until_the_session_en
     assert [(point.tag, point.step, point.time, point.value) for point in noting.points] == [("by hand", 2, 5.0, 2.0)]
 
 
-def test_all_kinds_of_summaries_are_taken_apart(tmp_path):
+def test_all_kinds_of_summaries_are_converted_to_points(tmp_path):
     class Taking(Noting):
         takes = ("scalar", "text", "image", "audio", "histogram")
 
@@ -188,7 +188,7 @@ class Config:
     optimizer: dict[str, object]
 
 
-def test_hyperparameters_are_flat_and_tensorboard_has_them(tmp_path):
+def test_hyperparameters_are_flattened_and_written_for_tensorboard(tmp_path):
     kind = enum.Enum("Kind", ["COSINE"])
     more = {"path": Path("data/a"), "schedule": kind.COSINE, "warm_up": np.array(3), "scale": jnp.float32(2)}
     config = Config(np.float32(0.5), (3, 4), {"name": "adam", "decay": None, "nesterov": True, **more})
@@ -234,22 +234,22 @@ def test_hyperparameters_are_flat_and_tensorboard_has_them(tmp_path):
         ({"sink": [Csv()]}, TypeError, "unexpected keyword argument 'sink'"),
     ],
 )
-def test_wrong_arguments_say_what_to_do(arguments, error, message):
+def test_wrong_arguments_give_the_remedy(arguments, error, message):
     with pytest.raises(error, match=message):
         train(None, 2, **{"sinks": [], **arguments})
 
 
-def test_a_sink_without_write_or_with_another_kind_is_refused_at_once():
+def test_sink_without_write_or_of_another_kind_is_refused_at_once():
     class Empty(Sink):
         pass
 
     class Odd(Noting):
         takes = ("scalars",)
 
-    with pytest.raises(ValueError, match=r"Odd\.takes has 'scalars'; there are scalar, text"):
+    with pytest.raises(ValueError, match=r"kinds of scalar, text.* in Odd\.takes, got 'scalars'"):
         train(None, 2, [Odd()])
     Odd.takes = "scalar"
-    with pytest.raises(TypeError, match=r"Odd\.takes is a collection of kinds, got 'scalar': \('scalar',\)"):
+    with pytest.raises(TypeError, match=r"as Odd\.takes, got 'scalar'. Make it \('scalar',\)"):
         train(None, 2, [Odd()])
-    with pytest.raises(TypeError, match=r"write\(points\), and Empty has none"):
+    with pytest.raises(TypeError, match=r"write\(points\), but Empty has none"):
         train(None, 2, [Empty()])

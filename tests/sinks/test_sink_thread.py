@@ -1,4 +1,4 @@
-"""What happens while a sink fails, hangs or is slow: the training goes on, and what is lost is said."""
+"""A sink that fails, hangs or is slow: the training continues, and lost points are logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.testing import FakeClock
 
 
 class Noting(Sink):
-    """Notes what it is given; `trouble` may raise, by the name of the method."""
+    """Records its arguments; `trouble` may raise, by the name of the method."""
 
     close_secs = 10.0
 
@@ -65,7 +65,7 @@ def put(writer, *steps):
         writer.add_summary(summaries.scalar("loss", 0.5), step)
 
 
-def test_points_come_in_order_from_another_thread_and_a_sync_waits_for_them(fed):
+def test_points_arrive_in_order_from_another_thread_and_sync_waits_for_them(fed):
     threads = set()
     sink = Noting(lambda what: threads.add((what, threading.current_thread().name)))
     feeding, writer = fed(sink)
@@ -79,7 +79,7 @@ def test_points_come_in_order_from_another_thread_and_a_sync_waits_for_them(fed)
     assert {name for what, name in threads if what != "open 0"} == {"hookline-sink:Noting"}
 
 
-def test_a_client_that_raises_costs_what_it_was_given_and_is_tried_again_later(fed, said):
+def test_failing_client_loses_its_points_and_is_retried_later(fed, said):
     away = True
 
     def trouble(what):
@@ -92,8 +92,8 @@ def test_a_client_that_raises_costs_what_it_was_given_and_is_tried_again_later(f
         put(writer, 1, 2)
         writer.sync()
         (line,) = said()
-        assert line.startswith("WARNING: Noting has failed with Away: no route. The program goes on. Summaries lost")
-        assert line.endswith(" so far: 2. Further ones wait, up to 10,000. The sink is tried again every 10 s or so.")
+        assert line.startswith("WARNING: Noting has failed with Away: no route. The program continues. Summaries lost")
+        assert line.endswith(" so far: 2. Further ones wait, up to 10,000. A retry follows about every 10 s.")
         put(writer, 3)
         writer.sync()
         assert sink.calls.count("write") == 1, "it is left alone for a while"
@@ -101,14 +101,14 @@ def test_a_client_that_raises_costs_what_it_was_given_and_is_tried_again_later(f
         clock.advance(10)
         put(writer, 4)
         writer.sync()
-        assert said()[1:] == ["INFO: Noting goes on. Summaries lost: 2, in 10 s."]
+        assert said()[1:] == ["INFO: Noting can write again. Summaries lost: 2, in 10 s."]
         feeding.close(failed=False)
     assert sink.got == [(3, "loss"), (4, "loss")], "what came meanwhile has waited"
     assert [step for step, _ in other.got] == [1, 2, 3, 4]
     assert said()[2:] == ["WARNING: Noting: summaries lost in this session: 2."]
 
 
-def test_a_client_that_is_away_to_the_end_is_tried_once_more_and_what_it_missed_is_counted(fed, said):
+def test_client_that_fails_to_the_end_is_retried_once_and_lost_points_are_counted(fed, said):
     def trouble(what):
         if what == "write":
             raise Away("no route")
@@ -124,7 +124,7 @@ def test_a_client_that_is_away_to_the_end_is_tried_once_more_and_what_it_missed_
 
 
 @pytest.mark.parametrize(("fails", "lost"), [("close", 0), ("write", 2)])
-def test_what_fails_at_the_end_is_not_said_to_be_tried_again(fed, said, fails, lost):
+def test_failure_at_the_end_is_not_logged_as_retried(fed, said, fails, lost):
     def trouble(what):
         if what == fails:
             raise Away("no route")
@@ -133,11 +133,11 @@ def test_what_fails_at_the_end_is_not_said_to_be_tried_again(fed, said, fails, l
     put(writer, 1, 2)
     feeding.close(failed=False)
     first, *rest = said()
-    assert first == ("WARNING: Noting has failed with Away: no route. It is not tried again, for the session ends.")
+    assert first == ("WARNING: Noting has failed with Away: no route. There is no retry, because the session ends.")
     assert rest == [f"WARNING: Noting: summaries lost in this session: {lost}."] * bool(lost)
 
 
-def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(fed, said, monkeypatch):
+def test_neither_the_step_nor_the_end_waits_forever_for_a_hanging_sink(fed, said, monkeypatch):
     goes_on = threading.Event()
     sink = Noting(lambda what: goes_on.wait(20) if what == "write" else None)
     sink.close_secs = 0.05
@@ -147,14 +147,14 @@ def test_the_step_does_not_wait_for_a_sink_that_hangs_nor_does_the_end_for_ever(
     writer.sync()
     put(writer, 2, 3)
     writer.sync()
-    assert [line[:70] for line in said()] == ["WARNING: Noting has not written the summaries before a checkpoint with"]
+    assert [line[:70] for line in said()] == ["WARNING: Noting has not written all summaries before a checkpoint with"]
     feeding.close(failed=False)
-    assert "Noting was not done in 0.05 s" in said()[1]
+    assert "Noting has not closed within 0.05 s" in said()[1]
     assert said()[1].endswith(": 3."), "two wait, and one was given to it"
     goes_on.set()
 
 
-def test_a_sink_that_is_too_slow_loses_what_does_not_wait(fed, said, monkeypatch):
+def test_slow_sink_loses_points_beyond_the_queue(fed, said, monkeypatch):
     writes, goes_on = threading.Event(), threading.Event()
     sink = Noting(lambda what: (writes.set(), goes_on.wait(20)) if what == "write" else None)
     monkeypatch.setattr("hookline.sinks.sink_thread._MAX_QUEUED", 3)
@@ -171,7 +171,7 @@ def test_a_sink_that_is_too_slow_loses_what_does_not_wait(fed, said, monkeypatch
     assert last == "WARNING: Noting: summaries lost in this session: 6."
 
 
-def test_what_a_sink_does_not_take_is_said_once(fed, said):
+def test_unsupported_points_of_a_sink_are_logged_once(fed, said):
     sink = Noting()
     feeding, writer = fed(sink, hparams={"rate": 0.1})
     for step in (1, 2):
@@ -181,12 +181,12 @@ def test_what_a_sink_does_not_take_is_said_once(fed, said):
     feeding.close(failed=False)
     assert sink.got == [(1, "loss"), (2, "loss")]
     assert said() == [
-        "INFO: Noting takes no hparams: left out there.",
-        "INFO: Noting takes no bytes that are no summary and no text: left out there.",
+        "INFO: Noting does not take these kinds, and leaves them out: hparams.",
+        "INFO: Noting does not take these kinds, and leaves them out: invalid summary, text.",
     ]
 
 
-def test_a_strict_session_ends_with_the_error(fed):
+def test_session_with_raise_on_write_errors_ends_with_the_error(fed):
     def trouble(what):
         if what == "write":
             raise Away("no route")
@@ -208,13 +208,13 @@ def test_a_strict_session_ends_with_the_error(fed):
         (PermissionError(13, "Permission denied", "a/b.csv"), errors.PermissionDeniedError),
     ],
 )
-def test_a_sink_that_can_never_begin_is_an_error_at_once(error, raised):
+def test_sink_that_can_never_open_is_an_error_at_once(error, raised):
     def trouble(what):
         raise error
 
     before, sink = Noting(), Noting(trouble)
     feeding = SinkSet([before, sink], None, strict=False)
-    with pytest.raises(raised, match="no such project|Noting cannot begin with 'a/b.csv': Permission denied"):
+    with pytest.raises(raised, match="no such project|Noting cannot open 'a/b.csv': Permission denied"):
         feeding.begin(0, {}, is_new=True)
     feeding.close(failed=True)
     put(feeding.writer_without_files(""), 1)
@@ -222,7 +222,7 @@ def test_a_sink_that_can_never_begin_is_an_error_at_once(error, raised):
     assert sink.calls == ["open 0"]
 
 
-def test_a_server_that_is_away_at_the_start_is_tried_again(fed, said):
+def test_server_unreachable_at_the_start_is_retried(fed, said):
     errors_left = [ConnectionRefusedError(111, "Connection refused")]
 
     def trouble(what):
@@ -242,10 +242,10 @@ def test_a_server_that_is_away_at_the_start_is_tried_again(fed, said):
         feeding.close(failed=False)
     first, last = said()
     assert first.startswith("WARNING: Noting has failed with ConnectionRefusedError: [Errno 111] Connection refused.")
-    assert last == "INFO: Noting goes on. Summaries lost: 0, in 10 s."
+    assert last == "INFO: Noting can write again. Summaries lost: 0, in 10 s."
 
 
-def test_after_a_recovery_it_is_opened_behind_what_came_before(fed):
+def test_sink_is_reopened_at_the_restored_step_after_a_recovery(fed):
     sink = Noting()
     feeding, writer = fed(sink)
     put(writer, 1, 2)
@@ -256,7 +256,7 @@ def test_after_a_recovery_it_is_opened_behind_what_came_before(fed):
     assert [step for step, _ in sink.got] == [1, 2, 2]
 
 
-def test_a_sink_serves_one_session_at_a_time(fed):
+def test_sink_is_used_in_one_session_at_a_time(fed):
     sink = Noting()
     feeding, _ = fed(sink)
     with pytest.raises(RuntimeError, match="Noting serves another session"):

@@ -1,4 +1,4 @@
-"""The real client of Weights & Biases, offline; what it has written is read from its own file with its own messages."""
+"""The real client of Weights & Biases, offline; its file is read with its own messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def kind_of(record):
 
 
 class Read:
-    """What all files below a folder say: ids, hyperparameters, exit codes, and points by step and tag."""
+    """Returns the contents of all files below a folder: ids, hyperparameters, exit codes and points."""
 
     def __init__(self, folder):
         # Its process may be at the end of a file when `finish` has returned.
@@ -85,7 +85,7 @@ class Read:
         self.points += [(step, tag, value) for tag, value in items.items() if not tag.startswith("_")]
 
 
-def test_a_run_that_goes_on_is_one_run_without_a_double(tmp_path):
+def test_resumed_run_is_one_run_without_duplicates(tmp_path):
     train(tmp_path, 8, [Wandb(project="p")], hparams={"rate": 0.1, "sizes": [3, 4]})
     train(tmp_path, 12, [Wandb(project="p")], hparams={"rate": 0.2, "sizes": [3, 4]})
     read = Read(tmp_path)
@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_is_one_run_without_a_double(tmp_path):
     assert sorted((step, tag, float(np.float32(value))) for step, tag, value in read.points) == losses(12)
 
 
-def test_text_images_and_histograms_arrive_and_what_was_sent_is_not_sent_again(tmp_path):
+def test_text_images_and_histograms_are_sent_once(tmp_path):
     png = io.BytesIO()
     Image.new("RGB", (2, 3)).save(png, "png")
     wide = Histogram(-1.0, [float(limit) for limit in range(2001)], [0.0] + [1.0] * 2000)
@@ -129,7 +129,7 @@ def test_text_images_and_histograms_arrive_and_what_was_sent_is_not_sent_again(t
     assert read.exits == [1]
 
 
-def test_a_training_that_begins_anew_is_a_new_run(tmp_path):
+def test_new_training_is_a_new_run(tmp_path):
     for _ in range(2):
         sink = Wandb(project="p")
         sink.open(RunInfo(str(tmp_path), 0, {}, is_new=True))
@@ -140,7 +140,7 @@ def test_a_training_that_begins_anew_is_a_new_run(tmp_path):
     assert len(read.points) == 2
 
 
-def test_a_run_that_is_live_is_used_and_not_ended(tmp_path):
+def test_active_run_is_used_and_not_finished(tmp_path):
     with wandb.init(project="p", dir=str(tmp_path)) as run:
         sink = Wandb()
         sink.open(RunInfo(str(tmp_path), 0, {"rate": 0.1}, is_new=True))

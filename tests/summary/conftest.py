@@ -1,4 +1,4 @@
-"""How these tests look at what was written: with TensorBoard's own code."""
+"""Readers of the written events: TensorBoard's own code."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def histogram(values: Any) -> Any:
 
 # Of one size, so that a single program is compiled for all of them.
 @given(hnp.arrays(np.float32, 50, elements=st.floats(width=32, allow_subnormal=False)))
-def test_a_histogram_agrees_with_its_values(values: np.ndarray):
+def test_histogram_agrees_with_its_values(values: np.ndarray):
     finite = values[np.isfinite(values)].astype(np.float64)
     got = histogram(values)
     assert got.num == sum(got.bucket) == len(finite)
@@ -31,7 +31,7 @@ def test_a_histogram_agrees_with_its_values(values: np.ndarray):
         return
     assert (got.min, got.max) == (finite.min(), finite.max())
     assert list(got.bucket_limit) == sorted(set(got.bucket_limit))
-    # Each bucket holds as many values as lie between its limits; values on a limit belong to one of the two.
+    # Each bucket counts the values between its limits; values on a limit belong to one of the two.
     cumulated = np.cumsum(got.bucket)
     for limit, count in zip(got.bucket_limit, cumulated, strict=True):
         assert np.sum(finite < limit) <= count <= np.sum(finite <= limit)
@@ -46,7 +46,7 @@ def test_buckets_are_narrow():
     assert got.sum_squares == pytest.approx((values**2).sum(), rel=1e-5)
 
 
-def test_a_gap_between_values_stays_a_gap():
+def test_gap_between_values_stays_a_gap():
     got = histogram(np.array([1.0, 1.0, 100.0], np.float32))
     edges = [-np.inf, *got.bucket_limit]
     used = [(edges[i], edges[i + 1], count) for i, count in enumerate(got.bucket) if count]
@@ -71,7 +71,7 @@ def test_no_values_make_an_empty_histogram(values: Any):
     assert (got.num, got.min, got.max, list(got.bucket)) == (0.0, 0.0, 0.0, [])
 
 
-def test_nan_and_infinities_are_counted_apart():
+def test_nan_and_infinities_are_counted_separately():
     counted = compiled(np.array([1.0, np.nan, np.inf, -np.inf, 2.0], np.float32))
     assert int(counted.non_finite) == 3
     assert float(counted.total) == 3.0
@@ -97,5 +97,5 @@ def test_more_values_than_a_bucket_can_count_are_refused():
         jax.eval_shape(encode.count_buckets, [jax.ShapeDtypeStruct((2**16, 2**15), jnp.bool_)] * 2)
 
 
-def test_only_a_few_kilobytes_travel():
+def test_only_a_few_kilobytes_are_transferred():
     assert sum(leaf.nbytes for leaf in compiled(jnp.zeros(100_000))) < 8000

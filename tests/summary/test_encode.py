@@ -45,7 +45,7 @@ def test_a_scalar_of_any_real_type_is_written(value: Any, written: float):
     assert read_scalar("train/loss", value) == ("train/loss", written)
 
 
-def test_nan_is_written_as_it_is():
+def test_nan_is_written_unchanged():
     assert math.isnan(read_scalar("loss", np.float32("nan"))[1])
 
 
@@ -60,12 +60,12 @@ def test_nan_is_written_as_it_is():
         (np.complex64(1j), "complex64"),
     ],
 )
-def test_anything_but_one_real_number_is_refused_with_tag_and_shape(value: Any, described: str):
+def test_value_that_is_no_real_scalar_is_refused_with_tag_and_shape(value: Any, described: str):
     with pytest.raises(errors.InvalidArgumentError, match=f"'loss' requires one number, got .*{described}"):
         read_scalar("loss", value)
 
 
-def test_a_long_tag_is_encoded_as_protocol_buffers_do():
+def test_long_tag_is_encoded_like_by_protocol_buffers():
     tag = "scope/" * 60 + "loss"
     assert read_scalar(tag, 1.0) == (tag, 1.0)
 

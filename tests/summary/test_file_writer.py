@@ -31,7 +31,7 @@ def test_tensorboard_shows_scalars_with_step_value_and_time(tmp_path: Path, accu
     assert [(p.wall_time, p.step, p.value) for p in points] == [(1234.5, 1, 0.5), (1235.5, 300, 0.25)]
 
 
-def test_the_file_has_tensorboards_name_and_first_event(tmp_path: Path):
+def test_file_has_tensorboards_name_and_first_event(tmp_path: Path):
     with FakeClock(start=77.0):
         FileWriter(tmp_path / "new" / "run", filename_suffix=".mine").close()
     (name,) = os.listdir(tmp_path / "new" / "run")
@@ -74,7 +74,7 @@ def test_pending_events_are_written_without_a_flush_when_the_queue_is_full(tmp_p
         assert happens(lambda: steps(tmp_path) == [0, 1, 2])
 
 
-def test_pending_events_are_written_without_a_flush_when_their_time_is_over(tmp_path: Path, steps: Steps):
+def test_pending_events_are_written_without_a_flush_after_flush_secs(tmp_path: Path, steps: Steps):
     with FileWriter(tmp_path, max_queue=1000, flush_secs=0.02) as writer:
         writer.add_summary(b"", 1)
         assert happens(lambda: steps(tmp_path) == [1])
@@ -95,7 +95,7 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(tmp_path: Path, accu
         assert [(p.step, p.value) for p in accumulator.Scalars(f"thread{thread}")] == [(i, i) for i in range(1000)]
 
 
-def test_a_closed_writer_refuses_events_and_says_what_to_do(tmp_path: Path):
+def test_closed_writer_refuses_events_with_the_remedy(tmp_path: Path):
     writer = FileWriter(tmp_path)
     writer.close()
     writer.close()
@@ -109,7 +109,7 @@ def test_a_closed_writer_refuses_events_and_says_what_to_do(tmp_path: Path):
         writer.add_session_log(SessionLog())
 
 
-def test_reopen_goes_on_in_a_new_file_which_is_read_after_the_old_one(tmp_path: Path, steps: Steps):
+def test_reopen_continues_in_a_new_file_read_after_the_old_one(tmp_path: Path, steps: Steps):
     writer = FileWriter(tmp_path)
     for step in range(12):
         writer.add_summary(b"", step)
@@ -132,7 +132,7 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
         writer.add_summary("loss=1")  # pyright: ignore[reportArgumentType]
 
 
-def test_a_forgotten_writer_gives_its_thread_and_file_back(tmp_path: Path, steps: Steps):
+def test_garbage_collected_writer_releases_its_thread_and_file(tmp_path: Path, steps: Steps):
     def kept() -> int:
         gc.collect()
         return sum(str(type(known)).startswith("<class 'hookline.summary.") for known in gc.get_objects())
@@ -149,7 +149,7 @@ def test_a_forgotten_writer_gives_its_thread_and_file_back(tmp_path: Path, steps
     assert kept() <= before
 
 
-def test_run_metadata_is_text_for_a_dataclass_and_a_message_for_a_message(tmp_path: Path, accumulate: Accumulate):
+def test_run_metadata_is_written_as_text_or_as_a_message(tmp_path: Path, accumulate: Accumulate):
     import dataclasses
 
     from tensorboard.compat.proto import config_pb2
@@ -168,7 +168,9 @@ def test_run_metadata_is_text_for_a_dataclass_and_a_message_for_a_message(tmp_pa
     assert accumulator.Tags()["run_metadata"] == ["second"]
 
 
-def test_one_writer_a_directory_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
+def test_one_writer_serves_a_directory_under_any_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps
+):
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
@@ -188,7 +190,7 @@ def test_one_writer_a_directory_however_it_is_spelled(tmp_path: Path, monkeypatc
     FileWriterCache.clear()
 
 
-def test_threads_that_ask_for_one_directory_at_once_get_one_writer(tmp_path: Path, at_once: AtOnce):
+def test_threads_that_get_one_directory_at_once_get_one_writer(tmp_path: Path, at_once: AtOnce):
     threads_at_once = 8
     together = threading.Barrier(threads_at_once)
     interval = sys.getswitchinterval()
@@ -222,7 +224,7 @@ def test_an_unusable_directory_is_an_error_at_construction(tmp_path: Path):
         FileWriter("/proc/nowhere")
 
 
-def test_a_graph_may_be_given_at_once(tmp_path: Path, accumulate: Accumulate):
+def test_graph_may_be_given_at_construction(tmp_path: Path, accumulate: Accumulate):
     x = hl.constant(1.0, name="x")
     hl.op(lambda x: x, name="same")(x)
     with FileWriter(tmp_path / "a", hl.get_default_graph(), 5, 60):
@@ -241,9 +243,7 @@ def test_a_graph_may_be_given_at_once(tmp_path: Path, accumulate: Accumulate):
         writer.add_graph(5)  # type: ignore[arg-type]
 
 
-def test_files_of_one_instant_sort_as_they_were_made_whoever_made_them(
-    tmp_path: Path, steps: Steps, python: Callable[..., Any]
-):
+def test_files_of_one_instant_sort_in_order_of_creation(tmp_path: Path, steps: Steps, python: Callable[..., Any]):
     program = """
         import os, sys
         from hookline.summary import FileWriter
@@ -265,7 +265,7 @@ def test_files_of_one_instant_sort_as_they_were_made_whoever_made_them(
 
 
 @pytest.mark.parametrize("earlier", ["0000000077.10.9.0001", "0000000077.zz.9.0001.mine", "0000000078.v.1.0"])
-def test_a_new_file_sorts_behind_those_of_earlier_versions_and_of_a_calendar_set_back(tmp_path: Path, earlier: str):
+def test_new_file_sorts_after_those_of_earlier_versions_and_a_clock_set_back(tmp_path: Path, earlier: str):
     (tmp_path / f"events.out.tfevents.{earlier}").touch()
     with FakeClock(start=77.9):
         FileWriter(tmp_path).close()
@@ -274,14 +274,14 @@ def test_a_new_file_sorts_behind_those_of_earlier_versions_and_of_a_calendar_set
     assert names[0].endswith(earlier)
 
 
-def test_a_new_file_sorts_before_those_of_the_next_second(tmp_path: Path):
+def test_new_file_sorts_before_those_of_the_next_second(tmp_path: Path):
     with FakeClock(start=77.999999):
         FileWriter(tmp_path).close()
     (name,) = os.listdir(tmp_path)
     assert name < "events.out.tfevents.0000000078.0"
 
 
-def test_threads_that_make_a_file_at_the_same_time_get_one_each(tmp_path: Path, steps: Steps, at_once: AtOnce):
+def test_threads_that_create_files_at_the_same_time_get_one_each(tmp_path: Path, steps: Steps, at_once: AtOnce):
     def write(step: int) -> None:
         with FileWriter(tmp_path) as writer:
             writer.add_summary(b"", step)

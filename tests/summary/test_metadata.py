@@ -1,4 +1,4 @@
-"""What a tag is (its metadata) stands with its first value in each file, as in TensorFlow's event files."""
+"""The metadata of a tag is written with its first value in each file, as in TensorFlow's event files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_metadata_is_written_with_the_first_value_of_its_tag(tmp_path: Path):
     ]
 
 
-def test_all_else_of_a_value_stays(tmp_path: Path):
+def test_other_fields_of_a_value_are_unchanged(tmp_path: Path):
     summary = Summary.FromString(several("a"))
     summary.value[0].node_name = "a_1"
     with FileWriter(tmp_path) as writer:
@@ -53,7 +53,7 @@ def test_all_else_of_a_value_stays(tmp_path: Path):
     assert second == summary
 
 
-def test_each_file_has_it(tmp_path: Path):
+def test_each_file_has_the_metadata(tmp_path: Path):
     with FileWriter(tmp_path) as writer:
         writer.add_summary(several("a"), 1)
         writer.close()
@@ -62,7 +62,7 @@ def test_each_file_has_it(tmp_path: Path):
     assert described(tmp_path) == [(1, "a", "text"), (2, "a", "text")]
 
 
-def test_a_file_that_replaces_one_that_failed_has_it(tmp_path: Path):
+def test_file_that_replaces_a_failed_one_has_the_metadata(tmp_path: Path):
     with FileWriter(tmp_path, strict=False) as writer:
         writer.add_summary(several("a"), 1)
         writer.flush()
@@ -74,7 +74,7 @@ def test_a_file_that_replaces_one_that_failed_has_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("damaged", [b"J", b"J\x05ab", b"\x0a\x05J", b"\x0bJ", b"\xffJ" * 9, b"\x0a\x04J\x00\x0f\x00"])
-def test_bytes_that_are_no_summary_are_written_as_they_are(damaged: bytes, tmp_path: Path):
+def test_bytes_that_are_no_summary_are_written_unchanged(damaged: bytes, tmp_path: Path):
     with FileWriter(tmp_path) as writer:
         writer.add_summary(damaged, 1)
         writer.add_summary(summaries.scalar("loss", 0.5), 2)

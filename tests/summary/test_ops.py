@@ -29,7 +29,7 @@ def run(tensor: Any, feeds: Any = None) -> dict[str, Any]:
     return {value.tag: value for value in summary.Summary.FromString(value).value}
 
 
-def test_a_training_graph_is_seen_in_tensorboard(tmp_path: Path, accumulate: Accumulate, graph: hl.Graph):
+def test_tensorboard_shows_a_training_graph(tmp_path: Path, accumulate: Accumulate, graph: hl.Graph):
     weights = hl.Variable(jnp.arange(4.0), name="w")
     loss = hl.op(lambda w: jnp.sum(w * w), name="loss_fn")(weights)
     with hl.name_scope("train"):
@@ -51,9 +51,7 @@ def test_a_training_graph_is_seen_in_tensorboard(tmp_path: Path, accumulate: Acc
     assert seen.Tensors("train/note")[0].tensor_proto.string_val == [b"warm-up over"]
 
 
-def test_the_graph_page_shows_operations_inputs_and_control_inputs(
-    tmp_path: Path, accumulate: Accumulate, graph: hl.Graph
-):
+def test_graph_page_shows_operations_inputs_and_control_inputs(tmp_path: Path, accumulate: Accumulate, graph: hl.Graph):
     x = hl.constant({"a": 1.0}, name="x")
     with hl.name_scope("scope"), hl.control_dependencies([hl.no_op(name="before")]):
         hl.op(lambda a, b: a + b, name="sum")(x["a"], x["a"])
@@ -71,7 +69,7 @@ def test_tags_take_the_scope_and_are_unique():
     assert {tag: value.simple_value for tag, value in values.items()} == {"a/loss": 1.0, "a/loss_1": 2.0}
 
 
-def test_a_bad_tag_is_cleaned_with_a_log_line(caplog: pytest.LogCaptureFixture):
+def test_invalid_tag_is_cleaned_with_a_log_line(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, logger="hookline"):
         tensor = summary.scalar("/my loss (ü)", 1.0)
     assert list(run(tensor)) == ["my_loss____"]
@@ -93,7 +91,7 @@ def test_summaries_are_collected_and_merged_ones_are_not(graph: hl.Graph):
     assert graph.get_collection(GraphKeys.SUMMARIES) == [first]
 
 
-def test_merging_nothing_is_an_empty_summary():
+def test_merge_of_nothing_is_an_empty_summary():
     assert run(summary.merge([])) == {}
 
 
@@ -104,17 +102,17 @@ def test_merge_all_follows_the_order_of_creation():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "bool"])
-def test_scalars_of_every_dtype_of_the_device_are_written(dtype: str):
+def test_scalars_of_every_device_dtype_are_written(dtype: str):
     value = hl.Variable(jnp.asarray(1, dtype), name="v")
     assert run(summary.scalar("tag", value))["tag"].simple_value == 1.0
 
 
-def test_a_scalar_of_known_other_shape_is_refused_where_it_is_made():
+def test_scalar_of_a_known_wrong_shape_is_refused_at_its_definition():
     with pytest.raises(errors.InvalidArgumentError, match=r"'loss' requires one number, got shape \(2,\)"):
         summary.scalar("loss", hl.constant([1.0, 2.0]))
 
 
-def test_a_scalar_of_unknown_shape_is_refused_when_it_runs():
+def test_scalar_of_unknown_shape_is_refused_in_the_run():
     x = hl.placeholder(jnp.float32, None, name="x")
     tensor = summary.scalar("loss", x)
     assert run(tensor, {x: 3.0})["loss"].simple_value == 3.0
@@ -122,7 +120,7 @@ def test_a_scalar_of_unknown_shape_is_refused_when_it_runs():
         run(tensor, {x: [1.0, 2.0]})
 
 
-def test_a_histogram_of_all_gradients_leaves_only_buckets_to_the_host():
+def test_histogram_of_all_gradients_transfers_only_buckets():
     params = hl.Variable({"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, name="params")
     gradients = hl.op(jax.grad(lambda p: jnp.sum(p["w"] ** 2) + jnp.sum(p["b"])), name="gradients")(params)
     tensor = summary.histogram("gradients", gradients)
@@ -153,7 +151,7 @@ def test_a_finalized_graph_refuses_summaries(graph: hl.Graph):
         summary.scalar("loss", 1.0)
 
 
-def test_a_summary_is_called_after_its_tag(graph: hl.Graph):
+def test_summary_operation_has_the_name_of_its_tag(graph: hl.Graph):
     with hl.name_scope("train"):
         loss = summary.scalar("loss", 1.0)
     assert loss.name == "train/loss:0"

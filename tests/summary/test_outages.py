@@ -35,11 +35,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 def add(writer: FileWriter, *steps: int) -> None:
     for step in steps:
-        writer.add_summary(summaries.text("note", "x" * 5000), step)  # More than what is left in the file's last block.
+        writer.add_summary(summaries.text("note", "x" * 5000), step)  # More than the rest of the last block.
     writer.flush()
 
 
-def test_events_are_lost_while_the_disk_is_full_and_written_once_it_is_not(
+def test_events_are_lost_while_the_disk_is_full_and_written_afterwards(
     small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture
 ):
     writer = FileWriterCache.get(small_disk.path / "run")
@@ -52,14 +52,14 @@ def test_events_are_lost_while_the_disk_is_full_and_written_once_it_is_not(
     assert f"could not write {small_disk.path}/run/events" in message
     assert "No space left on device" in message
     lost_at_first = 10 - (len(steps(small_disk.path / "run")) - 1)
-    assert f"lost so far: {lost_at_first}," in message
-    assert "goes on" in message
+    assert f"lost so far: {lost_at_first}." in message
+    assert "The program continues." in message
 
     small_disk.free()
     add(writer, 13)
     (_, (level, message)) = logged(caplog)
     assert level == "INFO"
-    assert f"goes on in {small_disk.path}/run/events" in message
+    assert f"continues in {small_disk.path}/run/events" in message
     assert f"lost: {lost_at_first + 1}," in message
     writer.close()
     written = steps(small_disk.path / "run")
@@ -79,10 +79,10 @@ def test_events_that_were_written_but_cannot_be_synced_are_counted_as_lost(
     small_disk.fill()
     monkeypatch.setattr(os, "fsync", refused)
     add(writer, 2)
-    assert "lost so far: 2," in logged(caplog)[0][1]
+    assert "lost so far: 2." in logged(caplog)[0][1]
 
 
-def test_an_outage_is_tried_again_by_the_thread_but_not_at_every_event(
+def test_writer_thread_retries_after_an_outage_but_not_at_every_event(
     small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture
 ):
     with FakeClock() as clock:
@@ -107,7 +107,7 @@ def test_an_outage_is_tried_again_by_the_thread_but_not_at_every_event(
     assert f"lost: {written[0] - 1}," in message
 
 
-def test_the_thread_loses_nothing_that_could_be_written_at_the_next_attempt(small_disk: Any, steps: Steps):
+def test_writer_thread_loses_no_event_that_the_next_attempt_can_write(small_disk: Any, steps: Steps):
     with FakeClock():
         writer = FileWriter(small_disk.path / "run", max_queue=1, strict=False)
         small_disk.fill()
@@ -115,14 +115,14 @@ def test_the_thread_loses_nothing_that_could_be_written_at_the_next_attempt(smal
         pause = threading.Event()
         for step in range(2, 22):
             writer.add_summary(b"", step)
-            pause.wait(0.005)  # The thread looks at each.
+            pause.wait(0.005)  # The thread handles each.
         small_disk.free()
         writer.flush()
         writer.close()
     assert steps(small_disk.path / "run") == list(range(2, 22))
 
 
-def test_a_full_disk_at_the_start_is_an_outage_too(small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture):
+def test_full_disk_at_the_start_is_an_outage(small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture):
     small_disk.fill()
     writer = FileWriterCache.get(small_disk.path)
     add(writer, 1)
@@ -134,7 +134,7 @@ def test_a_full_disk_at_the_start_is_an_outage_too(small_disk: Any, steps: Steps
     assert "lost: 1," in logged(caplog)[1][1]
 
 
-def test_closing_in_an_outage_says_how_many_events_were_lost(small_disk: Any, caplog: pytest.LogCaptureFixture):
+def test_close_in_an_outage_logs_the_number_of_lost_events(small_disk: Any, caplog: pytest.LogCaptureFixture):
     writer = FileWriterCache.get(small_disk.path)
     small_disk.fill()
     add(writer, 1)
@@ -146,7 +146,7 @@ def test_closing_in_an_outage_says_how_many_events_were_lost(small_disk: Any, ca
     assert "lost: 3," in logged(caplog)[1][1]
 
 
-def test_no_empty_files_are_left_by_attempts_that_were_in_vain(small_disk: Any):
+def test_failed_attempts_leave_no_empty_files(small_disk: Any):
     writer = FileWriterCache.get(small_disk.path)
     add(writer, 1)
     small_disk.fill()
@@ -155,7 +155,7 @@ def test_no_empty_files_are_left_by_attempts_that_were_in_vain(small_disk: Any):
     assert len(list(small_disk.path.glob("events*"))) == 1
 
 
-def test_a_strict_writer_of_the_cache_raises(small_disk: Any):
+def test_strict_cached_writer_raises(small_disk: Any):
     FileWriterCache.get(small_disk.path)
     writer = FileWriterCache.get(small_disk.path, strict=True)
     assert FileWriterCache.get(small_disk.path) is writer
@@ -168,7 +168,7 @@ def test_a_strict_writer_of_the_cache_raises(small_disk: Any):
         add(writer, 2)
 
 
-def test_a_writer_made_strict_in_an_outage_raises_when_it_cannot_write(small_disk: Any):
+def test_writer_made_strict_in_an_outage_raises_when_it_cannot_write(small_disk: Any):
     writer = FileWriterCache.get(small_disk.path)
     small_disk.fill()
     add(writer, 1)
@@ -177,14 +177,14 @@ def test_a_writer_made_strict_in_an_outage_raises_when_it_cannot_write(small_dis
         add(writer, 2)
 
 
-def test_a_strict_writer_needs_room_at_the_start(small_disk: Any):
+def test_strict_writer_needs_disk_space_at_the_start(small_disk: Any):
     small_disk.fill()
     with pytest.raises(errors.ResourceExhaustedError, match="No space left"):
         FileWriter(small_disk.path)
     assert not list(small_disk.path.glob("events*"))
 
 
-def test_a_sync_does_not_raise_in_an_outage(small_disk: Any, steps: Steps):
+def test_sync_does_not_raise_in_an_outage(small_disk: Any, steps: Steps):
     writer = FileWriterCache.get(small_disk.path)
     small_disk.fill()
     writer.add_summary(summaries.text("note", "x" * 5000), 1)
@@ -195,7 +195,7 @@ def test_a_sync_does_not_raise_in_an_outage(small_disk: Any, steps: Steps):
     assert steps(small_disk.path) == [2]
 
 
-def test_a_file_that_was_deleted_is_replaced_and_nothing_new_is_lost(
+def test_deleted_file_is_replaced_and_no_new_event_is_lost(
     tmp_path: Path, steps: Steps, caplog: pytest.LogCaptureFixture
 ):
     writer = FileWriter(tmp_path / "run", strict=False)
@@ -209,7 +209,7 @@ def test_a_file_that_was_deleted_is_replaced_and_nothing_new_is_lost(
     assert "lost: 0," in logged(caplog)[1][1]
 
 
-def test_closing_does_not_bring_a_deleted_directory_back(tmp_path: Path):
+def test_close_does_not_recreate_a_deleted_directory(tmp_path: Path):
     writer = FileWriter(tmp_path / "run", strict=False)
     writer.add_summary(b"", 1)
     shutil.rmtree(tmp_path / "run")
@@ -217,7 +217,7 @@ def test_closing_does_not_bring_a_deleted_directory_back(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_new_file_goes_where_the_first_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
+def test_new_file_is_created_in_the_first_ones_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
     monkeypatch.chdir(tmp_path)
     writer = FileWriter("run", strict=False)
     shutil.rmtree("run")
@@ -229,7 +229,7 @@ def test_a_new_file_goes_where_the_first_one_was(tmp_path: Path, monkeypatch: py
     assert writer.get_logdir() == "run"
 
 
-def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, steps: Steps, python: Callable[..., Any]):
+def test_file_at_its_size_limit_is_followed_by_another(tmp_path: Path, steps: Steps, python: Callable[..., Any]):
     program = """
         import resource, sys
         from hookline.summary import FileWriterCache, Summary

@@ -19,13 +19,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8))
-def test_tensorboard_reads_back_the_bytes_that_were_framed(path: Path, payloads: list[bytes]):
+def test_tensorboard_reads_the_framed_bytes(path: Path, payloads: list[bytes]):
     path.write_bytes(b"".join(map(frame, payloads)))
     assert list(RawEventFileLoader(str(path)).Load()) == payloads
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
-def test_a_file_cut_anywhere_yields_exactly_its_whole_records(path: Path, payloads: list[bytes], data: st.DataObject):
+def test_truncated_file_yields_exactly_its_complete_records(path: Path, payloads: list[bytes], data: st.DataObject):
     whole = b"".join(map(frame, payloads))
     cut = data.draw(st.integers(0, len(whole)))
     path.write_bytes(whole[:cut])
@@ -35,7 +35,7 @@ def test_a_file_cut_anywhere_yields_exactly_its_whole_records(path: Path, payloa
 
 
 @given(st.binary(min_size=1, max_size=40), st.data())
-def test_a_flipped_bit_is_noticed(path: Path, payload: bytes, data: st.DataObject):
+def test_flipped_bit_is_detected(path: Path, payload: bytes, data: st.DataObject):
     record = bytearray(frame(payload))
     # Not in the length: TensorBoard's reader takes a length whose checksum fails for a torn record as well.
     record[data.draw(st.integers(8, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))

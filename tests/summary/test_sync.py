@@ -1,4 +1,4 @@
-"""What `sync` promises: files and their directories are on the disk when it returns."""
+"""The contract of `sync`: files and their directories are on the disk when it returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Steps = Callable[[Path], list[int]]
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What was synced, in order: the path, and the size it had (0 for a directory). Each sync really happens."""
+    """The synced paths, in order, with their sizes (0 for a directory). Each sync really happens."""
     calls, fsync = [], os.fsync
 
     def recorded(descriptor: int) -> None:
@@ -44,7 +44,7 @@ def the_file(logdir: Path) -> Path:
     return file
 
 
-def test_a_sync_covers_the_file_and_each_directory_that_was_made_for_it(tmp_path: Path, synced: list[tuple[str, int]]):
+def test_sync_covers_the_file_and_each_directory_created_for_it(tmp_path: Path, synced: list[tuple[str, int]]):
     with FileWriter(tmp_path / "a" / "b") as writer:
         writer.add_summary(b"", 1)
         writer.sync()
@@ -53,7 +53,7 @@ def test_a_sync_covers_the_file_and_each_directory_that_was_made_for_it(tmp_path
         assert sorted(synced[1:]) == [(str(tmp_path), 0), (str(tmp_path / "a"), 0), (str(tmp_path / "a" / "b"), 0)]
 
 
-def test_only_what_is_new_is_synced_again(tmp_path: Path, synced: list[tuple[str, int]]):
+def test_only_new_data_are_synced_again(tmp_path: Path, synced: list[tuple[str, int]]):
     with FileWriter(tmp_path) as writer:
         writer.add_summary(b"", 1)
         writer.sync()
@@ -66,7 +66,7 @@ def test_only_what_is_new_is_synced_again(tmp_path: Path, synced: list[tuple[str
         assert synced == [(str(file), file.stat().st_size)]
 
 
-def test_closing_syncs(tmp_path: Path, synced: list[tuple[str, int]]):
+def test_close_syncs(tmp_path: Path, synced: list[tuple[str, int]]):
     writer = FileWriter(tmp_path)
     writer.add_summary(b"", 1)
     writer.close()
@@ -76,7 +76,7 @@ def test_closing_syncs(tmp_path: Path, synced: list[tuple[str, int]]):
     assert synced == []
 
 
-def test_the_cache_syncs_all_its_writers(tmp_path: Path, synced: list[tuple[str, int]]):
+def test_sync_of_the_cache_covers_all_its_writers(tmp_path: Path, synced: list[tuple[str, int]]):
     for name in ("a", "b", "c"):
         FileWriterCache.get(tmp_path / name).add_summary(b"", 1)
     FileWriterCache.get(tmp_path / "c").close()
@@ -85,7 +85,7 @@ def test_the_cache_syncs_all_its_writers(tmp_path: Path, synced: list[tuple[str,
     assert {path for path, size in synced if size} == {str(the_file(tmp_path / name)) for name in ("a", "b")}
 
 
-def test_a_sync_that_fails_is_raised_by_a_strict_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_strict_writer_raises_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refused(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -99,13 +99,13 @@ def test_a_sync_that_fails_is_raised_by_a_strict_writer(tmp_path: Path, monkeypa
     writer.close()
 
 
-def test_a_sync_that_fails_is_an_outage_of_any_other_writer(
+def test_failed_sync_is_an_outage_of_other_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps, caplog: pytest.LogCaptureFixture
 ):
     failures = [OSError(5, "Input/output error")]
 
     def refused(descriptor: int) -> None:
-        if failures:  # The kernel reports a failure once; the next sync succeeds, and what was lost stays lost.
+        if failures:  # The kernel reports a failure once; the next sync succeeds, and the lost data stay lost.
             raise failures.pop()
 
     caplog.set_level(logging.INFO, logger="hookline")
@@ -121,10 +121,10 @@ def test_a_sync_that_fails_is_an_outage_of_any_other_writer(
     assert steps(tmp_path) == [1, 2]
     (warning, info) = caplog.records
     assert (warning.levelname, info.levelname) == ("WARNING", "INFO")
-    assert "lost so far: 1," in warning.getMessage()
+    assert "lost so far: 1." in warning.getMessage()
 
 
-def test_nobody_waits_for_the_disk_but_who_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
+def test_only_sync_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
     begun, go_on, fsync = threading.Event(), threading.Event(), os.fsync
 
     def slow(descriptor: int) -> None:
@@ -147,7 +147,7 @@ def test_nobody_waits_for_the_disk_but_who_syncs(tmp_path: Path, monkeypatch: py
         syncing.join(60)
 
 
-def test_syncing_goes_along_with_adding_closing_getting_and_clearing(tmp_path: Path, steps: Steps):
+def test_sync_may_run_concurrently_with_add_close_get_and_clear(tmp_path: Path, steps: Steps):
     failures, done = [], threading.Event()
 
     def again_and_again() -> None:
@@ -176,7 +176,7 @@ def test_syncing_goes_along_with_adding_closing_getting_and_clearing(tmp_path: P
     assert steps(tmp_path) == list(range(300))
 
 
-def test_a_forked_child_syncs_nothing_of_its_parent(tmp_path: Path, steps: Steps):
+def test_forked_child_syncs_nothing_of_its_parent(tmp_path: Path, steps: Steps):
     program = """if True:
         import os, sys
         from hookline.summary import FileWriterCache

@@ -1,4 +1,4 @@
-"""What is left on disk, and what the caller hears, when the world is against the writer."""
+"""The files on disk, and the errors of the caller, when writes fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def redirect(logdir: Path, target: str) -> None:
-    """Makes this process's open event file in `logdir` another file: that of a full disk, for one."""
+    """Redirects this process's open event file in `logdir` to another file, such as one on a full disk."""
     for name in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink(f"/proc/self/fd/{name}")
@@ -33,7 +33,7 @@ def redirect(logdir: Path, target: str) -> None:
             os.close(new)
 
 
-def test_a_killed_process_leaves_everything_that_was_flushed(python: Python, tmp_path: Path, steps: Steps):
+def test_killed_process_leaves_all_flushed_events(python: Python, tmp_path: Path, steps: Steps):
     done = python(
         """
         import os, signal, sys
@@ -51,7 +51,7 @@ def test_a_killed_process_leaves_everything_that_was_flushed(python: Python, tmp
     assert steps(tmp_path) == list(range(500))
 
 
-def test_a_program_that_forgets_to_close_loses_nothing(python: Python, tmp_path: Path, steps: Steps):
+def test_program_without_close_loses_nothing(python: Python, tmp_path: Path, steps: Steps):
     done = python(
         """
         import sys
@@ -68,7 +68,7 @@ def test_a_program_that_forgets_to_close_loses_nothing(python: Python, tmp_path:
     assert steps(tmp_path) == list(range(500))
 
 
-def test_a_forked_child_does_not_write_its_parents_events_again(python: Python, tmp_path: Path, steps: Steps):
+def test_forked_child_does_not_write_its_parents_events_again(python: Python, tmp_path: Path, steps: Steps):
     done = python(
         """
         import os, sys
@@ -86,7 +86,7 @@ def test_a_forked_child_does_not_write_its_parents_events_again(python: Python, 
     assert steps(tmp_path) == [1]
 
 
-def test_a_full_disk_is_raised_by_flush_and_by_every_later_call(tmp_path: Path, steps: Steps):
+def test_full_disk_is_raised_by_flush_and_by_every_later_call(tmp_path: Path, steps: Steps):
     writer = FileWriter(tmp_path)
     writer.add_summary(b"", 1)
     writer.flush()
@@ -107,7 +107,7 @@ def test_a_full_disk_is_raised_by_flush_and_by_every_later_call(tmp_path: Path, 
     assert steps(tmp_path) == [1, 5]
 
 
-def test_close_raises_a_failure_that_nobody_has_heard_of(tmp_path: Path):
+def test_close_raises_an_unreported_failure(tmp_path: Path):
     writer = FileWriter(tmp_path)
     redirect(tmp_path, "/dev/full")
     writer.add_summary(b"", 1)
@@ -116,7 +116,7 @@ def test_close_raises_a_failure_that_nobody_has_heard_of(tmp_path: Path):
     writer.close()
 
 
-def test_a_failure_in_the_background_is_raised_by_the_next_call(tmp_path: Path):
+def test_background_failure_is_raised_by_the_next_call(tmp_path: Path):
     writer = FileWriter(tmp_path, max_queue=1)
     redirect(tmp_path, "/dev/full")
 
@@ -131,7 +131,7 @@ def test_a_failure_in_the_background_is_raised_by_the_next_call(tmp_path: Path):
     writer.close()
 
 
-def test_a_write_that_stops_in_the_middle_leaves_only_whole_records(python: Python, tmp_path: Path, steps: Steps):
+def test_interrupted_write_leaves_only_complete_records(python: Python, tmp_path: Path, steps: Steps):
     done = python(
         """
         import resource, sys
@@ -159,7 +159,7 @@ def test_a_write_that_stops_in_the_middle_leaves_only_whole_records(python: Pyth
     assert steps(tmp_path) == [*written, 7]
 
 
-def test_a_removed_directory_is_noticed(tmp_path: Path):
+def test_removed_directory_is_detected(tmp_path: Path):
     writer = FileWriter(tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
     writer.add_summary(b"", 1)
@@ -168,7 +168,7 @@ def test_a_removed_directory_is_noticed(tmp_path: Path):
     writer.close()
 
 
-def test_the_cached_writer_goes_on_in_a_new_file_when_its_directory_was_deleted(tmp_path: Path, steps: Steps):
+def test_cached_writer_continues_in_a_new_file_after_its_directory_was_deleted(tmp_path: Path, steps: Steps):
     try:
         writer = FileWriterCache.get(tmp_path / "run")
         shutil.rmtree(tmp_path / "run")
@@ -180,7 +180,7 @@ def test_the_cached_writer_goes_on_in_a_new_file_when_its_directory_was_deleted(
         FileWriterCache.clear()
 
 
-def test_a_failure_at_exit_is_a_line_and_no_stack_trace(python: Python, tmp_path: Path):
+def test_failure_at_exit_is_one_line_without_a_stack_trace(python: Python, tmp_path: Path):
     done = python(
         """
         import shutil, sys

@@ -21,7 +21,7 @@ def thread():
         yield pool
 
 
-def test_it_stands_still_until_it_is_advanced(fake):
+def test_time_is_constant_until_it_is_advanced(fake):
     assert (clock.monotonic(), clock.time()) == (100.0, 100.0)
 
     fake.advance(2.5)
@@ -29,19 +29,19 @@ def test_it_stands_still_until_it_is_advanced(fake):
     assert (clock.monotonic(), clock.time()) == (102.5, 102.5)
 
 
-def test_sleep_moves_the_time_at_once(fake):
+def test_sleep_advances_the_time_at_once(fake):
     clock.sleep(3600)
     clock.sleep(-1)
 
     assert clock.monotonic() == 3700.0
 
 
-def test_time_does_not_go_back(fake):
+def test_time_cannot_go_back(fake):
     with pytest.raises(ValueError, match=r"requires secs >= 0, got -1"):
         fake.advance(-1)
 
 
-def test_leaving_it_puts_the_previous_clock_back():
+def test_exit_restores_the_previous_clock():
     before = clock.monotonic()
     with FakeClock(start=-1e9) as outer:
         with FakeClock(start=5.0):
@@ -50,7 +50,7 @@ def test_leaving_it_puts_the_previous_clock_back():
     assert clock.monotonic() >= before
 
 
-def test_it_can_be_entered_again_only_after_it_was_left():
+def test_clock_can_be_entered_again_only_after_its_exit():
     fake = FakeClock(start=1.0)
     with fake, pytest.raises(RuntimeError, match="installed already"):
         fake.__enter__()
@@ -58,7 +58,7 @@ def test_it_can_be_entered_again_only_after_it_was_left():
         assert clock.monotonic() == 1.0
 
 
-def test_a_wait_ends_with_its_event_while_the_time_stands_still(fake, thread):
+def test_wait_ends_with_its_event_at_constant_time(fake, thread):
     event = threading.Event()
     answer = thread.submit(clock.wait, event, 10)
     fake.await_waiters()
@@ -69,7 +69,7 @@ def test_a_wait_ends_with_its_event_while_the_time_stands_still(fake, thread):
     assert clock.monotonic() == 100.0
 
 
-def test_a_wait_ends_when_the_fake_time_passes_its_limit_and_not_before(fake, thread):
+def test_wait_ends_when_the_fake_time_passes_its_timeout(fake, thread):
     answer = thread.submit(clock.wait, threading.Event(), 10)
     fake.await_waiters()
 
@@ -81,7 +81,7 @@ def test_a_wait_ends_when_the_fake_time_passes_its_limit_and_not_before(fake, th
     assert answer.result(timeout=10) is False
 
 
-def test_a_wait_for_a_condition_ends_with_its_predicate(fake, thread):
+def test_wait_for_a_condition_ends_with_its_predicate(fake, thread):
     condition, ready = threading.Condition(), []
 
     def wait():
@@ -97,7 +97,7 @@ def test_a_wait_for_a_condition_ends_with_its_predicate(fake, thread):
     assert answer.result(timeout=10) is True
 
 
-def test_a_predicate_that_nobody_notified_goes_unnoticed_as_in_real_time(fake, thread):
+def test_predicate_without_notify_is_not_noticed_as_in_real_time(fake, thread):
     condition, ready = threading.Condition(), []
 
     def wait():
@@ -114,7 +114,7 @@ def test_a_predicate_that_nobody_notified_goes_unnoticed_as_in_real_time(fake, t
     assert answer.result(timeout=10) is True
 
 
-def test_a_wait_for_a_condition_ends_when_the_fake_time_passes_its_limit(fake, thread):
+def test_wait_for_a_condition_ends_when_the_fake_time_passes_its_timeout(fake, thread):
     condition = threading.Condition()
 
     def wait():
@@ -130,7 +130,7 @@ def test_a_wait_for_a_condition_ends_when_the_fake_time_passes_its_limit(fake, t
 
 
 @pytest.mark.parametrize("timeout_secs", [0, -1])
-def test_a_wait_without_time_only_looks(fake, timeout_secs):
+def test_wait_with_zero_timeout_only_checks(fake, timeout_secs):
     condition, event = threading.Condition(), threading.Event()
 
     assert clock.wait(event, timeout_secs) is False
@@ -140,13 +140,13 @@ def test_a_wait_without_time_only_looks(fake, timeout_secs):
         assert clock.wait_for(condition, lambda: True, timeout_secs) is True
 
 
-def test_with_autojump_a_blocked_wait_moves_the_time_to_its_own_limit():
+def test_autojump_advances_the_time_to_the_timeout_of_a_blocked_wait():
     with FakeClock(start=0.0, autojump_secs=0.002) as fake:
         assert clock.wait(threading.Event(), 120) is False
         assert fake.monotonic() == 120.0
 
 
-def test_with_autojump_a_thread_from_before_the_clock_moves_nothing(thread):
+def test_autojump_ignores_threads_started_before_the_clock(thread):
     thread.submit(int).result()
     with FakeClock(start=0.0, autojump_secs=0.0) as fake:
         answer = thread.submit(clock.wait, threading.Event(), 15)
@@ -159,7 +159,7 @@ def test_with_autojump_a_thread_from_before_the_clock_moves_nothing(thread):
         assert answer.result(timeout=10) is False
 
 
-def test_with_autojump_the_main_thread_moves_a_clock_that_another_one_has_entered(thread):
+def test_autojump_works_in_the_main_thread_for_a_clock_entered_in_another(thread):
     fake = FakeClock(start=0.0, autojump_secs=0.0)
     thread.submit(fake.__enter__).result()
     try:
@@ -169,7 +169,7 @@ def test_with_autojump_the_main_thread_moves_a_clock_that_another_one_has_entere
         fake.__exit__(None, None, None)
 
 
-def test_leaving_the_block_releases_threads_that_still_wait(thread):
+def test_exit_releases_threads_that_still_wait(thread):
     with FakeClock() as fake:
         answers = [thread.submit(clock.wait, threading.Event(), 10)]
         fake.await_waiters()
@@ -177,6 +177,6 @@ def test_leaving_the_block_releases_threads_that_still_wait(thread):
     assert answers[0].result(timeout=10) is False
 
 
-def test_waiting_for_waiters_that_never_come_names_the_numbers(fake):
+def test_missing_waiters_time_out_with_the_numbers(fake):
     with pytest.raises(TimeoutError, match=r"expected 2 threads .* got 0"):
         fake.await_waiters(2, real_timeout_secs=0.001)

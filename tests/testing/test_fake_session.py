@@ -9,7 +9,7 @@ from hookline.errors import UnavailableError
 from hookline.testing import FakeSession
 
 
-def test_runs_follow_the_script_and_are_recorded():
+def test_runs_return_the_scripted_results_and_are_recorded():
     error = UnavailableError(None, None, "away")
     session = FakeSession([1, error], values={"loss:0": 0.5})
     assert session.run("train", {"x:0": 3}, RunOptions()) == 1
@@ -21,14 +21,14 @@ def test_runs_follow_the_script_and_are_recorded():
     assert session.requests[0].feed_dict == {"x:0": 3}
 
 
-def test_values_come_in_the_structure_that_was_asked_for():
+def test_values_have_the_structure_of_the_fetches():
     pair = namedtuple("pair", "a b")
     session = FakeSession(values={"loss:0": 0.5})
     fetches = {"list": ["loss:0", "train"], "pair": pair("loss:0", ("loss:0",))}
     assert session.run(fetches) == {"list": [0.5, None], "pair": pair(0.5, (0.5,))}
 
 
-def test_the_step_moves_with_the_runs_that_succeed():
+def test_step_advances_with_successful_runs():
     session = FakeSession([None, ValueError("bad")], global_step=5, step_increment=3)
     assert session.backend.step_delta("train") == 3
     session.run("train")
@@ -42,7 +42,7 @@ def test_the_step_moves_with_the_runs_that_succeed():
     assert FakeSession(global_step=None).backend.step_delta("train") is None
 
 
-def test_closing_may_fail_and_ends_the_runs():
+def test_close_may_fail_and_ends_the_runs():
     session = FakeSession(closing_raises=ValueError("stuck"))
     with pytest.raises(ValueError, match="stuck"), session:
         pass

@@ -12,7 +12,7 @@ def train():
     return get_or_create_global_step().assign_add(1)
 
 
-def test_every_callback_is_recorded_with_what_it_was_given(train):
+def test_every_callback_is_recorded_with_its_arguments(train):
     hook = RecordingHook("a", fetches={"step": "global_step:0"})
     with MonitoredSession(hooks=[hook]) as session:
         session.run(train)
@@ -33,7 +33,7 @@ def test_hooks_that_share_a_list_record_their_order(train):
     assert runs == [("a", "before_run"), ("b", "before_run"), ("a", "after_run"), ("b", "after_run")]
 
 
-def test_it_stops_at_the_run_it_was_told(train):
+def test_hook_stops_at_the_given_run(train):
     with MonitoredSession(hooks=[RecordingHook(stop_at_run=2)]) as session:
         session.run(train)
         assert not session.should_stop()
@@ -41,7 +41,7 @@ def test_it_stops_at_the_run_it_was_told(train):
         assert session.should_stop()
 
 
-def test_it_fails_in_the_callback_it_was_told_every_time(train):
+def test_hook_fails_in_the_given_callback_every_time(train):
     failure = ValueError("told so")
     hook = RecordingHook(failures={"after_run": failure})
     with MonitoredSession(hooks=[hook]) as session:
@@ -52,7 +52,7 @@ def test_it_fails_in_the_callback_it_was_told_every_time(train):
     assert RecordedEvent("", "on_exception", failure) in hook.events
 
 
-def test_or_at_the_calls_it_was_told(train):
+def test_hook_fails_at_the_given_calls(train):
     hook = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
     with MonitoredSession(hooks=[hook]) as session:
         session.run(train)
@@ -61,7 +61,7 @@ def test_or_at_the_calls_it_was_told(train):
     assert hook.callbacks.count("before_run") == 3
 
 
-def test_it_asks_for_nothing_unless_told(train):
+def test_hook_requests_nothing_by_default(train):
     context = SessionRunContext(SessionRunArgs(train), session=None)
     assert RecordingHook().before_run(context) is None
     assert RecordingHook(fetches=train).before_run(context) == SessionRunArgs(train)

@@ -61,7 +61,7 @@ def digest(values):
 
 
 class Restored(train.SessionRunHook):
-    """Notes what the session begins with."""
+    """Records the first step of the session."""
 
     def __init__(self, loop):
         self._state = loop.state

@@ -26,7 +26,7 @@ def train(python, folder, last_step):
     return json.loads(done.stdout)
 
 
-def test_a_run_goes_on_on_the_other_version_and_comes_to_the_same(tmp_path):
+def test_run_resumes_on_the_other_version_with_the_same_result(tmp_path):
     assert OTHER is not None
     here, there = train(sys.executable, tmp_path / "here", 60), train(OTHER, tmp_path / "there", 60)
     if here["jax"] == there["jax"]:

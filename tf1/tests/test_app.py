@@ -28,7 +28,7 @@ def main(argv):
 """
 
 
-# Runs each script of a list, with its arguments, in a process of its own, which need not import anew.
+# Runs each script of a list, with its arguments, in a process of its own, which need not import again.
 EACH = """
 import json, os, sys
 import hookline_tf1
@@ -58,22 +58,22 @@ SCRIPTS = [
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """What each of the scripts says, one line."""
+    """Returns one line of each of the scripts."""
     return python.run("-c", EACH, json.dumps(SCRIPTS), check=True).stdout.splitlines()
 
 
-def test_a_script_defines_flags_and_runs_its_main(said):
+def test_script_defines_flags_and_runs_its_main(said):
     assert said[:2] == ["ann 3 0.5 True b ['rest', '--unknown=1']", "nobody 1 0.5 False a []"]
 
 
-def test_flags_are_parsed_by_whoever_reads_the_first(said):
+def test_flags_are_parsed_at_the_first_read(said):
     count, parsed, rate = said[2:5]
     assert count == "4"
     assert parsed.startswith("4 ")
     assert rate == "2.0 True 2.0"
 
 
-def test_a_flag_that_is_defined_twice_is_refused():
+def test_duplicate_flag_is_refused():
     values = absl_flags.FLAGS
     flags.DEFINE_string("compat_twice", "", "Once.")
     try:
@@ -83,7 +83,7 @@ def test_a_flag_that_is_defined_twice_is_refused():
         delattr(values, "compat_twice")
 
 
-def test_one_level_holds_for_the_script_and_for_hooks(caplog):
+def test_one_verbosity_holds_for_the_script_and_for_hooks(caplog):
     before = logging.getLogger("hookline").level
     try:
         tf_logging.set_verbosity(tf_logging.INFO)
@@ -97,7 +97,7 @@ def test_one_level_holds_for_the_script_and_for_hooks(caplog):
         logging.getLogger("hookline").setLevel(before)
 
 
-def test_counted_messages(caplog):
+def test_log_first_n_and_every_n_count_messages(caplog):
     for number in range(5):
         tf_logging.log_every_n(tf_logging.ERROR, "every %d", 2, number)
         tf_logging.log_first_n(tf_logging.ERROR, "first %d", 2, number)
@@ -108,14 +108,14 @@ def test_counted_messages(caplog):
     ]  # fmt: skip
 
 
-def test_messages_reach_the_standard_error_without_any_set_up():
+def test_messages_reach_stderr_without_setup():
     code = "from hookline_tf1 import logging; logging.set_verbosity(logging.INFO); logging.info('here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
     assert done.stderr == "INFO:hookline:here\n"
 
 
-def test_files_and_folders(tmp_path):
+def test_gfile_functions_work(tmp_path):
     folder = f"{tmp_path}/a/b"
     gfile.MakeDirs(folder)
     gfile.MakeDirs(folder)
@@ -140,16 +140,16 @@ def test_files_and_folders(tmp_path):
     assert gfile.IsDirectory(str(tmp_path))
 
 
-def test_a_missing_file_is_not_found(tmp_path):
+def test_missing_file_is_not_found(tmp_path):
     with pytest.raises(errors.NotFoundError, match=r"gfile could not open '.*none'"):
         gfile.GFile(f"{tmp_path}/none").read()
     with pytest.raises(errors.NotFoundError, match="remove"):
         gfile.DeleteRecursively(f"{tmp_path}/none")
 
 
-def test_a_script_may_define_log_dir(said):
+def test_script_may_define_log_dir(said):
     assert said[5:] == ["there"]
 
 
-def test_app_holds_the_flags():
+def test_app_has_the_flags():
     assert app.flags.FLAGS is flags.FLAGS

@@ -1,4 +1,4 @@
-"""Nothing silent: each argument of a function of `tf` has its effect, or is said to have none."""
+"""Nothing is silent: each argument of a function of `tf` has its effect, or is logged as having none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery import ignored_arguments  # To forget what has been said once.
+from hookline_tf1._machinery import ignored_arguments  # To clear the record of logged lines.
 from hookline_tf1.contrib import layers as contrib
 
 FOLDER = Path(tf.__file__).parent
@@ -35,11 +35,11 @@ UNREAD = {
     "TensorFlow allows any order": {"top_k: sorted"},
     "there is only one way": {
         "shape: optimize",  # a shape is known where it can be
-        "name_scope: values", "variable_scope: values",  # they say which graph; it is the default one
+        "name_scope: values", "variable_scope: values",  # they name the graph; it is the default one
         "nce_loss: partition_strategy", "sampled_softmax_loss: partition_strategy",  # several parts are refused
-        "log_uniform_candidate_sampler: num_true", "uniform_candidate_sampler: num_true",  # the shape says it
+        "log_uniform_candidate_sampler: num_true", "uniform_candidate_sampler: num_true",  # the shape gives it
         "add_loss: inputs", "add_update: inputs",  # there are no losses and updates for some inputs only
-        "sparse_to_dense: validate_indices",  # the docstring says which places count
+        "sparse_to_dense: validate_indices",  # the docstring gives the positions that count
         "__init__: renorm_momentum",  # renorm is refused
         "batch_norm: renorm_clipping, renorm_decay",
         "save: write_meta_graph",  # there is none
@@ -80,7 +80,7 @@ def unread(path: Path) -> list[str]:
     return found
 
 
-def test_each_parameter_is_read_or_listed_with_a_reason():
+def test_each_parameter_is_used_or_listed_with_a_reason():
     listed = set.union(*UNREAD.values())
     found = {line for path in sorted(FOLDER.rglob("*.py")) for line in unread(path)}
 
@@ -118,14 +118,14 @@ def log(caplog):
         (lambda: tf.image_summary("t", np.zeros([1, 2, 2, 1], "f"), name="n"), "tf.image_summary: name"),
     ],
 )  # fmt: skip
-def test_what_has_no_effect_is_said_once(call, what, log):
+def test_argument_without_effect_is_logged_once(call, what, log):
     call()
     call_again = [line for line in said(log) if what in line]
 
     assert call_again == [f"{call_again[0].partition(':')[0]}: {what.rpartition(' ')[2]} is taken, without effect."]
 
 
-def test_devices_are_said_once(log):
+def test_devices_are_logged_once(log):
     with tf.device("/gpu:0"), tf.get_default_graph().device("/gpu:1"), tf.device("/gpu:0"):
         tf.train.replica_device_setter(cluster={"ps": ["a:1"], "worker": ["b:1"]})
     for _ in range(2):
@@ -136,28 +136,28 @@ def test_devices_are_said_once(log):
         assert lines.count(what) == 1
 
 
-def test_what_a_function_does_not_know_is_refused():
+def test_unknown_argument_is_refused():
     with pytest.raises(TypeError, match=r"tf\.Variable got an unexpected keyword argument 'trainble'"):
         tf.Variable(1.0, trainble=False)
     with pytest.raises(TypeError, match=r"interleave got an unexpected keyword argument 'cycle'"):
         tf.data.Dataset.range(2).interleave(lambda x: tf.data.Dataset.range(2), cycle=2)
 
 
-def test_rows_that_are_looked_up_are_clipped(sess):
+def test_looked_up_rows_are_clipped(sess):
     table = tf.constant([[3.0, 4.0], [0.3, 0.4]])
 
     np.testing.assert_allclose(sess.run(tf.nn.embedding_lookup(table, [0, 1], max_norm=1.0)), [[0.6, 0.8], [0.3, 0.4]])
     assert sess.run(tf.nn.embedding_lookup(table, [[0], [1]], max_norm=1.0)).shape == (2, 1, 2)
 
 
-def test_images_keep_their_ratio():
+def test_images_keep_their_aspect_ratio():
     wide = np.ones([1, 4, 8, 3], "f")
 
     assert tf.image.resize_images(wide, [4, 4], preserve_aspect_ratio=True).shape.as_list() == [1, 2, 4, 3]
     assert tf.image.resize_images(wide, [4, 4]).shape.as_list() == [1, 4, 4, 3]
 
 
-def test_channels_first(sess):
+def test_channels_first_is_supported(sess):
     image = np.arange(32.0).reshape(1, 4, 2, 4).astype("f")
     last = np.moveaxis(image, 1, -1)
 
@@ -168,7 +168,7 @@ def test_channels_first(sess):
         tf.space_to_depth(image, 2, data_format="NCHW_VECT_C")
 
 
-def test_products_of_adjoint_matrices(sess):
+def test_matmul_takes_adjoints(sess):
     x, y = np.random.RandomState(0).normal(size=(2, 2, 3, 4)).astype("f")
 
     np.testing.assert_allclose(sess.run(tf.batch_matmul(x, y, adj_x=True)), np.swapaxes(x, 1, 2) @ y, rtol=1e-5)
@@ -176,19 +176,19 @@ def test_products_of_adjoint_matrices(sess):
 
 
 @pytest.mark.parametrize("given", [{"keep_prob": 0.0}, {"keep_prob": 2.0}, {"rate": 1.0}, {"rate": -0.1}])
-def test_a_share_that_is_none_is_refused(given):
+def test_invalid_dropout_rate_is_refused(given):
     with pytest.raises(ValueError, match=r"rate must be in the range \[0, 1\)"):
         tf.nn.dropout(tf.ones([2]), **given)
 
 
-def test_one_share_is_required():
+def test_exactly_one_dropout_rate_is_required():
     with pytest.raises(ValueError, match="Cannot specify both 'rate' and 'keep_prob'"):
         tf.nn.dropout(tf.ones([2]), 0.5, rate=0.5)
     with pytest.raises(ValueError, match="You must provide a rate"):
         tf.nn.dropout(tf.ones([2]))
 
 
-def test_noise_has_its_shape_and_its_seed(sess):
+def test_noise_has_its_shape_and_seed(sess):
     tf.set_random_seed(3)
     rows = sess.run(tf.nn.dropout(tf.ones([40, 3]), 0.5, noise_shape=[40, 1], seed=1))
 
@@ -200,12 +200,12 @@ def test_noise_has_its_shape_and_its_seed(sess):
 @pytest.mark.parametrize(
     ("given", "dtype"), [(2.5, tf.int32), ([1, 2.5], tf.int64), (1, tf.bool), (1j, tf.float32), (2.5, tf.uint8)]
 )
-def test_plain_values_must_be_of_the_dtype(given, dtype):
+def test_plain_values_must_have_the_dtype(given, dtype):
     with pytest.raises(TypeError, match=f"Expected {dtype.name}, got "):
         tf.constant(given, dtype)
 
 
-def test_arrays_are_cast_and_whole_numbers_become_floats(sess):
+def test_arrays_are_cast_and_integers_become_floats(sess):
     assert sess.run(tf.constant(np.array([2.5]), tf.int32)).tolist() == [2]
     assert sess.run(tf.constant([1, 2], tf.float32)).dtype == np.float32
     assert sess.run(tf.constant(True, tf.int32)) == 1
@@ -221,7 +221,7 @@ def test_a_shape_may_be_verified():
         tf.get_variable("w", [2], initializer=tf.constant_initializer([1.0], verify_shape=True))
 
 
-def test_updates_have_their_names():
+def test_updates_may_be_named():
     v = tf.get_variable("w", [])
 
     made = [tf.assign(v, 1.0, name="set"), v.assign_add(1.0, name="more"), tf.assign_sub(v, 1.0, name="less")]
@@ -229,7 +229,7 @@ def test_updates_have_their_names():
     assert v.assign(1.0, read_value=False).name == "w/assign"
 
 
-def test_gradients_without_a_way_are_none_or_zero(sess):
+def test_unconnected_gradients_are_none_or_zero(sess):
     x, y = tf.Variable(1.0), tf.Variable([1.0, 2.0])
 
     assert tf.gradients(x * 2.0, [x, y])[1] is None
@@ -240,7 +240,7 @@ def test_gradients_without_a_way_are_none_or_zero(sess):
         tf.gradients(x * 2.0, y, unconnected_gradients="nothing")
 
 
-def test_one_item_of_a_branch_is_unpacked_unless_strict(sess):
+def test_single_item_of_a_branch_is_unpacked_unless_strict(sess):
     yes, no = (lambda: [tf.constant(1.0)]), (lambda: [tf.constant(2.0)])
 
     assert sess.run(tf.cond(tf.constant(True), yes, no)) == 1.0
@@ -262,7 +262,7 @@ def test_contrib_layers_fill_collections_and_name_their_operations():
     assert {v.op.name for v in tf.get_collection("bn")} == {"b/beta", "b/moving_mean", "b/moving_variance"}
 
 
-def test_the_dtype_of_an_initializer():
+def test_initializer_dtype_is_used():
     w = tf.get_variable("w", [2, 3], tf.bfloat16, contrib.xavier_initializer())
     assert w.dtype == tf.bfloat16
     assert contrib.xavier_initializer(dtype=tf.float16)([2, 3]).dtype == tf.float16

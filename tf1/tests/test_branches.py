@@ -1,4 +1,4 @@
-"""`tf.cond`: the result of one of two branches, and what a branch writes."""
+"""`tf.cond`: the result of one of two branches, and the writes of a branch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import hookline_tf1 as tf
 
 
-def test_the_branch_is_chosen_in_the_run(sess):
+def test_branch_is_chosen_in_the_run(sess):
     training, x = tf.placeholder(tf.bool, []), tf.placeholder(tf.float32, [None])
     one = tf.cond(training, lambda: x * 2, lambda: x)
     several = tf.cond(x[0] > 1, lambda: (x, {"a": 1.0}), lambda: (-x, {"a": 0.0}))
@@ -19,7 +19,7 @@ def test_the_branch_is_chosen_in_the_run(sess):
     assert one.shape.as_list() == [None]
 
 
-def test_a_branch_writes_only_where_it_is_taken(sess):
+def test_branch_writes_only_if_it_is_taken(sess):
     training, outer = tf.placeholder(tf.bool, []), tf.placeholder_with_default(True, [])
     count, mean = tf.Variable(0), tf.Variable(0.0, trainable=False)
     average = tf.train.ExponentialMovingAverage(0.5)
@@ -60,7 +60,7 @@ def test_cases_are_tried_in_order(sess):
     assert [sess.run(made, {x: value}) for value in (0.5, 1.5, 2.5)] == [1, 2, 3]
 
 
-def test_what_cannot_be_a_branch_is_refused():
+def test_invalid_branch_is_refused():
     with pytest.raises(ValueError, match="different structures"):
         tf.cond(tf.constant(True), lambda: tf.zeros([]), lambda: (tf.zeros([]), tf.zeros([])))
     with pytest.raises(TypeError, match="two functions"):

@@ -1,4 +1,4 @@
-"""What looks at values on the way: `Print`, `Assert` and its kind."""
+"""Operations that check values: `Print`, `Assert` and similar ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import hookline_tf1 as tf
 
 
-def test_print_shows_values_and_lets_the_gradient_through(capfd, sess):
+def test_print_shows_values_and_passes_the_gradient(capfd, sess):
     x = tf.placeholder(tf.float32, [3])
     y = tf.Print(x * 2, [tf.shape(x), x], "seen: ", first_n=2, summarize=2)
     (grad,) = tf.gradients(y, [x])
@@ -20,7 +20,7 @@ def test_print_shows_values_and_lets_the_gradient_through(capfd, sess):
     assert capfd.readouterr().err.count("seen: [3][1. 2.]") == 2
 
 
-def test_a_check_that_fails_ends_the_run(sess):
+def test_failed_check_ends_the_run(sess):
     x = tf.placeholder(tf.float32, [2])
     with tf.control_dependencies([tf.assert_positive(x), tf.assert_less(x, 5.0), tf.Assert(x[0] < 4, [x])]):
         y = tf.identity(x)
@@ -36,7 +36,7 @@ def test_a_check_that_fails_ends_the_run(sess):
     assert sess.run(y, {x: [1, 2]}).tolist() == [1.0, 2.0]
 
 
-def test_a_run_that_fails_changes_nothing_and_the_session_goes_on(sess):
+def test_failed_run_changes_nothing_and_the_session_continues(sess):
     count, is_well = tf.get_variable("count", [], initializer=tf.zeros_initializer()), tf.placeholder(tf.bool, [])
     with tf.control_dependencies([tf.Assert(is_well, ["not", [1, 2, 3, 4], tf.constant("well")])]):
         counted = tf.assign_add(count, 1.0)
@@ -50,7 +50,7 @@ def test_a_run_that_fails_changes_nothing_and_the_session_goes_on(sess):
     assert sess.run(counted, {is_well: True}) == 1.0
 
 
-def test_a_hooked_training_meets_the_same_error():
+def test_monitored_training_raises_the_same_error():
     x = tf.placeholder(tf.float32, [2])
     step = tf.train.get_or_create_global_step()
     with tf.control_dependencies([tf.assert_non_negative(x, message="negative")]):
@@ -62,14 +62,14 @@ def test_a_hooked_training_meets_the_same_error():
             sess.run(train_op, {x: [0, -1]})
 
 
-def test_a_check_shows_what_it_is_told_to():
+def test_check_shows_the_given_data():
     x = tf.placeholder(tf.float32, [4])
 
     with tf.Session() as sess, pytest.raises(tf.errors.InvalidArgumentError, match=r"\[look\] \[0.5 2...\]$"):
         sess.run(tf.assert_positive(x, data=["look", x], summarize=2), {x: [0.5, 2, 3, -4]})
 
 
-def test_all_numbers_of_a_graph_are_checked(sess):
+def test_add_check_numerics_ops_checks_all_numbers_of_a_graph(sess):
     x = tf.placeholder(tf.float32, [], name="x")
     tf.log(x, name="logarithm")
     tf.cast(x, tf.int32)
@@ -80,12 +80,12 @@ def test_all_numbers_of_a_graph_are_checked(sess):
         sess.run(everything, {x: 0.0})
 
 
-def test_a_gradient_passes_through_a_check(sess):
+def test_gradient_passes_through_a_check(sess):
     x = tf.placeholder(tf.float32, [])
     assert sess.run(tf.gradients(tf.check_numerics(x * 2.0, "finite"), x), {x: 1.0}) == [2.0]
 
 
-def test_ranks_and_dtypes_are_checked_where_the_graph_is_built(sess):
+def test_ranks_and_dtypes_are_checked_at_graph_construction(sess):
     x = tf.zeros([2], name="x")
 
     with pytest.raises(ValueError, match=r"What\?\.  Tensor x:0 must have rank 2\.  Received rank 1, shape \(2,\)"):

@@ -1,4 +1,4 @@
-"""What is taken without effect, and Python functions in the graph."""
+"""Settings without effect, and Python functions in the graph."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import hookline_tf1 as tf
-from hookline_tf1._machinery import ignored_arguments  # To forget what has been said once.
+from hookline_tf1._machinery import ignored_arguments  # To clear the record of logged lines.
 
 
-def test_settings_of_devices_are_taken_and_said_once(caplog):
+def test_device_settings_are_accepted_and_logged_once(caplog):
     ignored_arguments.say_once.cache_clear()
     caplog.set_level(logging.INFO)
     settings = tf.ConfigProto(allow_soft_placement=True, device_count={"GPU": 0})
@@ -30,7 +30,7 @@ def test_settings_of_devices_are_taken_and_said_once(caplog):
     ]
 
 
-def test_a_python_function_takes_and_returns_arrays(sess):
+def test_python_function_takes_and_returns_arrays(sess):
     x = tf.placeholder(tf.float32, [None])
 
     def both(values, factor, text):
@@ -47,7 +47,7 @@ def test_a_python_function_takes_and_returns_arrays(sess):
     assert total == 4.0
 
 
-def test_a_python_function_must_return_what_it_says():
+def test_python_function_must_return_the_declared_values():
     wrong = tf.py_func(lambda: (1.0, 2.0, 3.0), [], [tf.float32, tf.float32])
     with tf.Session() as sess, pytest.raises(ValueError, match="returned 3 values, but Tout has 2"):
         sess.run(wrong)

@@ -20,7 +20,7 @@ def run(fetches):
         return sess.run(fetches)
 
 
-def test_a_net_of_slim_has_the_names_that_its_checkpoints_have():
+def test_net_of_slim_has_the_variable_names_of_its_checkpoints():
     x = tf.ones([2, 8, 8, 3])
     with tf.variable_scope("net"):
         x = slim.conv2d(x, 4, [3, 3], stride=2, scope="conv1")
@@ -37,7 +37,7 @@ def test_a_net_of_slim_has_the_names_that_its_checkpoints_have():
     assert [variable.op.name for variable in tf.contrib.framework.get_model_variables()] == names()
 
 
-def test_default_arguments_of_a_scope():
+def test_arg_scope_sets_default_arguments():
     x = tf.ones([2, 3])
     with slim.arg_scope(
         [slim.fully_connected], activation_fn=None, weights_regularizer=slim.l2_regularizer(0.5)
@@ -52,7 +52,7 @@ def test_default_arguments_of_a_scope():
     assert losses == [0.75]
 
 
-def test_only_functions_that_were_made_for_it_have_default_arguments():
+def test_arg_scope_refuses_other_functions():
     with pytest.raises(ValueError, match="arg_scope requires functions made with add_arg_scope"), slim.arg_scope([len]):
         pass
 
@@ -69,7 +69,7 @@ def test_layers_are_numbered_and_shared_by_scope():
     ]
 
 
-def test_batch_norm_that_updates_in_place(sess):
+def test_batch_norm_may_update_in_place(sess):
     x = tf.constant([[1.0], [3.0]])
     y = slim.batch_norm(x, decay=0.5, updates_collections=None)
     sess.run(tf.global_variables_initializer())
@@ -78,7 +78,7 @@ def test_batch_norm_that_updates_in_place(sess):
     assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == []
 
 
-def test_initializers_and_regularizers():
+def test_initializers_and_regularizers_give_their_values():
     weights = tf.get_variable("w", [400, 100], initializer=tf.contrib.layers.xavier_initializer())
     scaled = tf.get_variable("s", [400, 100], initializer=tf.contrib.layers.variance_scaling_initializer())
     ones = tf.ones([3])
@@ -90,7 +90,7 @@ def test_initializers_and_regularizers():
     assert losses == [1.5, 4.5]
 
 
-def test_metrics_by_name(sess):
+def test_metrics_are_aggregated_by_name(sess):
     values, updates = tf.contrib.metrics.aggregate_metric_map(
         {"mean": tf.metrics.mean([1.0, 3.0]), "accuracy": tf.metrics.accuracy([1, 0], [1, 1])}
     )
@@ -99,7 +99,7 @@ def test_metrics_by_name(sess):
     assert sess.run(values) == {"mean": 2.0, "accuracy": 0.5}
 
 
-def test_nested_structures():
+def test_nested_structures_are_flattened_and_packed():
     nest = tf.contrib.framework.nest
 
     assert nest.flatten({"b": (1, None), "a": [2]}) == [2, 1, None]
@@ -107,7 +107,7 @@ def test_nested_structures():
     assert nest.pack_sequence_as((0, [0]), [1, 2]) == (1, [2])
 
 
-def test_variables_of_scopes():
+def test_variables_are_found_by_scope():
     with tf.variable_scope("a"):
         tf.get_variable("w", [])
     with tf.variable_scope("b"):
@@ -118,7 +118,7 @@ def test_variables_of_scopes():
     assert [v.op.name for v in framework.get_variables_to_restore(exclude=["a"])] == ["b/w"]
 
 
-def test_clipping_by_the_norm_of_all():
+def test_clipping_uses_the_global_norm():
     tensors, norm = tf.clip_by_global_norm([tf.constant([3.0]), None, tf.constant([[4.0]])], 2.5)
 
     clipped, norm = run([[tensors[0], tensors[2]], norm])
@@ -128,7 +128,7 @@ def test_clipping_by_the_norm_of_all():
     assert np.isnan(run(tf.clip_by_global_norm([tf.constant([np.inf])], 1.0)[0])).all()
 
 
-def test_what_the_projector_shall_show_stands_where_tensorboard_looks(tmp_path, caplog):
+def test_projector_config_is_written_to_the_log_directory(tmp_path, caplog):
     projector = tf.contrib.tensorboard.plugins.projector
     config = projector.ProjectorConfig()
     config.embeddings.add(tensor_name="words:0", metadata_path="words.tsv", tensor_path="words.txt")
@@ -141,7 +141,7 @@ def test_what_the_projector_shall_show_stands_where_tensorboard_looks(tmp_path, 
     assert "cannot read letters:0 from hookline's checkpoints" in caplog.text
 
 
-def test_layers_one_after_the_other():
+def test_repeat_and_stack_chain_layers():
     x = tf.ones([2, 6, 6, 3])
     with tf.variable_scope("net"):
         y = slim.repeat(x, 2, slim.conv2d, 4, [3, 3], scope="conv")
@@ -154,7 +154,7 @@ def test_layers_one_after_the_other():
     assert names() == [f"net/{scope}/{part}" for scope in scopes for part in ("weights", "biases")]
 
 
-def test_a_convolution_by_channel_and_then_across():
+def test_separable_convolution_is_depthwise_then_pointwise():
     x = tf.constant(np.arange(18.0).reshape(1, 3, 3, 2), tf.float32)
     ones = tf.ones_initializer()
     both = slim.separable_conv2d(x, 3, 3, 2, padding="VALID", weights_initializer=ones, activation_fn=None)
@@ -169,7 +169,7 @@ def test_a_convolution_by_channel_and_then_across():
     assert other.tolist() == [[[[72.0, 81.0]]]]
 
 
-def test_norms_of_examples_and_of_images():
+def test_layer_norm_and_instance_norm_normalise_their_axes():
     x = tf.constant(np.random.RandomState(0).normal(size=(2, 4, 5, 3)), tf.float32)
     normed = [slim.layer_norm(x), slim.instance_norm(x, epsilon=0.0), slim.layer_norm(x, begin_norm_axis=-1, scope="l")]
 
@@ -182,7 +182,7 @@ def test_norms_of_examples_and_of_images():
         slim.layer_norm(tf.placeholder(tf.float32))
 
 
-def test_outputs_by_name():
+def test_outputs_are_collected_by_name():
     layers = [slim.conv2d, slim.max_pool2d, slim.fully_connected]
     with slim.arg_scope(layers, outputs_collections="ends"), tf.variable_scope("vgg"):
         x = slim.max_pool2d(slim.conv2d(tf.ones([1, 4, 4, 3]), 4, 3, scope="c1"), 2, scope="pool1")
@@ -197,7 +197,7 @@ def test_outputs_by_name():
     assert tf.get_collection("ends") == []
 
 
-def test_variables_of_the_model():
+def test_model_variables_are_collected():
     v = slim.variable("v", [2], initializer=tf.ones_initializer(), regularizer=slim.l2_regularizer(0.1))
     w = slim.model_variable("m/w", [2], collections=["mine"])
 
@@ -212,7 +212,7 @@ def test_variables_of_the_model():
     assert len(tf.losses.get_regularization_losses()) == 1
 
 
-def test_losses_of_contrib_take_the_predictions_first():
+def test_contrib_losses_take_predictions_first():
     logits, labels = tf.constant([[2.0, 0.0], [0.0, 1.0]]), tf.constant([[1.0, 0.0], [1.0, 0.0]])
     made = [
         slim.losses.softmax_cross_entropy(logits, labels, label_smoothing=0.1),
@@ -235,7 +235,7 @@ def small_net():
     return slim.losses.sparse_softmax_cross_entropy(y, tf.constant([0, 1] * 4))
 
 
-def test_a_train_op_of_slim_runs_the_updates_and_is_the_loss(sess):
+def test_slim_train_op_runs_the_updates_and_returns_the_loss(sess):
     loss = small_net()
     sgd = tf.train.GradientDescentOptimizer(0.5)
     train_op = slim.learning.create_train_op(loss, sgd, clip_gradient_norm=0.1, gradient_multipliers={"f/weights": 0.0})
@@ -253,7 +253,7 @@ def test_a_train_op_of_slim_runs_the_updates_and_is_the_loss(sess):
     assert np.abs(after[2]).min() > 0
 
 
-def test_a_loop_of_slim(tmp_path, caplog):
+def test_slim_training_loop_trains(tmp_path, caplog):
     train_op = slim.learning.create_train_op(small_net(), tf.train.AdamOptimizer(0.01))
     begun = []
 
@@ -271,14 +271,14 @@ def test_a_loop_of_slim(tmp_path, caplog):
         slim.learning.train(train_op, None, train_step_fn=print)
 
 
-def test_how_large_a_model_is(capsys):
+def test_model_size_is_analysed(capsys):
     small_net()
 
     assert slim.model_analyzer.analyze_vars(tf.trainable_variables(), print_info=True) == (8, 32)
     assert "f/weights:0 (float32_ref 3x2) [6, bytes: 24]" in capsys.readouterr().out
 
 
-def test_what_the_graph_tells_is_chosen_at_once(sess):
+def test_smart_cond_chooses_at_graph_construction(sess):
     utils, flag = slim.utils, tf.placeholder_with_default(True, [])
     x = tf.placeholder(tf.float32, [None, 3])
 

@@ -76,7 +76,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_steps_are_those_of_the_formula(sess, case):
+def test_steps_follow_the_formula(sess, case):
     make, formula = CASES[case]
     weight = tf.Variable(START.astype(np.float32), name="w")
     grad = tf.placeholder(tf.float32, [4])
@@ -89,7 +89,7 @@ def test_steps_are_those_of_the_formula(sess, case):
         np.testing.assert_allclose(sess.run(weight), expected, rtol=2e-5, atol=1e-6)
 
 
-def test_only_the_weights_that_are_listed_decay(sess):
+def test_only_listed_weights_decay(sess):
     weight, bias = (tf.Variable(1.0, name=name) for name in ("w", "b"))
     optimizer = opt.MomentumWOptimizer(0.5, 0.0, 0.0)
     train_op = optimizer.minimize(weight + bias, decay_var_list=[weight])
@@ -98,7 +98,7 @@ def test_only_the_weights_that_are_listed_decay(sess):
     assert sess.run([weight, bias]) == [0.5, 1.0]
 
 
-def test_lazy_adam_leaves_rows_that_were_not_looked_up_with_their_moments(sess):
+def test_lazy_adam_leaves_rows_not_looked_up_and_their_moments(sess):
     table = tf.Variable(tf.ones([3, 2]), name="table")
     ids = tf.placeholder(tf.int32, [1])
     optimizer = opt.LazyAdamOptimizer(0.1)
@@ -112,7 +112,7 @@ def test_lazy_adam_leaves_rows_that_were_not_looked_up_with_their_moments(sess):
     np.testing.assert_allclose(moments, [[0.1, 0.1], [0, 0], [0.1, 0.1]], rtol=1e-6)
 
 
-def test_averages_are_saved_under_the_names_of_their_variables(sess, tmp_path):
+def test_averages_are_saved_under_their_variables_names(sess, tmp_path):
     weight = tf.Variable(4.0, name="w")
     optimizer = opt.MovingAverageOptimizer(tf.train.GradientDescentOptimizer(1.0), 0.5)
     train_op = optimizer.minimize(2.0 * weight)
@@ -124,7 +124,7 @@ def test_averages_are_saved_under_the_names_of_their_variables(sess, tmp_path):
     assert (reader.get_tensor("w"), reader.get_tensor("w/ExponentialMovingAverage")) == (3.0, 2.0)
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="momentum >= 0"):
         opt.LARSOptimizer(0.1, momentum=-1)
     with pytest.raises(RuntimeError, match="before creating the swapping_saver"):

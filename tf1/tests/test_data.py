@@ -37,7 +37,7 @@ def read(dataset, limit=100):
     return found
 
 
-def test_slices_of_arrays_in_batches():
+def test_slices_of_arrays_are_batched():
     pairs = Dataset.from_tensor_slices((np.arange(5.0), np.arange(5)))
 
     assert pairs.output_types == (np.float32, np.int32)
@@ -48,7 +48,7 @@ def test_slices_of_arrays_in_batches():
     assert len(read(pairs.batch(2, drop_remainder=True))) == 2
 
 
-def test_a_dict_is_an_element():
+def test_dict_is_an_element():
     features = Dataset.from_tensor_slices(({"x": [[1.0], [2.0]], "y": [3, 4]}, [5, 6]))
     element = features.make_one_shot_iterator().get_next()
 
@@ -59,7 +59,7 @@ def test_a_dict_is_an_element():
     assert (plain(found["y"]), plain(label)) == (3, 5)
 
 
-def test_map_filter_and_their_friends():
+def test_map_filter_and_similar_methods_work():
     numbers = Dataset.range(10)
 
     assert read(numbers.map(lambda x: x * 2).filter(lambda x: hl.numpy.equal(x % 3, 0))) == [0, 6, 12, 18]
@@ -76,7 +76,7 @@ def test_map_filter_and_their_friends():
     ]  # fmt: skip
 
 
-def test_map_takes_a_tuple_apart_and_joins_a_list():
+def test_map_unpacks_a_tuple_and_joins_a_list():
     pairs = Dataset.from_tensor_slices(([1.0, 2.0], [10.0, 20.0]))
 
     assert read(pairs.map(lambda a, b: (a + b, {"b": b, "one": 1})).map(lambda total, rest: total)) == [11.0, 22.0]
@@ -84,7 +84,7 @@ def test_map_takes_a_tuple_apart_and_joins_a_list():
     assert read(pairs.map(lambda a, b: ([a, b], a))) == [([1.0, 10.0], 1.0), ([2.0, 20.0], 2.0)]
 
 
-def test_datasets_of_datasets():
+def test_datasets_of_datasets_are_flattened_and_interleaved():
     ranges = Dataset.range(1, 4)
 
     assert read(ranges.flat_map(lambda n: Dataset.range(n))) == [0, 0, 1, 0, 1, 2]
@@ -93,7 +93,7 @@ def test_datasets_of_datasets():
     assert read(interleaved) == [1, 2, 1, 2, 1, 2, 3, 3, 3]
 
 
-def test_shuffle_is_a_permutation_new_in_each_epoch_and_the_same_in_each_job():
+def test_shuffle_permutes_anew_in_each_epoch_and_alike_in_each_job():
     shuffled = Dataset.range(20).shuffle(5, seed=3).repeat(2)
     once = read(shuffled)
 
@@ -105,7 +105,7 @@ def test_shuffle_is_a_permutation_new_in_each_epoch_and_the_same_in_each_job():
     assert kept[:20] == kept[20:]
 
 
-def test_a_generator_of_declared_dtypes():
+def test_generator_has_declared_dtypes():
     def generate(stop):
         for number in range(stop):
             yield [number] * (number + 1), number
@@ -120,7 +120,7 @@ def test_a_generator_of_declared_dtypes():
         read(Dataset.from_generator(lambda: iter([[1.0]]), np.float32, [2]))
 
 
-def test_lines_and_records_of_files(tmp_path):
+def test_lines_and_records_of_files_are_read(tmp_path):
     from hookline_tf1 import python_io
 
     text, records, fixed = tmp_path / "a.txt", tmp_path / "a.tfrecord", tmp_path / "a.bin"
@@ -143,7 +143,7 @@ def test_lines_and_records_of_files(tmp_path):
         read(data.TextLineDataset(f"{tmp_path}/none"))
 
 
-def test_an_initializable_iterator_is_fed_and_begins_again():
+def test_initializable_iterator_is_fed_and_restarts():
     values = hl.placeholder("float32", [None])
     size = hl.placeholder("int32", [])
     iterator = Dataset.from_tensor_slices(values).batch(size).make_initializable_iterator()
@@ -160,7 +160,7 @@ def test_an_initializable_iterator_is_fed_and_begins_again():
         assert float(sess.run(total)) == 8.0
 
 
-def test_an_iterator_may_begin_before_a_script_asks_for_its_elements():
+def test_iterator_may_be_initialised_before_its_elements_are_read():
     values = hl.placeholder("float32", [None])
     iterator = Dataset.from_tensor_slices(values).make_initializable_iterator()
     with hl.Session() as one, hl.Session() as other, hl.Session() as third:
@@ -175,7 +175,7 @@ def test_an_iterator_may_begin_before_a_script_asks_for_its_elements():
         assert float(one.run(element)) == 5.0
 
 
-def test_one_iterator_for_training_and_evaluation():
+def test_one_iterator_serves_training_and_evaluation():
     training, evaluation = Dataset.range(3).repeat(), Dataset.range(100, 102)
     iterator = data.Iterator.from_structure(training.output_types, training.output_shapes)
     element = iterator.get_next()
@@ -193,7 +193,7 @@ def test_one_iterator_for_training_and_evaluation():
         iterator.make_initializer(Dataset.zip((training, training)))
 
 
-def test_towers_take_turns():
+def test_towers_get_elements_in_turn():
     iterator = Dataset.range(6).make_one_shot_iterator()
     first, second = iterator.get_next(), iterator.get_next()
     with hl.Session() as sess:
@@ -201,13 +201,13 @@ def test_towers_take_turns():
         assert int(sess.run(second)) == 4
 
 
-def test_a_one_shot_iterator_of_tensors():
+def test_one_shot_iterator_may_read_tensors():
     assert read(Dataset.from_tensor_slices(hl.constant([1.0, 2.0]) * 2)) == [2.0, 4.0]
     with pytest.raises(ValueError, match="make_initializable_iterator"):
         Dataset.from_tensor_slices(hl.placeholder("float32", [None])).make_one_shot_iterator()
 
 
-def test_the_end_of_the_data_ends_a_monitored_session():
+def test_end_of_the_data_ends_a_monitored_session():
     step = hl.train.get_or_create_global_step()
     element = Dataset.range(5).make_one_shot_iterator().get_next()
     train = hl.group(step.assign_add(1), element)
@@ -219,7 +219,7 @@ def test_the_end_of_the_data_ends_a_monitored_session():
     assert runs == list(range(5))
 
 
-def test_random_functions_draw_anew_for_each_element():
+def test_random_functions_draw_a_new_value_for_each_element():
     import jax
 
     noisy = Dataset.range(3).map(lambda x: hl.op(jax.random.uniform)(hl.random_key()))
@@ -228,7 +228,7 @@ def test_random_functions_draw_anew_for_each_element():
     assert len(set(found)) == 3
 
 
-def test_lines_become_columns_beside_their_text(tmp_path, sess):
+def test_lines_are_parsed_to_columns_and_text(tmp_path, sess):
     (tmp_path / "lines").write_text("x,n,label\n1.5,2,a\n3.5,4,b\n5,6,c\n")
 
     def parse(line):
@@ -247,7 +247,7 @@ def test_lines_become_columns_beside_their_text(tmp_path, sess):
     assert plain(names) == [b"a", b"b"]
 
 
-def test_words_of_lines_are_filled_up_to_one_length(tmp_path):
+def test_words_of_lines_are_padded_to_one_length(tmp_path):
     (tmp_path / "words").write_text("a b\n# no\nc\n")
     words = (
         data.TextLineDataset(str(tmp_path / "words"))
@@ -259,7 +259,7 @@ def test_words_of_lines_are_filled_up_to_one_length(tmp_path):
     assert read(words.padded_batch(2, ([], [None]))) == [([b"a b", b"c"], [[b"a", b"b"], [b"c", b""]])]
 
 
-def test_a_handle_says_which_iterator_is_read(sess):
+def test_handle_chooses_the_iterator(sess):
     training, held_out = Dataset.range(3).repeat(), Dataset.range(10, 12)
     handle = tf.placeholder(tf.string, [])
     doubled = data.Iterator.from_string_handle(handle, training.output_types, training.output_shapes).get_next() * 2
@@ -278,7 +278,7 @@ def test_a_handle_says_which_iterator_is_read(sess):
     assert [int(sess.run(doubled, {handle: which})) for which in (other, one)] == [20, 4]
 
 
-def test_padded_batches_without_the_remainder_have_a_length_and_open_widths(sess):
+def test_padded_batches_without_the_remainder_have_a_fixed_length_and_open_widths(sess):
     lengths = tf.data.Dataset.range(1, 6).map(lambda n: tf.fill([tf.shape(tf.zeros([2]))[0]], n))
     padded = lengths.padded_batch(2, [None], drop_remainder=True)
     batch = padded.make_one_shot_iterator().get_next()
@@ -287,7 +287,7 @@ def test_padded_batches_without_the_remainder_have_a_length_and_open_widths(sess
     assert [sess.run(batch).tolist() for _ in range(2)] == [[[1, 1], [2, 2]], [[3, 3], [4, 4]]]
 
 
-def test_a_list_of_columns_is_components():
+def test_list_of_columns_becomes_components():
     lines = tf.data.Dataset.from_tensor_slices(["1,2.5,a", "2,3.5,b"])
 
     rows = lines.map(lambda line: tf.decode_csv(line, [[0], [0.0], [""]])).map(lambda n, x, text: (n, x + 1, text))

@@ -39,7 +39,7 @@ FIRST_CALLS = {
 
 
 def on_a_new_thread(script):
-    """Returns what a script returns on a thread, whose default graph nobody has asked for."""
+    """Returns the result of a script on a thread whose default graph was never used."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(script).result()
 

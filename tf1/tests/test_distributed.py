@@ -37,7 +37,7 @@ with supervisor.managed_session(server.target) as sess:
 """
 
 
-def test_the_tasks_of_a_cluster():
+def test_cluster_spec_has_its_tasks():
     spec = ClusterSpec({"ps": ["a:1"], "worker": {0: "b:1", 2: "c:1"}})
 
     assert spec.as_dict() == {"ps": ["a:1"], "worker": {0: "b:1", 2: "c:1"}}
@@ -51,7 +51,7 @@ def test_the_tasks_of_a_cluster():
         spec.task_address("worker", 1)
 
 
-def test_the_target_of_a_task_on_another_machine():
+def test_server_has_the_target_of_a_remote_task():
     spec = {"ps": ["ps0:2222", "ps1:2222"], "worker": ["w0:2222", "w1:2222", "w2:2222"]}
     chief, worker = (Cluster.from_target(Server(spec, "worker", index).target) for index in (0, 2))
 
@@ -64,7 +64,7 @@ def test_the_target_of_a_task_on_another_machine():
     ]
 
 
-def test_a_server_of_its_own():
+def test_local_server_has_an_empty_target_and_wrong_tasks_are_refused():
     assert Server.create_local_server().target == ""
     with pytest.raises(NotImplementedError, match="ps tasks"):
         _ = Server({"worker": ["a:1", "b:1"]}, "worker", 0).target
@@ -72,7 +72,7 @@ def test_a_server_of_its_own():
         Server({"cook": ["a:1"], "ps": ["b:1"]}, "cook", 0)
 
 
-def test_a_device_setter_is_taken():
+def test_device_setter_is_accepted():
     assert replica_device_setter() is None
     setter = replica_device_setter(cluster=ClusterSpec({"ps": ["a:1"], "worker": ["b:1"]}))
     assert setter is not None
@@ -80,7 +80,7 @@ def test_a_device_setter_is_taken():
     assert replica_device_setter(ps_tasks=1) is not None
 
 
-def test_one_script_as_three_tasks(tmp_path):
+def test_one_script_runs_as_three_tasks(tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -105,7 +105,7 @@ def test_one_script_as_three_tasks(tmp_path):
 
 @pytest.mark.campaign
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
-def test_a_ps_task_ends_when_its_ray_cluster_has_ended(tmp_path, monkeypatch):
+def test_ps_task_ends_with_its_ray_cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = Server({"ps": ["localhost:7"], "worker": ["localhost:0"]}, "ps", 0)
     assert server._ray is not None

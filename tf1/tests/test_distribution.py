@@ -17,7 +17,7 @@ def project(folder: Path):
     return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_its_version_is_hooklines_and_it_needs_that_very_one():
+def test_version_equals_hooklines_and_requires_exactly_it():
     own, core = project(TF1), project(TF1.parent)
     assert hookline.__version__ == _version.VERSION
     assert own["dependencies"] == [f"hookline=={hookline.__version__}"]
@@ -25,17 +25,17 @@ def test_its_version_is_hooklines_and_it_needs_that_very_one():
         assert own[same] == core[same]
 
 
-def test_its_license_is_hooklines():
+def test_license_equals_hooklines():
     assert (TF1 / "LICENSE").read_bytes() == (TF1.parent / "LICENSE").read_bytes()
 
 
-def test_another_hookline_is_refused_with_what_to_do(monkeypatch):
+def test_other_hookline_version_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr(hookline, "__version__", "9.9.9")
     with pytest.raises(ImportError, match=r"needs hookline .*, and found 9\.9\.9: .*pip install"):
         _version.check()
 
 
-def test_the_source_of_hookline_does_not_hold_this_one():
+def test_source_distribution_of_hookline_excludes_hookline_tf1():
     include = tomllib.loads((TF1.parent / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = include["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert [pattern for pattern in patterns if not pattern.startswith("/")] == []

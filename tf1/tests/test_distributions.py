@@ -19,7 +19,7 @@ def graph():
         yield graph
 
 
-def test_a_normal_variable(sess):
+def test_normal_distribution_has_its_moments_and_densities(sess):
     normal, other = ds.Normal(loc=[0.0, 1.0], scale=[[1.0], [2.0]]), ds.Normal(0.0, 2.0)
 
     made = [normal.log_prob(1.0), normal.prob(1.0), normal.cdf(1.0), normal.entropy(), ds.kl_divergence(normal, other)]
@@ -32,7 +32,7 @@ def test_a_normal_variable(sess):
     assert (found[5].tolist(), found[6].tolist()) == ([[0, 1], [0, 1]], [[1, 1], [4, 4]])
 
 
-def test_samples_have_the_shape_that_is_asked_for_and_then_that_of_the_parameters(sess):
+def test_samples_have_the_requested_shape_then_the_parameters_shape(sess):
     normal, logits = ds.Normal([0.0, 5.0], 0.1), tf.placeholder(tf.float32, [None, 3])
     classes = ds.Categorical(logits=logits)
 
@@ -44,7 +44,7 @@ def test_samples_have_the_shape_that_is_asked_for_and_then_that_of_the_parameter
     np.testing.assert_allclose([many.mean(0), many.std(0)], [[0, 5], [0.1, 0.1]], atol=0.01)
 
 
-def test_gradients_go_through_the_samples_and_the_density(sess):
+def test_gradients_pass_through_samples_and_density(sess):
     loc, scale = tf.constant(1.0), tf.constant(2.0)
     normal = ds.Normal(loc, scale)
     sample = normal.sample()
@@ -54,7 +54,7 @@ def test_gradients_go_through_the_samples_and_the_density(sess):
     np.testing.assert_allclose(found, [1, (drawn - 1) / 2, 0.75, (9 / 4 - 1) / 2], rtol=1e-5)
 
 
-def test_one_or_zero(sess):
+def test_bernoulli_has_its_probabilities(sess):
     coin, other = ds.Bernoulli(probs=[0.25, 0.5]), ds.Bernoulli(logits=[0.0, 0.0])
 
     made = [coin.log_prob([1, 0]), coin.entropy(), coin.mode(), coin.variance(), ds.kl_divergence(coin, other)]
@@ -68,7 +68,7 @@ def test_one_or_zero(sess):
     assert found[5].dtype == np.int32
 
 
-def test_one_of_several(sess):
+def test_categorical_has_its_probabilities(sess):
     one, other = ds.Categorical(probs=[[0.25, 0.75], [0.5, 0.5]]), ds.Categorical(logits=[[0.0, 0.0], [0.0, 0.0]])
 
     made = [one.log_prob([1, 0]), one.entropy(), one.mode(), one.kl_divergence(other), other.prob([0, 1])]
@@ -80,7 +80,7 @@ def test_one_of_several(sess):
     np.testing.assert_allclose(found[4], [0.5, 0.5], rtol=1e-6)
 
 
-def test_a_uniform_variable_and_a_vector(sess):
+def test_uniform_and_multivariate_normal_have_their_densities(sess):
     uniform, vector = ds.Uniform(1.0, 3.0), tf.contrib.distributions.MultivariateNormalDiag([0.0, 1.0], [1.0, 2.0])
     standard = tf.contrib.distributions.MultivariateNormalDiag(loc=[0.0, 0.0])
 
@@ -101,7 +101,7 @@ def test_a_uniform_variable_and_a_vector(sess):
         (lambda: tf.contrib.distributions.MultivariateNormalDiag([0.0]), "event_shape", "hookline.op with"),
     ],
 )
-def test_a_distribution_says_what_it_has_not(made, name, nearest):
+def test_missing_attribute_names_the_nearest(made, name, nearest):
     random = made()
     where = f"tf.{'contrib.' * ('Diag' in type(random).__name__)}distributions.{type(random).__name__}"
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_a_distribution_says_what_it_has_not(made, name, nearest):
     assert not hasattr(random, name)
 
 
-def test_what_cannot_be_is_said():
+def test_invalid_parameters_are_refused():
     with pytest.raises(ValueError, match="Bernoulli requires one of logits and probs, got both"):
         ds.Bernoulli(logits=0.0, probs=0.5)
     with pytest.raises(ValueError, match="Categorical requires one of logits and probs, got none"):
@@ -133,7 +133,7 @@ def test_what_cannot_be_is_said():
           "sum_over_batch": True}, 1.25),
     ],
 )  # fmt: skip
-def test_the_loss_of_sequences(how, expected, sess):
+def test_sequence_loss_is_weighted(how, expected, sess):
     logits, weights = np.zeros((2, 3, 4), "float32"), [[1.0, 1.0, 0.0], [0.5, 0.0, 0.0]]
 
     def loss_fn(labels, logits):
@@ -145,7 +145,7 @@ def test_the_loss_of_sequences(how, expected, sess):
     np.testing.assert_allclose(sess.run(plain), np.multiply(expected, np.log(4) / 1.5), rtol=1e-6)
 
 
-def test_a_class_that_does_not_exist_has_no_probability(sess):
+def test_class_out_of_range_has_no_probability(sess):
     classes, more = ds.Categorical(logits=[1.0, 2.0]), tf.placeholder(tf.float32, [None, 2])
     drawn = tf.placeholder(tf.int32, [2])
     shares = classes.log_prob(drawn)
@@ -160,11 +160,11 @@ def test_a_class_that_does_not_exist_has_no_probability(sess):
         classes.log_prob(-1)
 
 
-def test_a_class_that_never_comes_leaves_the_others_theirs(sess):
+def test_impossible_class_does_not_change_the_others(sess):
     assert sess.run(ds.Categorical(probs=[0.0, 1.0]).log_prob([0, 1])).tolist() == [-np.inf, 0]
 
 
-def test_the_logarithm_of_a_probability_has_a_gradient(sess):
+def test_log_prob_has_a_gradient(sess):
     logits = tf.constant([[1.0, 2.0]])
     (found,) = tf.gradients(ds.Categorical(logits=logits).log_prob([1]), [logits])
     np.testing.assert_allclose(sess.run(found), [[-0.268941, 0.268941]], rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The README and every page in docs/: their blocks run as they stand, as those of hookline's pages do."""
+"""The README and every page in docs/: their blocks run unchanged, as those of hookline's pages do."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def graph():
 
 
 @pytest.mark.parametrize("code", pages.blocks(PAGES, TF1))
-def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypatch, capsys):
+def test_block_runs_and_prints_the_shown_output(code, request, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert pages.run(code, request.node.callspec.id, capsys) == []
 
 
-def test_marks_of_blocks_are_known():
+def test_block_markers_are_known():
     assert pages.marks(PAGES) <= {"", "no-run", *(path.name for path in SCRIPTS.glob("*.py"))}
 
 
@@ -33,7 +33,7 @@ def test_every_linked_page_exists():
     assert {page.name: pages.broken_links(page) for page in PAGES} == {page.name: [] for page in PAGES}
 
 
-def test_no_example_needs_a_name_of_hookline_that_is_not_public():
+def test_examples_use_only_public_names_of_hookline():
     code = [match["code"] for page in PAGES for match in pages.BLOCK.finditer(page.read_text(encoding="utf-8"))]
     used = {name for each in code for name in used_names(each) if re.match(r"hookline(\.|$)", name)}
     assert used
@@ -41,7 +41,7 @@ def test_no_example_needs_a_name_of_hookline_that_is_not_public():
 
 
 @pytest.mark.parametrize("script", ["mnist_tf1.py", "mnist_hookline.py"])
-def test_the_page_shows_the_script_as_it_is(script):
+def test_page_shows_the_script_unchanged(script):
     page = (TF1 / "docs" / "coming-from-tf1.md").read_text(encoding="utf-8")
     shown = re.findall(rf"^```python {re.escape(script)}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     text = (SCRIPTS / script).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The three floors of the package, and what no module of it does, proved from the source."""
+"""The three floors of the package, and forbidden calls of its modules, proved from the source."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def imported_modules(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("floor", "below"), [("_rules", ()), ("_machinery", ("_rules",))])
-def test_imports_go_only_down(floor, below):
+def test_imports_only_go_down(floor, below):
     """The rules of shapes know no machinery, and neither of them a name of TensorFlow's."""
     upward = {}
     for module in [name for name in MODULES if name.startswith(f"{NAME}.{floor}.")]:
@@ -56,7 +56,7 @@ def test_imports_go_only_down(floor, below):
     assert upward == {}
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_imports_are_not_circular():
     left = {module: imported_modules(module) for module in MODULES}
     while done := [module for module, needs in left.items() if not needs & left.keys()]:
         for module in done:
@@ -70,7 +70,7 @@ def test_no_module_reads_the_time_or_handles_signals_or_unpickles():
     assert {module: names for module, names in used.items() if names} == {}
 
 
-def test_no_module_knows_what_is_private_in_jax():
+def test_no_module_uses_private_names_of_jax():
     private = re.compile(r"(from|import) jax(lib|\._)|from jax import _|jax\.(_|lib\b)")
     assert [name for name, path in MODULES.items() if private.search(path.read_text(encoding="utf-8"))] == []
 

@@ -7,7 +7,7 @@ import hookline_tf1 as tf
 
 
 @pytest.mark.parametrize("begins_at", [0, 3, 5])
-def test_a_hook_to_which_another_forwards_asks_for_a_stop_and_does_not_limit_the_session(begins_at):
+def test_forwarded_hook_requests_a_stop_without_a_limit_of_the_session(begins_at):
     train_op = tf.assign_add(tf.train.get_or_create_global_step(), 1)
     outer = Iterations(tf.train.StopAtStepHook(last_step=3))
     scaffold = tf.train.Scaffold(init_fn=lambda scaffold, session: session.load({"global_step": begins_at}))

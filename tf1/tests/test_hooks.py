@@ -34,7 +34,7 @@ def scalars(folder):
     return [(e.step, v.tag, v.simple_value) for e in read_events(str(folder)) for v in e.summary.value]
 
 
-def test_log_and_record_of_a_step_counter(model, tmp_path):
+def test_overridden_step_counter_logs_and_records(model, tmp_path):
     recorded = []
 
     class Own(tf.train.StepCounterHook):
@@ -54,7 +54,7 @@ def test_log_and_record_of_a_step_counter(model, tmp_path):
     assert scalars(tmp_path) == [(3, "global_step/sec", 2.0), (5, "global_step/sec", 2.0)]
 
 
-def test_a_subclass_of_a_step_counter_finds_the_step_and_the_timer(model):
+def test_step_counter_subclass_has_the_step_and_the_timer(model):
     seen = []
 
     class Own(tf.train.StepCounterHook):
@@ -70,7 +70,7 @@ def test_a_subclass_of_a_step_counter_finds_the_step_and_the_timer(model):
     assert all(issubclass(kind, np.integer) for kind, _ in seen)
 
 
-def test_save_and_get_saver_of_a_checkpoint_hook(model, tmp_path):
+def test_overridden_save_and_get_saver_of_a_checkpoint_hook_are_called(model, tmp_path):
     told = []
 
     class Own(tf.train.CheckpointSaverHook):
@@ -88,7 +88,7 @@ def test_save_and_get_saver_of_a_checkpoint_hook(model, tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-3")
 
 
-def test_a_checkpoint_hook_that_starts_in_its_own_way(model, tmp_path):
+def test_checkpoint_hook_may_override_after_create_session(model, tmp_path):
     class NotAtTheStart(tf.train.CheckpointSaverHook):
         def after_create_session(self, session, coord):
             self._timer.update_last_triggered_step(session.run(self._global_step_tensor))
@@ -98,7 +98,7 @@ def test_a_checkpoint_hook_that_starts_in_its_own_way(model, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("model.ckpt-*")) == ["model.ckpt-2", "model.ckpt-4"]
 
 
-def test_log_tensors_gets_numpy_values_and_the_number_of_the_run(model):
+def test_log_tensors_gets_numpy_values_and_the_run_number(model):
     seen = []
 
     class Own(tf.train.LoggingTensorHook):
@@ -112,7 +112,7 @@ def test_log_tensors_gets_numpy_values_and_the_number_of_the_run(model):
     assert seen == [(0, ["a", "b"], {np.float32}, True), (2, ["a", "b"], {np.float32}, False)]
 
 
-def test_a_logging_hook_with_callbacks_of_its_own(model, caplog):
+def test_logging_hook_may_override_run_callbacks(model, caplog):
     class Own(tf.train.LoggingTensorHook):
         def before_run(self, run_context):
             self._should_trigger = self._timer.should_trigger_for_step(self._iter_count)
@@ -132,7 +132,7 @@ def test_a_logging_hook_with_callbacks_of_its_own(model, caplog):
     ]  # fmt: skip
 
 
-def test_a_summary_hook_with_callbacks_of_its_own(model, tmp_path):
+def test_summary_hook_may_override_run_callbacks(model, tmp_path):
     class Own(tf.train.SummarySaverHook):
         def before_run(self, run_context):
             self._request_summary = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
@@ -155,7 +155,7 @@ def test_a_summary_hook_with_callbacks_of_its_own(model, tmp_path):
     assert scalars(tmp_path) == [(1, "value", 64.0), (3, "value", 4.0)]
 
 
-def test_a_summary_hook_whose_subclass_looks_on(model, tmp_path):
+def test_summary_hook_subclass_with_after_run_is_called(model, tmp_path):
     seen = []
 
     class Own(tf.train.SummarySaverHook):
@@ -170,7 +170,7 @@ def test_a_summary_hook_whose_subclass_looks_on(model, tmp_path):
     assert scalars(tmp_path) == [(1, "value", 64.0), (3, "value", 4.0)]
 
 
-def test_plain_hooks_are_called_only_when_they_are_due(model, tmp_path, monkeypatch):
+def test_plain_hooks_are_called_only_when_due(model, tmp_path, monkeypatch):
     calls, first = [], OwnCallbacks.before_run
 
     def before_run(self, run_context):
@@ -185,7 +185,7 @@ def test_plain_hooks_are_called_only_when_they_are_due(model, tmp_path, monkeypa
     assert calls == ["SummarySaverHook", "LoggingTensorHook"]
 
 
-def test_a_subclass_that_chooses_the_summaries_is_asked_each_time_it_fires(model, tmp_path):
+def test_get_summary_op_is_called_at_each_firing(model, tmp_path):
     chosen = [tf.summary.scalar(name, model[1]) for name in ("first", "then", "last")]
 
     class Choosing(tf.train.SummarySaverHook):
@@ -197,7 +197,7 @@ def test_a_subclass_that_chooses_the_summaries_is_asked_each_time_it_fires(model
     assert [(step, tag) for step, tag, _ in scalars(tmp_path)] == [(1, "first"), (3, "then"), (5, "last")]
 
 
-def test_a_target_that_is_set_later_holds(model):
+def test_target_step_set_later_is_used(model):
     hook = tf.train.StopAtStepHook(last_step=3)
     with tf.train.MonitoredSession(hooks=[hook]) as sess:
         runs = 0
@@ -210,7 +210,7 @@ def test_a_target_that_is_set_later_holds(model):
     assert runs == 5
 
 
-def test_a_timer_that_is_read_keeps_its_phase_and_its_seconds(model, caplog):
+def test_timer_that_is_read_keeps_its_phase_and_seconds(model, caplog):
     caplog.set_level(logging.INFO, logger="hookline")
     hook = tf.train.LoggingTensorHook({"loss": model[1]}, every_n_iter=3)
     with FakeClock() as clock, tf.train.MonitoredSession(hooks=[hook]) as sess:
@@ -224,7 +224,7 @@ def test_a_timer_that_is_read_keeps_its_phase_and_its_seconds(model, caplog):
     assert lines == ["loss = 64.0", "loss = 1.0 (3.000 sec)", "loss = 0.015625 (3.000 sec)"]
 
 
-def test_the_last_step_of_a_timer_is_read_and_set():
+def test_last_step_of_a_timer_is_readable_and_settable():
     timer = tf.train.SecondOrStepTimer(every_steps=3)
     timer._last_triggered_step = 4
     assert (timer._every_steps, timer._last_triggered_step) == (3, 4)
@@ -234,7 +234,7 @@ def test_the_last_step_of_a_timer_is_read_and_set():
     assert timer.should_trigger_for_step(5)
 
 
-def test_a_subclass_of_the_nan_hook_finds_the_loss(model):
+def test_nan_hook_subclass_has_the_loss(model):
     seen = []
 
     class Own(tf.train.NanTensorHook):
@@ -247,13 +247,13 @@ def test_a_subclass_of_the_nan_hook_finds_the_loss(model):
     assert seen == [64.0, 16.0, 4.0]
 
 
-def test_the_nan_hook_ends_the_training(model):
+def test_nan_hook_ends_the_training(model):
     broken = tf.log(model[1] * 0.0 - 1.0)
     with pytest.raises(tf.train.NanLossDuringTrainingError):
         train(tf.group(model[0], broken.op), [tf.train.NanTensorHook(broken)], 3)
 
 
-def test_the_last_step_of_a_stop_hook_can_be_set(model):
+def test_last_step_of_a_stop_hook_can_be_set(model):
     class Sooner(tf.train.StopAtStepHook):
         def after_create_session(self, session, coord):
             super().after_create_session(session, coord)
@@ -271,7 +271,7 @@ def test_the_last_step_of_a_stop_hook_can_be_set(model):
     assert len(runs) == 2
 
 
-def test_a_last_step_that_is_moved_leaves_the_limits_of_other_hooks(model):
+def test_changed_last_step_keeps_the_limits_of_other_hooks(model):
     class Limits(tf.train.SessionRunHook):
         def after_create_session(self, session, coord):
             session.set_last_step(5)
@@ -287,13 +287,13 @@ def test_a_last_step_that_is_moved_leaves_the_limits_of_other_hooks(model):
         assert sess.raw_session().global_step == 5
 
 
-def test_the_names_of_tf_estimator_are_the_same_hooks():
+def test_tf_estimator_has_the_same_hooks():
     for name in ("StepCounterHook", "CheckpointSaverHook", "LoggingTensorHook", "SessionRunHook", "SessionRunArgs"):
         assert getattr(tf.estimator, name) is getattr(tf.train, name)
     assert tf.estimator.ModeKeys.EVAL == "eval"
 
 
-def test_the_raw_session_is_found_as_published_code_looks_for_it(model, tmp_path):
+def test_raw_session_is_found_as_in_published_code(model, tmp_path):
     saver = tf.train.Saver()
     with tf.train.MonitoredTrainingSession() as sess:
         sess.run(model[0])
@@ -305,13 +305,13 @@ def test_the_raw_session_is_found_as_published_code_looks_for_it(model, tmp_path
     assert tf.train.checkpoint_exists(str(tmp_path / "model-1"))
 
 
-def test_a_singular_session_gives_the_raw_one(model):
+def test_singular_session_gives_the_raw_session(model):
     with tf.train.SingularMonitoredSession() as sess:
         assert isinstance(sess.run(model[1]), np.float32)
         assert sess._sess._sess._sess is sess.raw_session()
 
 
-def test_what_is_not_in_a_dict_is_its_own_tag():
+def test_tensor_outside_of_a_dict_is_its_own_tag():
     loss = tf.identity(tf.constant(0.5), name="loss")
     tf.train.get_or_create_global_step()
     seen = []

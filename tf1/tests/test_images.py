@@ -32,7 +32,7 @@ def long(*values):
         (4, 1, [0], [2], [0]),
     ],
 )
-def test_the_nearest_pixel_is_tensorflows(given, wanted, corners, centers, neither):
+def test_nearest_pixel_equals_tensorflows(given, wanted, corners, centers, neither):
     nearest = tf.image.resize_nearest_neighbor
     assert resized(given, wanted, lambda x, size: nearest(x, size, align_corners=True)) == corners
     assert resized(given, wanted, lambda x, size: nearest(x, size, half_pixel_centers=True)) == centers
@@ -41,7 +41,7 @@ def test_the_nearest_pixel_is_tensorflows(given, wanted, corners, centers, neith
     assert resized(given, wanted, lambda x, size: tf.image.resize_images(x, size, method, True)) == corners
 
 
-def test_bilinear_images_of_bytes_are_floats_where_the_ratio_is_kept(sess):
+def test_bilinear_uint8_images_are_floats_with_the_aspect_ratio_kept(sess):
     image = tf.constant(np.zeros((1, 4, 4, 1), "uint8"))
     kept = sess.run(tf.image.resize_images(image, [4, 4], preserve_aspect_ratio=True))
     assert kept.dtype == np.float32
@@ -56,7 +56,7 @@ def test_bilinear_images_of_bytes_are_floats_where_the_ratio_is_kept(sess):
         ([-128, -1, 127], "int8", "uint16", [0, 0, 65024], [0, 65024, 65024]),
     ],
 )
-def test_whole_numbers_of_images_are_saturated_too(pixels, given, wanted, saturated, wrapped, sess):
+def test_integer_images_are_saturated(pixels, given, wanted, saturated, wrapped, sess):
     image = tf.constant(pixels, given)
     assert sess.run(tf.image.convert_image_dtype(image, wanted, saturate=True)).tolist() == saturated
     assert sess.run(tf.image.convert_image_dtype(image, wanted)).tolist() == wrapped

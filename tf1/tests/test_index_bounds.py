@@ -1,4 +1,4 @@
-"""Indices that are not there: the run goes on, and the session says so before anything comes of it."""
+"""Indices out of bounds: the run continues, and the session raises before the result is used."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ GIVEN_PLACES = {
 
 
 @pytest.mark.parametrize("case", GIVEN_PLACES)
-def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operation(case, graph, sess):
+def test_index_out_of_bounds_is_an_error_of_the_run_that_names_the_operation(case, graph, sess):
     in_columns = ("batch", "nd", "nce", "sampled", "sparse_tensor")
     form = rows if any(word in case for word in in_columns) else pair
     places = tf.placeholder(tf.int32, form(0, 0).shape)
@@ -72,7 +72,7 @@ def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operati
     sess.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     sess.run(found, {places: form(0, 4)})
     for wrong in (5, -1):
-        if wrong < 0 and case.startswith("unsorted"):  # There a negative segment stands for none.
+        if wrong < 0 and case.startswith("unsorted"):  # There a negative segment means none.
             assert sess.run(found, {places: form(0, wrong)})[4] != 1
             continue
         with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\] = {wrong} is not in \[0, 5\)\.") as raised:
@@ -95,7 +95,7 @@ def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operati
         (lambda x, p: tf.constant([["a", "b"], ["c", "d"]])[p], 0),
     ],
 )
-def test_an_index_in_brackets_that_is_not_there_is_an_error_too(part, axis, sess):
+def test_bracketed_index_out_of_bounds_is_an_error(part, axis, sess):
     place, x = tf.placeholder(tf.int32, []), tf.placeholder(tf.float32, [None, 2])
     found = part(x, place)
     for there in (0, 1, -1, -2):
@@ -106,7 +106,7 @@ def test_an_index_in_brackets_that_is_not_there_is_an_error_too(part, axis, sess
             sess.run(found, {x: TABLE[:2], place: wrong})
 
 
-def test_other_numbers_that_are_not_there_are_errors_too(sess):
+def test_other_numbers_out_of_range_are_errors(sess):
     number = tf.placeholder(tf.int32, [2])
     reversed_rows = tf.reverse_sequence(TABLE.T, number, seq_axis=1, batch_axis=0)
     assert sess.run(reversed_rows, {number: [5, 0]})[0].tolist() == [8.0, 6.0, 4.0, 2.0, 0.0]
@@ -121,7 +121,7 @@ def test_other_numbers_that_are_not_there_are_errors_too(sess):
 
 
 @pytest.mark.parametrize(("value", "empty"), [(1.0, 0.0), (b"a", b"")])
-def test_a_sparse_place_may_be_one_number(value, empty, sess):
+def test_sparse_index_may_be_a_scalar(value, empty, sess):
     place = tf.placeholder(tf.int32, [])
     known, fed = (tf.sparse_to_dense(where, [3], value, default_value=empty) for where in (2, place))
     assert sess.run(known).tolist() == [empty, empty, value]
@@ -132,7 +132,7 @@ def test_a_sparse_place_may_be_one_number(value, empty, sess):
         tf.sparse_to_dense(3, [3], 1.0)
 
 
-def test_parts_of_other_lengths_than_the_strategy_makes_have_bounds_of_their_own(sess):
+def test_partitions_of_unusual_lengths_have_their_own_bounds(sess):
     ids = tf.placeholder(tf.int32, [1])
     found = tf.nn.embedding_lookup([tf.constant(TABLE), tf.constant(TABLE[:1])], ids)
     assert sess.run(found, {ids: [8]}).tolist() == [[8.0, 9.0]]
@@ -143,7 +143,7 @@ def test_parts_of_other_lengths_than_the_strategy_makes_have_bounds_of_their_own
         sess.run(found, {ids: [3]})
 
 
-def test_a_place_that_the_graph_knows_already_is_refused_when_it_is_built():
+def test_constant_index_out_of_bounds_is_refused_at_graph_construction():
     x = tf.placeholder(tf.float32, [None, 5])
     for build in (
         lambda: tf.gather(TABLE, [0, 5]),
@@ -158,7 +158,7 @@ def test_a_place_that_the_graph_knows_already_is_refused_when_it_is_built():
     tf.gather(x, [0, 5])
 
 
-def test_a_branch_that_is_not_taken_may_have_places_that_are_not_there(sess):
+def test_untaken_branch_may_have_indices_out_of_bounds(sess):
     size, place = tf.placeholder(tf.int32), tf.placeholder(tf.int32, [])
     row, constant = row_of_zeros(), tf.constant(TABLE)
     found = tf.cond(place < 5, lambda: tf.gather(constant, place), lambda: tf.gather(constant, [5])[0])
@@ -175,7 +175,7 @@ def test_a_branch_that_is_not_taken_may_have_places_that_are_not_there(sess):
 
 
 @pytest.mark.parametrize("metric", [tf.metrics.mean_iou, tf.metrics.mean_per_class_accuracy])
-def test_a_metric_in_a_branch_that_is_not_taken_may_be_given_classes_that_are_not_there(metric, sess):
+def test_metric_in_an_untaken_branch_may_have_classes_out_of_range(metric, sess):
     is_taken, classes = tf.placeholder(tf.bool, []), tf.placeholder(tf.int32, [2])
     of_fed = tf.cond(
         is_taken, lambda: tf.reduce_sum(tf.to_float(metric(classes, [0, 1], 2)[1])), lambda: tf.constant(-1.0)
@@ -193,7 +193,7 @@ def test_a_metric_in_a_branch_that_is_not_taken_may_be_given_classes_that_are_no
         sess.run(of_known, {is_taken: False})
 
 
-def test_what_is_written_to_a_row_that_is_not_there_is_left_out(sess):
+def test_scatter_to_a_row_out_of_bounds_is_dropped(sess):
     row, places = row_of_zeros(), tf.placeholder(tf.int32, [2])
     sess.run(tf.global_variables_initializer())
     for wrong in (-1, 5):
@@ -215,7 +215,7 @@ def looking_up(sess, train_op, places, lasts):
         sess.run(train_op, {places: [0, last]})
 
 
-def test_a_session_whose_runs_return_nothing_says_so_when_it_is_saved_or_closed(tmp_path):
+def test_deferred_error_is_raised_when_the_session_is_saved_or_closed(tmp_path):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     saver = tf.train.Saver()
@@ -241,7 +241,7 @@ def test_a_session_whose_runs_return_nothing_says_so_when_it_is_saved_or_closed(
 
 
 @pytest.mark.parametrize("leaving", [KeyError("mine"), tf.errors.OutOfRangeError(None, None, "the end")])
-def test_an_error_that_leaves_the_block_stays_the_error_unless_it_was_the_end_of_the_data(leaving):
+def test_error_of_the_block_replaces_a_deferred_error_except_at_the_end_of_data(leaving):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
 
@@ -257,7 +257,7 @@ def test_an_error_that_leaves_the_block_stays_the_error_unless_it_was_the_end_of
     assert "ids[1] = 7" in (str(raised.value) if is_end else raised.value.__notes__[0])
 
 
-def test_a_training_loop_is_told_while_it_runs_and_once(sess):
+def test_training_loop_gets_a_deferred_error_once_while_it_runs(sess):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     sess.run(tf.global_variables_initializer())
@@ -269,7 +269,7 @@ def test_a_training_loop_is_told_while_it_runs_and_once(sess):
         looking_up(sess, train_op, places, [-1] * 40)
 
 
-def test_the_step_is_right_where_the_device_has_begun_to_count_anew(monkeypatch, sess):
+def test_error_names_the_right_step_after_the_device_counter_restarts(monkeypatch, sess):
     monkeypatch.setattr("hookline.session.running.latches._REBASE_RUNS", 30)  # For 2**30 runs, which take hours.
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
@@ -287,7 +287,7 @@ class Ends(tf.train.SessionRunHook):
 
 
 @pytest.mark.parametrize("runs", [6, 9, 200])
-def test_no_checkpoint_holds_what_came_of_such_a_run_and_no_hook_ends(tmp_path, runs):
+def test_bad_run_is_never_saved_and_no_end_is_called(tmp_path, runs):
     places, hook = tf.placeholder(tf.int32, [2]), Ends()
     train_op, _ = training(places)
 
@@ -303,19 +303,19 @@ def test_no_checkpoint_holds_what_came_of_such_a_run_and_no_hook_ends(tmp_path, 
     assert not hook.ended
 
 
-def test_a_monitored_run_that_returns_values_says_so_itself(tmp_path):
+def test_monitored_run_that_returns_values_raises_itself(tmp_path):
     places = tf.placeholder(tf.int32, [2])
     train_op, loss = training(places)
     with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_summaries_steps=None) as sess:
         looking_up(sess, [train_op, loss], places, [1, 2, 3])
         with pytest.raises(tf.errors.InvalidArgumentError, match="led to global step 4"):
             sess.run([train_op, loss], {places: [0, 7]})
-        # Who goes on all the same has decided so.
+        # A script that continues has decided so.
         sess.run([train_op, loss], {places: [0, 1]})
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-5"
 
 
-def test_who_goes_on_after_such_a_run_and_fails_gets_no_last_checkpoint(tmp_path):
+def test_failure_after_a_bad_run_saves_no_last_checkpoint(tmp_path):
     places = tf.placeholder(tf.int32, [2])
     train_op, loss = training(places)
 
@@ -331,7 +331,7 @@ def test_who_goes_on_after_such_a_run_and_fails_gets_no_last_checkpoint(tmp_path
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-0"
 
 
-def test_a_session_that_is_made_again_has_forgotten_what_was_undone(tmp_path, caplog):
+def test_recreated_session_has_no_error_of_undone_runs(tmp_path, caplog):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     lost = [tf.errors.AbortedError(None, None, "preempted")]
@@ -351,7 +351,7 @@ def test_a_session_that_is_made_again_has_forgotten_what_was_undone(tmp_path, ca
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-4"
 
 
-def test_a_restored_model_begins_anew_and_loses_no_error(tmp_path, sess):
+def test_restored_model_starts_without_a_pending_error_but_loses_none(tmp_path, sess):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     saver = tf.train.Saver()
@@ -364,7 +364,7 @@ def test_a_restored_model_begins_anew_and_loses_no_error(tmp_path, sess):
     sess.run(train_op, {places: [0, 1]})
 
 
-def test_the_check_changes_no_bits_adds_no_program_and_goes_with_its_operation_alone(caplog, graph):
+def test_check_changes_no_bits_adds_no_program_and_needs_its_operation(caplog, graph):
     caplog.set_level(logging.INFO, logger="hookline")
     rng = np.random.default_rng(0)
     ids, labels = tf.placeholder(tf.int32, [64]), tf.placeholder(tf.int32, [64])
@@ -392,7 +392,7 @@ def test_the_check_changes_no_bits_adds_no_program_and_goes_with_its_operation_a
     assert programs == as_many
 
 
-def test_a_place_that_this_run_does_not_look_up_is_no_error(sess):
+def test_index_that_the_run_does_not_look_up_is_no_error(sess):
     places = tf.placeholder(tf.int32, [2])
     found, other = tf.gather(TABLE, places), tf.reduce_sum(places)
     assert sess.run(other, {places: [3, 4]}) == 7
@@ -400,7 +400,7 @@ def test_a_place_that_this_run_does_not_look_up_is_no_error(sess):
     assert sess.run(found * 2, {places: [0, 9], found: TABLE[:2]}).tolist() == (TABLE[:2] * 2).tolist()
 
 
-def test_random_numbers_do_not_depend_on_whether_places_are_looked_at(graph):
+def test_random_numbers_do_not_depend_on_index_checks(graph):
     before = graph.version
     tf.gather(TABLE, tf.placeholder(tf.int32, [2]))
     assert graph.version == before + 2

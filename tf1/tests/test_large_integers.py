@@ -24,7 +24,7 @@ import hookline_tf1 as tf
         (lambda x: tf.clip_by_value(x, 2**33, 2**34), 2.0**33),
     ],
 )
-def test_an_integer_beside_a_floating_tensor_is_one_too(make, expected, sess):
+def test_large_integer_beside_a_float_tensor_becomes_a_float(make, expected, sess):
     x = tf.placeholder(tf.float32, [None, 2])
     made = make(x)
     assert made.shape.as_list() == [None, 2]

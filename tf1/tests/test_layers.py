@@ -50,7 +50,7 @@ def test_layers_of_a_scope_are_shared_by_the_scope():
     assert names() == [f"critic/{layer}/{part}" for layer in ("dense", "dense_1") for part in ("kernel", "bias")]
 
 
-def test_a_layer_object_is_called_again():
+def test_layer_object_may_be_called_again():
     layer = tf.layers.Dense(3, name="fc")
     one, other = layer(tf.ones([2, 4])), layer(tf.ones([2, 4]))
 
@@ -60,7 +60,7 @@ def test_a_layer_object_is_called_again():
     np.testing.assert_array_equal(a, b)
 
 
-def test_regularizers_and_activations():
+def test_regularizers_and_activations_are_applied():
     tf.layers.dense(
         tf.ones([2, 4]), 3, activation=tf.nn.relu, kernel_initializer=tf.ones_initializer(),
         kernel_regularizer=tf.reduce_sum, activity_regularizer=tf.reduce_sum,
@@ -92,14 +92,14 @@ def test_convolutions_and_pools_have_tensorflows_shapes():
     }
 
 
-def test_the_mean_and_the_largest_value_of_a_window_leave_out_the_padding():
+def test_average_and_max_pooling_exclude_the_padding():
     x = tf.ones([1, 3, 3, 1])
 
     np.testing.assert_array_equal(run(tf.layers.average_pooling2d(x, 2, 1, "same")), np.ones((1, 3, 3, 1)))
     assert run(tf.nn.max_pool(-x, [1, 3, 3, 1], [1, 1, 1, 1], "SAME")).max() == -1.0
 
 
-def test_dropout_only_in_training(sess):
+def test_dropout_is_applied_only_in_training(sess):
     x, training = tf.ones([1000]), tf.placeholder(tf.bool, [])
     y = tf.layers.dropout(x, 0.25, training=training)
     kept = sess.run(y, {training: True})
@@ -108,7 +108,7 @@ def test_dropout_only_in_training(sess):
     np.testing.assert_allclose(kept.max(), 4 / 3, rtol=1e-6)
 
 
-def test_batch_normalisation_in_training_and_afterwards(sess):
+def test_batch_normalisation_differs_in_training_and_inference(sess):
     x, training = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.bool, [])
     y = tf.layers.batch_normalization(x, momentum=0.5, epsilon=0.0, training=training)
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
@@ -126,7 +126,7 @@ def test_batch_normalisation_in_training_and_afterwards(sess):
     np.testing.assert_allclose(found, (batch - [1, 2]) / np.sqrt([1.0, 2.5]), rtol=1e-6)
 
 
-def test_the_average_of_the_variance_of_images_is_unbiased(sess):
+def test_moving_variance_of_images_is_unbiased(sess):
     x = tf.constant(np.arange(4.0).reshape(1, 2, 2, 1))
     tf.layers.batch_normalization(x, momentum=0.0, training=True)
     sess.run(tf.global_variables_initializer())
@@ -134,7 +134,7 @@ def test_the_average_of_the_variance_of_images_is_unbiased(sess):
     np.testing.assert_allclose(sess.run(tf.global_variables()[3]), [5 / 3], rtol=1e-6)
 
 
-def test_training_with_the_updates(sess):
+def test_update_ops_are_run_in_training(sess):
     x = tf.placeholder(tf.float32, [None, 3])
     loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.layers.batch_normalization(x, training=True), 1) - 1.0))
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
@@ -147,7 +147,7 @@ def test_training_with_the_updates(sess):
     np.testing.assert_allclose(mean, batch.mean(0) * (1 - 0.99**50), rtol=1e-4)
 
 
-def test_a_layer_of_ones_own():
+def test_user_layer_may_be_defined():
     class Scaled(tf.layers.Layer):
         def build(self, input_shape):
             self.scale = self.add_weight("scale", [int(input_shape[-1])], initializer=tf.ones_initializer())
@@ -159,12 +159,12 @@ def test_a_layer_of_ones_own():
     assert names() == ["scaled/scale"]
 
 
-def test_an_unknown_dimension_is_named():
+def test_unknown_dimension_is_named():
     with pytest.raises(ValueError, match="Dense requires inputs whose dimension -1 is known"):
         tf.layers.dense(tf.placeholder(tf.float32, [2, None]), 3)
 
 
-def test_the_shape_is_known_behind_a_switch_of_unknown_shape():
+def test_shape_is_known_after_a_cond_of_unknown_shape():
     switch = tf.placeholder(tf.bool)
     normed = tf.layers.batch_normalization(tf.placeholder(tf.float32, [None, 4]), training=switch)
 
@@ -172,7 +172,7 @@ def test_the_shape_is_known_behind_a_switch_of_unknown_shape():
     assert tf.layers.dropout(normed, training=switch).shape.as_list() == [None, 4]
 
 
-def test_a_transposed_convolution_has_the_shape_that_was_asked_for():
+def test_transposed_convolution_has_the_requested_shape():
     x, kernel = tf.placeholder(tf.float32, [None, 4, 4, 3]), tf.ones([5, 5, 2, 3])
     fixed = tf.nn.conv2d_transpose(x, kernel, [6, 8, 8, 2], [1, 2, 2, 1])
     from_batch = tf.nn.conv2d_transpose(x, kernel, [tf.shape(x)[0], 8, 8, 2], [1, 2, 2, 1])
@@ -183,7 +183,7 @@ def test_a_transposed_convolution_has_the_shape_that_was_asked_for():
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_the_gradient_of_a_largest_value_goes_to_the_first_of_several(size):
+def test_gradient_of_a_maximum_goes_to_the_first_of_several(size):
     x = tf.ones([1, 5, 5, 1])
     y = tf.layers.max_pooling2d(x, size, size)
 

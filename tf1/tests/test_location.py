@@ -5,7 +5,7 @@ import inspect
 import hookline_tf1 as tf
 
 
-def test_an_operation_is_said_to_be_made_in_the_line_of_the_user():
+def test_location_of_an_operation_is_the_users_line():
     line = inspect.currentframe().f_lineno + 1
     product = tf.layers.dense(tf.zeros([2, 3]), 4, name="made_here")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hookline_tf1 as tf
 
 
-def test_a_tensorflow_script_that_initialises_a_restored_session_is_told_too(tmp_path, caplog):
+def test_initializer_in_a_restored_session_of_a_tensorflow_script_is_logged(tmp_path, caplog):
     for last_step in (2, 4):
         with tf.Graph().as_default():
             train_op = tf.assign_add(tf.train.get_or_create_global_step(), 1)

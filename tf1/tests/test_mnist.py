@@ -1,4 +1,4 @@
-"""MNIST's reader: what batches hold, in which order, and what is said of files that are not there."""
+"""MNIST's reader: the contents and order of batches, and the messages for missing files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def numbers(images):
     return np.rint(images[:, 0] * 255).astype(int).tolist()
 
 
-def test_the_first_images_are_for_validation_and_a_pixel_is_from_0_to_1(folder):
+def test_first_images_are_for_validation_with_pixels_from_0_to_1(folder):
     data = input_data.read_data_sets(str(folder), one_hot=True, validation_size=4)
 
     assert [part.num_examples for part in data] == [16, 4, 5]
@@ -46,7 +46,7 @@ def test_the_first_images_are_for_validation_and_a_pixel_is_from_0_to_1(folder):
     assert data.test.labels.tolist() == np.eye(10)[:5].tolist()
 
 
-def test_images_may_keep_their_shape_and_their_bytes(folder):
+def test_images_may_keep_their_shape_and_dtype(folder):
     data = input_data.read_data_sets(folder, dtype=tf.uint8, reshape=False, validation_size=0)
 
     assert data.train.images.shape == (20, 28, 28, 1)
@@ -69,17 +69,17 @@ def test_each_epoch_gives_every_image_once_with_its_label(folder):
     )
 
 
-def test_the_order_is_that_of_tensorflow_for_the_seed_of_the_graph(folder):
+def test_order_is_tensorflows_for_the_seed_of_the_graph(folder):
     tf.set_random_seed(5)
     train = input_data.read_data_sets(folder, validation_size=0).train
 
-    # What the reader of TensorFlow 1.15 gives for these files and this seed.
+    # The result of TensorFlow 1.15's reader for these files and this seed.
     assert [numbers(train.next_batch(6)[0]) for _ in range(2)] == [[2, 5, 17, 19, 12, 1], [11, 10, 13, 18, 7, 4]]
     assert numbers(train.next_batch(3, shuffle=False)[0]) == [8, 9, 0]
     assert numbers(train.next_batch(9)[0]) == [16, 6, 15, 14, 3, 19, 8, 13, 15]
 
 
-def test_without_a_seed_numpys_generator_is_left_as_the_script_set_it(folder):
+def test_without_a_seed_the_state_of_numpy_is_used_as_set(folder):
     np.random.seed(3)
     expected = np.random.RandomState(3).permutation(TRAIN)
     train = input_data.read_data_sets(folder, validation_size=0).train
@@ -92,7 +92,7 @@ def test_a_missing_file_is_named_and_nothing_is_downloaded(tmp_path):
         input_data.read_data_sets(tmp_path / "MNIST_data")
 
 
-def test_what_cannot_be_read_says_why(folder):
+def test_unreadable_file_gives_the_reason(folder):
     write(folder / "t10k-labels-idx1-ubyte.gz", struct.pack(">2i", 7, 1), np.zeros(1, np.uint8))
     with pytest.raises(ValueError, match="begins with 7 instead of 2049"):
         input_data.read_data_sets(folder)
@@ -100,12 +100,12 @@ def test_what_cannot_be_read_says_why(folder):
         input_data.read_data_sets(folder, fake_data=True)
 
 
-def test_a_validation_set_larger_than_the_data_is_refused(folder):
+def test_validation_set_larger_than_the_data_is_refused(folder):
     with pytest.raises(ValueError, match="validation_size must be from 0 to 20, got 5000"):
         input_data.read_data_sets(folder)
 
 
-def test_the_network_of_the_first_tutorial_learns():
+def test_network_of_the_first_tutorial_learns():
     network = importlib.import_module("hookline_tf1.examples.tutorials.mnist.mnist")
     random = np.random.RandomState(0)
     pixels, labels = random.uniform(size=(20, network.IMAGE_PIXELS)), random.randint(10, size=20)

@@ -92,7 +92,7 @@ urllib.request.urlretrieve  # TensorFlow loads it, and scripts rely on that.
 """
 
 
-def test_import_lines_find_what_they_name_before_anything_else_was_imported():
+def test_import_lines_work_before_any_other_import():
     ran = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
 
     assert ran.returncode == 0, ran.stderr
@@ -113,7 +113,7 @@ def test_import_lines_find_what_they_name_before_anything_else_was_imported():
         ("python.framework.graph_util", "extract", r"tf\.graph_util\.extract\. The nearest thing: tf\.train\.Saver"),
     ],
 )
-def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, text):
+def test_missing_name_of_a_module_names_the_nearest(path, name, text):
     module = importlib.import_module(f"hookline_tf1.{path}")
 
     with pytest.raises(AttributeError, match=f"hookline_tf1 has no {text}"):
@@ -147,7 +147,7 @@ def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, te
         ("from hookline_tf1.core.example.example_pb2 import Example", r"tf\.train\.Example\. .*hookline\.data"),
     ],
 )
-def test_an_import_line_says_what_is_missing_and_the_nearest_there_is(line, text):
+def test_failed_import_line_names_the_nearest(line, text):
     with pytest.raises(ImportError, match=f"hookline_tf1 has no {text}"):
         exec(line)
 
@@ -159,7 +159,7 @@ def test_only_import_lines_get_import_errors():
         _ = tf.keras
 
 
-def test_a_path_that_leads_nowhere_is_an_import_error():
+def test_unknown_path_is_an_import_error():
     with pytest.raises(ImportError, match="no_such_ops"):
         importlib.import_module("hookline_tf1.python.ops.no_such_ops")
 
@@ -173,7 +173,7 @@ def test_devices_are_those_of_jax():
     )
 
 
-def test_an_average_in_a_variable_of_the_script():
+def test_moving_average_of_a_users_variable_is_assigned():
     averages = importlib.import_module("hookline_tf1.python.training.moving_averages")
     value = tf.placeholder(tf.float32, [])
     plain = tf.get_variable("plain", [], initializer=tf.ones_initializer(), trainable=False)

@@ -1,4 +1,4 @@
-"""Names of averages and of summaries, and paths of checkpoints: those of TensorFlow 2.21, as literals."""
+"""Names of averages and of summaries, and paths of checkpoints: as in TensorFlow 2.21, as literals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_name_scopes_do_not_name_averages_and_variable_scopes_do():
     assert names() == ["n/v", f"scope/n/v/{AVERAGE}"]
 
 
-def test_what_takes_the_zeros_out_of_an_average_is_named_below_it_in_the_scope():
+def test_zero_debias_operations_are_named_below_the_average_in_the_scope():
     with tf.variable_scope("outer"):
         tensor = tf.constant(1.0, name="t")
         tf.train.ExponentialMovingAverage(0.9, zero_debias=True).apply([tensor])
@@ -66,7 +66,7 @@ def test_before_apply_an_average_is_named_by_the_name_scope():
         assert averages.average_name(weight) == f"else/outer/inner/w/{AVERAGE}"
 
 
-def test_a_checkpoint_with_an_average_by_its_old_name_is_refused_by_both_names(tmp_path):
+def test_checkpoint_with_an_average_under_its_old_name_is_refused_with_both_names(tmp_path):
     old, new = f"net/w/{AVERAGE}", f"net/net/w/{AVERAGE}"
     with tf.Graph().as_default(), tf.Session() as session:
         tf.Variable([1.0, 2.0], name="net/w")
@@ -85,7 +85,7 @@ def test_a_checkpoint_with_an_average_by_its_old_name_is_refused_by_both_names(t
         assert session.run(averages.average(weight)).tolist() == [3.0, 4.0]
 
 
-def test_operations_of_summaries_are_below_their_family_once_and_tags_twice(sess):
+def test_summary_operations_have_their_family_once_and_tags_twice(sess):
     x = tf.constant(1.0)
     made = [
         tf.summary.scalar("a", x, family="fam"),
@@ -118,7 +118,7 @@ def test_operations_of_summaries_are_below_their_family_once_and_tags_twice(sess
 
 
 @pytest.mark.parametrize("step", [None, 3])
-def test_a_directory_alone_is_a_path_of_checkpoints(step, tmp_path, monkeypatch, sess):
+def test_directory_alone_is_a_checkpoint_path(step, tmp_path, monkeypatch, sess):
     monkeypatch.chdir(tmp_path)
     weight = tf.Variable(1.0, name="w")
     sess.run(weight.initializer)
@@ -131,7 +131,7 @@ def test_a_directory_alone_is_a_path_of_checkpoints(step, tmp_path, monkeypatch,
         assert sess.run(weight) == 1.0
 
 
-def test_merged_summaries_have_the_names_of_tensorflow_and_any_collections(sess):
+def test_merged_summaries_have_tensorflows_names_and_any_collections(sess):
     one = tf.summary.scalar("a", 1.0)
     by_name, by_place = tf.summary.merge([one], ["k"], "mine"), tf.summary.merge([one], collections=("k",))
 
@@ -141,7 +141,7 @@ def test_merged_summaries_have_the_names_of_tensorflow_and_any_collections(sess)
     assert sess.run(by_name) == sess.run(by_place)
 
 
-def test_a_name_in_the_place_of_collections_is_taken_as_tensorflow_takes_it(sess):
+def test_name_in_the_position_of_collections_is_used_like_in_tensorflow(sess):
     one = tf.summary.scalar("a", 1.0, "xy")
 
     assert tf.summary.merge([one], "name").name == "Merge/MergeSummary:0"
@@ -150,7 +150,7 @@ def test_a_name_in_the_place_of_collections_is_taken_as_tensorflow_takes_it(sess
 
 
 @pytest.mark.parametrize("rate", [8000, 8000.0, [8000.0], np.array([8000.0], np.float32), np.int64(8000)])
-def test_sound_has_a_rate_of_any_kind_of_number(sess, rate):
+def test_audio_rate_may_be_any_number(sess, rate):
     rates = [rate, tf.constant(rate, tf.float32)]
     sounds = [tf.summary.audio("a", np.zeros((1, 4), np.float32), each) for each in rates]
 
@@ -158,7 +158,7 @@ def test_sound_has_a_rate_of_any_kind_of_number(sess, rate):
         assert tf.Summary.FromString(sound).value[0].audio.sample_rate == 8000
 
 
-def test_averages_and_slots_are_shared_where_a_scope_reuses_variables():
+def test_averages_and_slots_are_shared_in_a_reusing_scope():
     made = []
     for _ in range(2):
         with tf.variable_scope("tower", reuse=tf.AUTO_REUSE):

@@ -1,4 +1,4 @@
-"""The namespace: what is there, where, and what is said of what is not."""
+"""The namespace: its names, their modules, and the messages for missing names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_namespaces_are_attributes_and_modules(name):
     "name",
     ["nn", "train", "summary", "image", "losses", "metrics", "layers", "math", "random", "linalg", "data", "gfile"],
 )
-def test_every_namespace_says_what_it_has_not(name):
+def test_missing_name_in_every_namespace_names_the_nearest(name):
     with pytest.raises(AttributeError, match=rf"hookline_tf1 has no tf\.{name}\.no_such_thing\. The nearest thing"):
         operator.attrgetter("no_such_thing")(getattr(tf, name))
 
@@ -35,13 +35,13 @@ def test_tf_compat_v1_is_the_namespace_itself():
     assert not tf.executing_eagerly()
 
 
-def test_hookline_does_not_import_it():
+def test_hookline_does_not_import_hookline_tf1():
     code = "import sys, hookline; print(any(name.startswith('hookline_tf1') for name in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
-def test_dir_lists_what_there_is():
+def test_dir_lists_existing_names():
     assert [name for name in dir(tf) if name.startswith("_") or not hasattr(tf, name)] == []
     assert {"Variable", "nn", "reduce_mean", "float32", "ConfigProto"} <= set(dir(tf))
     assert all(hasattr(tf, name) for name in dir(tf))
@@ -76,19 +76,19 @@ def test_dir_lists_what_there_is():
         ("sets", "hookline.op"),
     ],
 )
-def test_advice_names_what_a_script_can_use(symbol, nearest):
+def test_advice_names_usable_symbols(symbol, nearest):
     with pytest.raises(AttributeError) as raised:
         operator.attrgetter(symbol)(tf)
 
     assert str(raised.value).startswith(f"hookline_tf1 has no tf.{symbol}. The nearest thing: {nearest}")
 
 
-def test_a_dataset_says_what_it_has_not():
+def test_missing_dataset_method_names_the_nearest():
     with pytest.raises(AttributeError, match=r"no tf\.data\.Dataset\.cardinality\. The near"):
         _ = tf.data.Dataset.range(3).cardinality
 
 
-def test_no_file_of_hooklines_is_listed_beside_tensorflows_names():
+def test_hooklines_own_names_are_not_listed_with_tensorflows():
     assert not {"arrays", "nodes", "texts", "tensors", "rearranging", "before_1_0", "hooks"} & set(dir(tf))
     assert set(dir(tf.errors)) >= {"OutOfRangeError", "OpError"}
     for name in ("nn", "flags", "gfile", "data", "dtypes", "logging", "image", "train"):
@@ -103,7 +103,7 @@ def test_dtypes_have_their_functions():
     assert tf.dtypes.cast(tf.constant(1.5), tf.int32).dtype == tf.int32
 
 
-def test_whole_files(tmp_path, sess):
+def test_whole_files_are_read_and_written(tmp_path, sess):
     path = str(tmp_path / "deep" / "note")
     sess.run(tf.write_file(path, tf.constant("a note")))
     assert sess.run(tf.read_file(path)) == b"a note"
@@ -112,7 +112,7 @@ def test_whole_files(tmp_path, sess):
         sess.run(tf.io.read_file(path + "s"))
 
 
-def test_what_the_machine_has():
+def test_gpu_functions_describe_the_machine():
     assert tf.test.is_gpu_available() == bool(tf.test.gpu_device_name()) == tf.test.is_built_with_cuda()
 
 

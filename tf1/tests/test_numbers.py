@@ -1,4 +1,4 @@
-"""Numbers that a graph computes are those of TensorFlow 2.21 on CPU, whether what they are made of is constant or fed.
+"""Numbers computed by a graph equal TensorFlow 2.21's on CPU, for constant and for fed inputs.
 
 What TensorFlow gives stands here as literals.
 """
@@ -15,7 +15,7 @@ from hookline.errors import InvalidArgumentError
 
 
 def made_of(how, *cases):
-    """Returns what is computed in one run: of values that are constants, or fed where `how` has an F."""
+    """Returns the results of one run: of values that are constants, or fed where `how` has an F."""
     feeds, made = {}, []
     for make, values, dtypes in cases:
         inputs = []
@@ -27,13 +27,13 @@ def made_of(how, *cases):
         made.append(make(*inputs))
     with tf.Session() as session:
         found = session.run(made, feeds)
-    # What is known before the run is what it gives.
+    # The shape known before the run is that of the result.
     assert [each.dtype for each in made] == [each.dtype for each in found]
     return found
 
 
 def check(how, *cases):
-    """Each has what makes it, values and dtypes of its inputs, and the dtype and the values that are expected."""
+    """Takes for each case its function, values and dtypes of its inputs, and the expected dtype and values."""
     found = made_of(how, *(case[:3] for case in cases))
     assert [(each.dtype.name, each.tolist()) for each in found] == [case[3:] for case in cases]
 
@@ -46,7 +46,7 @@ every = pytest.mark.parametrize("how", ["CC", "CF", "FC", "FF"])
 
 
 @either
-def test_a_cast_wraps_as_tensorflows_does(how):
+def test_cast_wraps_like_tensorflows(how):
     cases = [
         ([300, -1], "int32", "uint8", [44, 255]),
         ([300, -129, 128], "int32", "int8", [44, 127, -128]),
@@ -75,7 +75,7 @@ def test_a_cast_wraps_as_tensorflows_does(how):
 
 
 @either
-def test_a_saturating_cast_ends_at_the_limits_of_both_dtypes(how):
+def test_saturating_cast_ends_at_the_limits_of_both_dtypes(how):
     cases = [
         ([-128, -1, 127], "int8", "int16", [-128, -1, 127]),
         ([-128, -1, 127], "int8", "uint8", [0, 0, 127]),
@@ -97,7 +97,7 @@ def test_a_saturating_cast_ends_at_the_limits_of_both_dtypes(how):
     check(how, *((cast(to), [values], [dtype], to, found) for values, dtype, to, found in cases))
 
 
-def test_images_that_are_too_bright_wrap_unless_they_are_to_be_saturated(sess):
+def test_too_bright_images_wrap_unless_saturated(sess):
     image = tf.constant([-0.1, 1.2])
     assert sess.run(tf.image.convert_image_dtype(image, tf.uint8)).tolist() == [231, 50]
     assert sess.run(tf.image.convert_image_dtype(image, tf.uint8, saturate=True)).tolist() == [0, 255]
@@ -115,13 +115,13 @@ def test_images_that_are_too_bright_wrap_unless_they_are_to_be_saturated(sess):
         (lambda: tf.to_int32(tf.constant(3, tf.int8)), "int32", 3),
     ],
 )
-def test_plain_numbers_are_cast_as_tensors_are(make, dtype, expected, sess):
+def test_plain_numbers_are_cast_like_tensors(make, dtype, expected, sess):
     made = make()
     found = sess.run(made)
     assert (made.dtype, found.dtype.name, found.tolist()) == (dtype, dtype, expected)
 
 
-def test_a_cast_shape_stays_a_shape(sess):
+def test_cast_shape_stays_a_shape(sess):
     x = tf.placeholder(tf.float32, [None, 3])
     size = tf.cast(tf.to_int64(tf.shape(x))[0], tf.int32) * 2
     assert sess.run(tf.zeros([size]), {x: np.ones((2, 3))}).tolist() == [0, 0, 0, 0]
@@ -131,7 +131,7 @@ def test_a_cast_shape_stays_a_shape(sess):
 
 
 @either
-def test_whole_numbers_are_added_up_in_their_own_dtype(how):
+def test_integers_are_summed_in_their_own_dtype(how):
     cases = [
         (lambda x: tf.reduce_sum(x), [127, -128, 126], "int8", 125),
         (lambda x: tf.reduce_sum(x, 0), [[127, -128], [127, -1]], "int8", [-2, 127]),
@@ -156,14 +156,14 @@ def test_whole_numbers_are_added_up_in_their_own_dtype(how):
     check(how, *((make, [values], [dtype], dtype, found) for make, values, dtype, found in cases))
 
 
-# Places ---------------------------------------------------------------------------------------------------------------
+# Indices --------------------------------------------------------------------------------------------------------------
 
 
 @every
 @pytest.mark.parametrize(
     "dtype", ["int8", "float32", *[pytest.param(dtype, marks=pytest.mark.campaign) for dtype in ("int32", "uint8")]]
 )
-def test_a_place_in_a_constant_may_be_fed(dtype, how):
+def test_index_into_a_constant_may_be_fed(dtype, how):
     places = [
         (lambda x, p: x[p], [3, 4]),
         (lambda x, p: x[:, p], [2, 4]),
@@ -177,7 +177,7 @@ def test_a_place_in_a_constant_may_be_fed(dtype, how):
 
 
 @every
-def test_a_slice_of_a_constant_is_that_of_a_fed_value(how):
+def test_slice_of_a_constant_equals_that_of_a_fed_value(how):
     def part(size):
         return lambda x, begin: tf.slice(x, begin, [size])
 
@@ -191,12 +191,12 @@ def test_a_slice_of_a_constant_is_that_of_a_fed_value(how):
     ("begin", "size"), [(2, 4), (4, 3), (5, 1), (6, 0), (6, -1), (-1, 1), (-1, 0), (0, 6), (-6, 3), (0, -2)]
 )
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_a_slice_past_the_end_is_refused_for_constants_too(begin, size, dtype, how):
+def test_slice_past_the_end_is_refused_for_constants(begin, size, dtype, how):
     with pytest.raises(ValueError, match=r"Slice 'Slice' \(made at .*begin\[0\] = .*has 5\."):
         made_of(how, (lambda x: tf.slice(x, [begin], [size]), [[1, 2, 3, 4, 5]], [dtype]))
 
 
-def test_a_slice_past_the_end_of_what_is_fed_fails_the_run(sess):
+def test_slice_past_the_end_of_a_fed_value_fails_the_run(sess):
     x = tf.placeholder(tf.float32, [None])
     part = tf.slice(x, [1], [3])
     assert sess.run(part, {x: [1, 2, 3, 4]}).tolist() == [2, 3, 4]
@@ -218,18 +218,18 @@ DIVISIONS = [*QUOTIENTS, *REMAINDERS]
 @every
 @pytest.mark.parametrize("divide", DIVISIONS)
 @pytest.mark.parametrize("dtype", ["int32", pytest.param("uint8", marks=pytest.mark.campaign)])
-def test_whole_numbers_are_not_divided_by_zero(divide, dtype, how):
+def test_integer_division_by_zero_fails_the_run(divide, dtype, how):
     with pytest.raises(InvalidArgumentError, match="division by zero"):
         made_of(how, (divide, [[5, 0, 3], [1, 0, 2]], [dtype, dtype]))
 
 
 @pytest.mark.parametrize("divide", [lambda x: x // 0, lambda x: x % 0, lambda x: tf.div(x, [1, 0, 2])])
-def test_a_zero_that_is_written_down_is_refused(divide):
+def test_constant_zero_divisor_is_refused(divide):
     with pytest.raises(InvalidArgumentError, match="division by zero"):
         divide(tf.placeholder(tf.int32, [3]))
 
 
-def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero(sess):
+def test_untaken_branch_may_divide_by_zero(sess):
     n, x = tf.placeholder(tf.int32, []), tf.constant([6, 7])
     share = tf.cond(n > 0, lambda: x // n, lambda: x)
     nones = [tf.cond(n > 0, lambda d=divide: d(x, tf.constant(0)), lambda: x) for divide in DIVISIONS]
@@ -246,12 +246,12 @@ def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero(sess):
 
 
 @pytest.mark.parametrize("make", [lambda x: x // 100, lambda x: x % [1, 2, 3], lambda x: tf.mod(tf.to_float(x), 0.0)])
-def test_a_division_that_cannot_be_by_zero_carries_nothing(make):
+def test_division_by_nonzero_adds_no_check(make):
     assert make(tf.placeholder(tf.int32, [3])).op.check is None
 
 
 @pytest.mark.parametrize("begin", [3, 5, -1])
-def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begin, sess):
+def test_slice_with_a_computed_begin_is_checked_in_the_run(begin, sess):
     x, where = tf.constant([1, 2, 3, 4, 5]), tf.placeholder(tf.int32, [1])
     part = tf.slice(x, where, [3])
     assert sess.run(part, {where: [2]}).tolist() == [3, 4, 5]
@@ -261,13 +261,13 @@ def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begi
 
 @every
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
-def test_whole_numbers_are_divided_alike(dtype, how):
+def test_integer_division_gives_the_expected_results(dtype, how):
     ways = [*((divide, [3, 1, 2]) for divide in QUOTIENTS), *((divide, [1, 0, 1]) for divide in REMAINDERS)]
     check(how, *((divide, [[7, 5, 5], [2, 5, 2]], [dtype, dtype], dtype, expected) for divide, expected in ways))
 
 
 @either
-def test_floats_are_divided_by_zero(how):
+def test_float_division_by_zero_is_allowed(how):
     check(how, (lambda x: x / 0.0, [[1.0, -1.0]], ["float32"], "float32", [float("inf"), -float("inf")]))
 
 
@@ -315,12 +315,12 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize("make", TOO_LARGE)
-def test_a_constant_that_32_bits_do_not_hold_is_refused(make, sess):
+def test_constant_beyond_32_bits_is_refused(make, sess):
     with pytest.raises(ValueError, match=r"jax_enable_x64|Python int|holds 1099511627776"):
         sess.run(make())
 
 
-def test_a_fed_number_that_32_bits_do_not_hold_is_refused_as_well(sess):
+def test_fed_number_beyond_32_bits_is_refused(sess):
     x = tf.placeholder(tf.int64, None)
     for _ in range(2):
         assert sess.run(x, {x: np.array([2**31 - 1])}).tolist() == [2**31 - 1]
@@ -329,7 +329,7 @@ def test_a_fed_number_that_32_bits_do_not_hold_is_refused_as_well(sess):
                 sess.run(x, {x: value})
 
 
-def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does(sess):
+def test_fed_array_wraps_in_a_narrower_dtype_like_a_constant(sess):
     x = tf.placeholder(tf.uint8, [None])
     assert sess.run(x, {x: np.array([300, -1])}).tolist() == [44, 255]
     with pytest.raises(InvalidArgumentError, match="255"):
@@ -339,7 +339,7 @@ def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does(sess):
 @pytest.mark.parametrize(
     ("make", "dtype", "expected"),
     [
-        # TensorFlow wraps what a narrower dtype is asked for.
+        # TensorFlow wraps values for a narrower dtype.
         (lambda: tf.constant(300, tf.uint8), "uint8", 44),
         (lambda: tf.constant([-1, 256], tf.uint8), "uint8", [255, 0]),
         (lambda: tf.constant(np.array([70000]), tf.int16), "int16", [4464]),
@@ -351,7 +351,7 @@ def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does(sess):
         (lambda: tf.constant(np.array([3], "uint64")), "uint32", [3]),
     ],
 )
-def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected, sess):
+def test_constant_has_the_value_of_its_dtype(make, dtype, expected, sess):
     found = sess.run(make())
     assert (found.dtype.name, found.tolist()) == (dtype, expected)
 
@@ -369,7 +369,7 @@ def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected
         (lambda x: tf.cast([x[0] + 5, 3], dtype=tf.int32), [5, 3]),
     ],
 )
-def test_a_cast_takes_numbers_of_64_bits(make, expected, sess):
+def test_cast_takes_64_bit_numbers(make, expected, sess):
     assert sess.run(make([2**40, 3])).tolist() == expected
 
 
@@ -388,14 +388,14 @@ def test_a_cast_takes_numbers_of_64_bits(make, expected, sess):
         lambda x, n: tf.where(tf.equal(x, 1), x, n),
     ],
 )
-def test_a_number_beside_a_tensor_that_is_too_large_is_named(make, number, shape, sess):
+def test_number_too_large_beside_a_tensor_is_named(make, number, shape, sess):
     x = tf.placeholder(tf.int64, shape)
     with pytest.raises((ValueError, OverflowError), match=rf"{number} does not fit into int32\. Set jax_enable_x64"):
-        # Where nothing is known of a shape, the run says so.
+        # With an unknown shape, the run raises.
         sess.run(make(x, number), {x: [1, 2]})
 
 
-def test_one_number_is_no_range():
+def test_error_for_one_number_shows_no_range():
     with pytest.raises(ValueError, match="holds 2147483648, but int32"):
         tf.constant(2**31)
     with pytest.raises(ValueError, match="holds integers from 1 to 2147483648, but int32"):
@@ -403,7 +403,7 @@ def test_one_number_is_no_range():
 
 
 @pytest.mark.parametrize("value", [2**64, None])
-def test_what_no_dtype_holds_is_no_constant(value):
+def test_value_without_a_dtype_is_refused_as_a_constant(value):
     with pytest.raises((TypeError, ValueError), match=r"tf.constant"):
         tf.constant(value)
 
@@ -428,14 +428,14 @@ def test_what_no_dtype_holds_is_no_constant(value):
         (np.array([1, 2], "int16"), "int16"),
     ],
 )
-def test_a_variable_whose_initializer_is_a_value_has_its_dtype(value, dtype, sess):
+def test_variable_has_the_dtype_of_its_initial_value(value, dtype, sess):
     made = [tf.get_variable("got", initializer=value), tf.Variable(value, name="made")]
     assert [variable.dtype.base_dtype.name for variable in made] == [dtype, dtype]
     sess.run(tf.global_variables_initializer())
     assert sess.run(made[0]).tolist() == np.asarray(value).tolist()
 
 
-def test_a_value_of_the_scope_gives_its_dtype_too():
+def test_initial_value_of_the_scope_gives_its_dtype():
     with tf.variable_scope("scope", initializer=3, dtype=tf.float16):
         assert tf.get_variable("whole").dtype == tf.int32
         assert tf.get_variable("half", [1], initializer=tf.zeros_initializer()).dtype == tf.float16
@@ -445,7 +445,7 @@ def test_a_value_of_the_scope_gives_its_dtype_too():
     ("value", "dtype"),
     [(0, tf.float32), (0.5, tf.int32), ([1.5], tf.float16), (True, tf.int32), (np.uint8(3), tf.int8)],
 )
-def test_a_value_of_another_dtype_than_the_variable_is_refused(value, dtype):
+def test_initial_value_of_another_dtype_is_refused(value, dtype):
     with pytest.raises(ValueError, match=r"initializer.*dtype"):
         tf.get_variable("v", initializer=value, dtype=dtype)
 
@@ -453,11 +453,11 @@ def test_a_value_of_another_dtype_than_the_variable_is_refused(value, dtype):
 @pytest.mark.parametrize(
     ("value", "dtype"), [(0, tf.int32), (0.5, tf.float32), (np.array([1.0]), tf.float64), (np.int64(3), tf.int64)]
 )
-def test_a_value_of_the_very_dtype_is_taken(value, dtype):
+def test_initial_value_of_the_same_dtype_is_accepted(value, dtype):
     assert tf.get_variable("v", initializer=value, dtype=dtype).dtype == tf.as_dtype(tf.Variable(value).dtype)
 
 
-def test_the_initializer_called_constant_is_no_tensor():
+def test_constant_initializer_is_no_tensor():
     with tf.Session() as session:
         assert session.run(tf.initializers.constant(3)([2])).tolist() == [3.0, 3.0]
     weights = tf.get_variable("w", [2], initializer=tf.initializers.constant(0.5))

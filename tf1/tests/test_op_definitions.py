@@ -1,4 +1,4 @@
-"""Functions made with `computed_by`: each is checked against TensorFlow, and takes what TensorFlow's function takes."""
+"""Functions made with `computed_by`: each is checked against TensorFlow, and takes its function's arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline_tf1.nn import _cross_entropy_ops
 
 PLACES = {"": (math, math_ops, array_ops, linalg), "nn.": (nn, _cross_entropy_ops), "image.": (image,)}
 
-# Those that other functions are made of, which have calls themselves.
+# Helpers of other functions, which have calls themselves.
 CALLED_AS = {
     "nn.softmax_cross_entropy": "nn.softmax_cross_entropy_with_logits",
     "nn.sparse_softmax_cross_entropy": "nn.sparse_softmax_cross_entropy_with_logits",
@@ -22,7 +22,7 @@ CALLED_AS = {
     "nn.weighted_cross_entropy": "nn.weighted_cross_entropy_with_logits",
 }
 
-# What stood in TensorFlow before 1.0 only, or computes nothing of its own.
+# Names from before TensorFlow 1.0, or without a computation of their own.
 NOT_IN_TENSORFLOW_2 = {"image.per_image_whitening", "prevent_gradient"}
 
 
@@ -39,7 +39,7 @@ def test_each_function_is_checked_against_tensorflow():
     assert {name for name in functions if CALLED_AS.get(name, name) not in called} == NOT_IN_TENSORFLOW_2
 
 
-def test_arguments_have_the_names_and_the_order_of_tensorflow(sess):
+def test_arguments_have_tensorflows_names_and_order(sess):
     x = np.asarray([[1.0, 2.0], [3.0, 5.0]])
 
     assert sess.run(tf.reduce_sum(x, 1, True)).tolist() == [[3.0], [8.0]]
@@ -48,7 +48,7 @@ def test_arguments_have_the_names_and_the_order_of_tensorflow(sess):
     assert tf.nn.relu(features=x, name="active").name == "active:0"
 
 
-def test_operations_are_named_as_in_tensorflow():
+def test_operations_are_named_like_in_tensorflow():
     x = tf.placeholder("float32", [2])
 
     names = [t.op.name for t in (tf.reduce_mean(x), tf.reduce_mean(x), tf.nn.relu(x), x + 1.0, -x, x < 1.0)]
@@ -56,7 +56,7 @@ def test_operations_are_named_as_in_tensorflow():
     assert names == ["Mean", "Mean_1", "Relu", "add", "Neg", "Less"]
 
 
-def test_what_decomposes_a_matrix_returns_its_parts_in_the_order_of_tensorflow(sess):
+def test_matrix_decompositions_return_their_parts_in_tensorflows_order(sess):
     x = np.asarray([[2.0, 1.0], [1.0, 3.0], [0.0, 1.0]], "float32")
     singular, left, right = tf.svd(x)
     values, vectors = tf.self_adjoint_eig(x.T @ x)
@@ -81,7 +81,7 @@ def test_labels_in_a_list_fit_logits_of_open_size(sess):
         tf.nn.weighted_cross_entropy_with_logits([[1.0], [0.0]], [0.5, 2.0], 2.0)
 
 
-def test_a_confusion_matrix_says_that_it_needs_the_number_of_classes(sess):
+def test_confusion_matrix_requires_the_number_of_classes(sess):
     assert sess.run(tf.confusion_matrix([0, 1, 1], [1, 1, 1], 2)).tolist() == [[0, 1], [0, 2]]
     with pytest.raises(ValueError, match="confusion_matrix requires num_classes"):
         tf.confusion_matrix([0, 1], [1, 1])
@@ -89,7 +89,7 @@ def test_a_confusion_matrix_says_that_it_needs_the_number_of_classes(sess):
 
 @pytest.mark.parametrize("labels", [[0, 2], [0, -1]])
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_class_that_is_not_among_those_of_a_confusion_matrix_is_an_error_of_the_run(labels, turned, sess):
+def test_class_out_of_range_in_a_confusion_matrix_fails_the_run(labels, turned, sess):
     fed = tf.placeholder(tf.int32, [2])
     made = tf.confusion_matrix(*([1, 1], fed)[:: -1 if turned else 1], 2)
     assert sess.run(made, {fed: [0, 1]}).sum() == 2
@@ -102,22 +102,22 @@ def test_integers_are_divided_as_integers(sess):
     assert sess.run(tf.truncatediv([large, -large, 7], [1, 1, -2])).tolist() == [large, -large, -3]
 
 
-def test_a_wrong_argument_is_a_type_error_that_shows_the_signature():
+def test_wrong_argument_is_a_type_error_with_the_signature():
     with pytest.raises(TypeError, match=r"tf\.reduce_sum\(input_tensor, axis=None.*unexpected keyword argument 'axes'"):
         tf.reduce_sum([1.0], axes=0)
 
 
-def test_shapes_that_do_not_fit_are_a_value_error_where_the_operation_is_made():
+def test_incompatible_shapes_are_a_value_error_at_graph_construction():
     with pytest.raises(ValueError, match=r"MatMul 'MatMul' \(made at .*test_op_definitions.py"):
         tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))
 
 
-def test_whole_numbers_of_64_bits_are_of_32():
+def test_64_bit_integers_become_32_bit():
     assert tf.argmax(tf.zeros([3])).dtype == tf.int32
     assert tf.constant(np.arange(3)).dtype == tf.int32
 
 
-def test_names_before_1_0(sess):
+def test_names_before_1_0_work(sess):
     a, b = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
 
     assert sess.run(tf.mul(a, b)).tolist() == [3.0, 8.0]
@@ -130,7 +130,7 @@ def test_names_before_1_0(sess):
     assert tf.initialize_all_variables().name == "init"
 
 
-def test_a_concrete_length_is_asked_for_where_xla_needs_one(sess):
+def test_computed_length_is_refused_where_xla_needs_a_constant(sess):
     made = tf.zeros([tf.random_uniform([], 1, 4, tf.int32), 2])
 
     with pytest.raises(Exception, match="shape depends on a value that is computed in the run"):

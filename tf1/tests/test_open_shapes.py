@@ -1,4 +1,4 @@
-"""Shapes with open dimensions: what is known of a result, and what is refused where the graph is built."""
+"""Shapes with open dimensions: the known part of a result, and refusals at graph construction."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def opened(*dims):
         (lambda x: tf.assign(tf.Variable(tf.zeros([2, 4])), x), r"Shapes \(2, 4\) and \(\?, 3\) are incompatible"),
     ],
 )  # fmt: skip
-def test_what_cannot_fit_is_refused_where_it_is_made(make, text):
+def test_impossible_shapes_are_refused_at_graph_construction(make, text):
     with pytest.raises(ValueError, match=text):
         make(opened(None, 3))
 
 
-def test_windows_and_channels_that_cannot_fit():
+def test_impossible_windows_and_channels_are_refused():
     image = opened(None, 8, 8, 3)
 
     with pytest.raises(ValueError, match=r"for 'Conv2D' .* shapes: \[\?,8,8,3\], \[3,3,4,8\]"):
@@ -75,11 +75,11 @@ def test_windows_and_channels_that_cannot_fit():
         (lambda x: tf.split(x, 2, 0)[0], [None, 3]),
     ],
 )
-def test_what_is_known_of_a_result(make, shape):
+def test_known_part_of_a_result_shape_is_inferred(make, shape):
     assert make(opened(None, 3)).shape.as_list() == shape
 
 
-def test_a_batch_twice_as_long_as_another_is_not_refused(sess):
+def test_batch_of_twice_the_length_of_another_is_not_refused(sess):
     """As in a GAN: the labels of both halves are fed, and have the length of neither."""
     real, fake, labels = opened(None, 3), opened(None, 3), tf.placeholder(tf.float32, [None, 3])
     both = tf.concat([real, fake], 0)
@@ -90,7 +90,7 @@ def test_a_batch_twice_as_long_as_another_is_not_refused(sess):
     assert np.isfinite(sess.run([loss, squared], fed)).all()
 
 
-def test_a_plain_list_says_a_size(sess):
+def test_plain_list_gives_a_size(sess):
     x = opened(None, 3)
     places = tf.stack([tf.range(tf.shape(x)[0]), [0, 1, 2]], 1)
 
@@ -98,7 +98,7 @@ def test_a_plain_list_says_a_size(sess):
     assert sess.run(tf.gather_nd(x, places), {x: np.eye(3)}).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_sizes_that_stand_in_arguments_are_left_to_the_run(sess):
+def test_sizes_in_arguments_are_checked_in_the_run(sess):
     x, many = opened(None, 3), opened(None)
 
     parts = tf.split(many, [3, 4])
@@ -108,7 +108,7 @@ def test_sizes_that_stand_in_arguments_are_left_to_the_run(sess):
     assert sess.run(rows, {**fed, many: np.zeros(6)}).shape == (6, 1)
 
 
-def test_where_too_many_sizes_might_do_the_run_decides():
+def test_ambiguous_sizes_are_checked_in_the_run():
     x, y = opened(None, None, None, 3), opened(None, None, None, 4)
 
     total = x + y

@@ -10,7 +10,7 @@ from hookline_tf1._machinery.ignored_arguments import ignored  # For a name that
 
 
 def trained(optimizer, steps=2):
-    """The values of a variable that starts at 2.0, with the loss of its square, and of its slots."""
+    """Returns the values of a variable that starts at 2.0, with the loss of its square, and of its slots."""
     weight = tf.Variable(2.0, name="weight")
     train_op = optimizer.minimize(weight * weight)
     with tf.Session() as sess:
@@ -20,11 +20,11 @@ def trained(optimizer, steps=2):
         return sess.run({variable.op.name: variable for variable in tf.global_variables()})
 
 
-def test_gradient_descent():
+def test_gradient_descent_follows_its_formula():
     assert trained(tf.train.GradientDescentOptimizer(0.25))["weight"] == 0.5
 
 
-def test_momentum_has_the_rate_outside_of_the_sum():
+def test_momentum_applies_the_rate_outside_the_sum():
     found = trained(tf.train.MomentumOptimizer(0.25, 0.5))
 
     assert found["weight/Momentum"] == 4.0
@@ -40,7 +40,7 @@ def test_adam_adds_epsilon_before_the_correction():
     assert {"weight/Adam", "weight/Adam_1", "beta2_power"} <= found.keys()
 
 
-def test_rmsprop_starts_at_one_with_the_rate_inside_of_the_momentum():
+def test_rmsprop_starts_at_one_with_the_rate_inside_the_momentum():
     found = trained(tf.train.RMSPropOptimizer(0.1, momentum=0.5), steps=1)
 
     np.testing.assert_allclose(found["weight/RMSProp"], 0.9 + 0.1 * 16, rtol=1e-6)
@@ -58,11 +58,11 @@ def test_ftrl_sets_small_weights_to_zero():
 
 
 @pytest.mark.parametrize("make", [lambda: 0.5, lambda: tf.constant(0.5), lambda: lambda: 0.5])
-def test_a_rate_is_a_number_a_tensor_or_a_function(make):
+def test_rate_is_a_number_a_tensor_or_a_function(make):
     assert trained(tf.train.GradientDescentOptimizer(make()), steps=1)["weight"] == 0.0
 
 
-def test_a_fed_rate(sess):
+def test_rate_may_be_fed(sess):
     rate = tf.placeholder(tf.float32, [])
     weight = tf.Variable(2.0, name="weight")
     train_op = tf.train.GradientDescentOptimizer(rate).minimize(weight * weight)
@@ -71,7 +71,7 @@ def test_a_fed_rate(sess):
     assert sess.run(weight) == 1.0
 
 
-def test_a_second_minimize_shares_the_slots():
+def test_second_minimize_shares_the_slots():
     weight = tf.Variable(2.0, name="weight")
     optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
     first, second = optimizer.minimize(weight * weight), optimizer.minimize(weight)
@@ -80,7 +80,7 @@ def test_a_second_minimize_shares_the_slots():
     assert (first.name, second.name) == ("Momentum", "Momentum_1")
 
 
-def test_a_step_counts_and_waits_for_what_it_is_made_behind(sess):
+def test_minimize_counts_the_step_after_its_control_dependencies(sess):
     step, seen = tf.train.get_or_create_global_step(), tf.Variable(0.0, trainable=False, name="seen")
     weight = tf.Variable(2.0, name="weight")
     with tf.control_dependencies([seen.assign_add(1.0)]):
@@ -91,7 +91,7 @@ def test_a_step_counts_and_waits_for_what_it_is_made_behind(sess):
     assert sess.run([seen, step]) == [1.0, 1]
 
 
-def test_slots_of_a_scope_that_reuses_are_new():
+def test_slots_of_a_reusing_scope_are_new():
     with tf.variable_scope("net"):
         weight = tf.get_variable("weight", [2])
     with tf.variable_scope(tf.get_variable_scope(), reuse=True):
@@ -109,7 +109,7 @@ def test_slots_of_a_scope_have_its_name():
     assert {"training/weight/Adam", "training/beta1_power"} <= set(names)
 
 
-def test_an_optimizer_of_ones_own():
+def test_user_optimizer_may_be_defined():
     class Halving(tf.train.Optimizer):
         def __init__(self):
             super().__init__(False, "Halving")
@@ -120,7 +120,7 @@ def test_an_optimizer_of_ones_own():
     assert trained(Halving())["weight"] == 0.5
 
 
-def test_a_subclass_that_says_nothing_is_told_so():
+def test_subclass_without_an_update_method_is_refused():
     class Empty(tf.train.Optimizer):
         pass
 
@@ -129,13 +129,13 @@ def test_a_subclass_that_says_nothing_is_told_so():
         Empty(False, "Empty").minimize(weight * weight)
 
 
-def test_no_gradient_names_the_variables():
+def test_missing_gradients_name_the_variables():
     tf.Variable(2.0, name="weight")
     with pytest.raises(ValueError, match=r"no gradients were given for any variable \(weight\)"):
         tf.train.AdamOptimizer().minimize(tf.constant(1.0))
 
 
-def test_ignored_arguments_are_said_once(caplog):
+def test_ignored_arguments_are_logged_once(caplog):
     caplog.set_level("INFO", logger="hookline")
     for _ in range(2):
         ignored("tf.train.Some", colocated=True, other=None, more=False)
@@ -143,7 +143,7 @@ def test_ignored_arguments_are_said_once(caplog):
     assert [record.getMessage() for record in caplog.records] == ["tf.train.Some: colocated is taken, without effect."]
 
 
-def test_moving_averages_of_a_trained_variable(sess):
+def test_moving_averages_of_a_trained_variable_are_updated(sess):
     weight = tf.Variable(2.0, name="weight")
     train_op = tf.train.GradientDescentOptimizer(0.25).minimize(weight * weight)
     averages = tf.train.ExponentialMovingAverage(0.5)
@@ -154,20 +154,20 @@ def test_moving_averages_of_a_trained_variable(sess):
     assert sess.run([weight, averages.average(weight)]) == [1.0, 1.5]
 
 
-def test_piecewise_constant_wants_one_value_more():
+def test_piecewise_constant_needs_one_more_value_than_boundaries():
     with pytest.raises(ValueError, match="one value more than boundaries, got 1 values and 1 boundaries"):
         tf.train.piecewise_constant(tf.constant(1), [2], [0.1])
 
 
 def embedding():
-    """A table, the numbers of the rows that are looked up, and a loss whose gradient of each row is 1."""
+    """Returns a table, the indices of the looked-up rows, and a loss whose gradient of each row is 1."""
     table = tf.Variable(np.ones((3, 2)), dtype=tf.float32, name="table")
     ids = tf.placeholder(tf.int32, [None])
     return table, ids, tf.reduce_sum(tf.nn.embedding_lookup(table, ids))
 
 
 @pytest.mark.parametrize(("is_used_too", "rows"), [(False, [0.0, -1.0, 1.0]), (True, [-0.5, -1.0, 1.0])])
-def test_rows_that_are_not_looked_up_stay_unless_the_variable_is_used_in_another_way_too(sess, is_used_too, rows):
+def test_rows_not_looked_up_are_unchanged_unless_the_variable_is_used_otherwise(sess, is_used_too, rows):
     table, ids, loss = embedding()
     train_op = tf.train.MomentumOptimizer(1.0, 0.5).minimize(loss + 0.0 * tf.reduce_sum(table) if is_used_too else loss)
     sess.run(tf.global_variables_initializer())
@@ -176,7 +176,7 @@ def test_rows_that_are_not_looked_up_stay_unless_the_variable_is_used_in_another
     np.testing.assert_array_equal(sess.run(table)[:, 0], rows)
 
 
-def test_a_norm_counts_a_row_each_time_that_it_was_looked_up(sess):
+def test_global_norm_counts_a_row_once_per_lookup(sess):
     table, ids, loss = embedding()
     (gradient,) = tf.gradients(loss, [table])
     norm, dense = tf.global_norm([gradient]), tf.norm(gradient)

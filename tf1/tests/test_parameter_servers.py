@@ -11,7 +11,7 @@ from hookline import errors
 from hookline.distributed import ParameterServer
 
 
-def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that_was_given_it():
+def test_index_out_of_bounds_is_an_error_in_the_session_of_its_worker():
     transport = DirectTransport([ParameterServer() for _ in range(2)])
     places = tf.placeholder(tf.int32, [2])
     table = tf.get_variable("table", [5], initializer=tf.zeros_initializer())
@@ -26,7 +26,7 @@ def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that
     chief.run(train, {places: [2, 3]})
     with pytest.raises(errors.InvalidArgumentError, match="embedding_lookup"):
         chief.run(loss, {places: [0, -1]})
-    # What a server writes where there is no such place is nothing.
+    # A server ignores a write to an index out of bounds.
     assert chief.run(table).tolist() == [2.0, 1.0, 1.0, 1.0, 0.0]
     with pytest.raises(errors.InvalidArgumentError, match=r"'ScatterAdd' .*: indices\[1\] = 7 is not in \[0, 5\)"):
         worker.close()

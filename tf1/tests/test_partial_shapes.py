@@ -1,4 +1,4 @@
-"""Sizes that only a run knows: shapes that TensorFlow 2.15 gives before it, and what a run makes of them."""
+"""Sizes known only in a run: shapes that TensorFlow 2.15 infers before it, and the results of a run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def deconvolved(of, shape):
         (lambda of: tf.zeros([of.size, 1]) * tf.zeros([4]), [None, 4]),
     ],
 )
-def test_what_is_known_of_a_result_is_what_tensorflow_knows(given, make, shape):
+def test_known_shapes_equal_those_of_tensorflow(given, make, shape):
     assert make(given).shape.as_list() == shape
 
 
@@ -105,11 +105,11 @@ def test_what_is_known_of_a_result_is_what_tensorflow_knows(given, make, shape):
         lambda of: tf.ones(tf.placeholder(tf.int32)),
     ],
 )
-def test_not_even_the_rank_is_known(given, make):
+def test_rank_may_be_unknown(given, make):
     assert make(given).shape.ndims is None
 
 
-def test_the_dtype_is_that_of_what_is_given(given):
+def test_dtype_follows_the_arguments(given):
     assert tf.range(given.size).dtype == tf.int32
     assert tf.range(given.size, dtype=tf.float32).dtype == tf.float32
     assert tf.fill([given.size], 1.0).dtype == tf.float32
@@ -124,7 +124,7 @@ def run(fetches, feed_dict=None):
         return session.run(fetches, feed_dict)
 
 
-def test_a_layer_behind_a_transposed_convolution_of_a_fed_batch_trains(given, sess):
+def test_layer_after_a_transposed_convolution_of_a_fed_batch_trains(given, sess):
     kernel = tf.get_variable("kernel", [5, 5, 2, 16])
     made = tf.nn.conv2d_transpose(given.image, kernel, tf.stack([given.size, 28, 28, 2]), [1, 2, 2, 1])
     loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.reshape(made, [-1, 28 * 28 * 2]), 3) - 1))
@@ -136,7 +136,7 @@ def test_a_layer_behind_a_transposed_convolution_of_a_fed_batch_trains(given, se
     assert sess.run(loss, feeds) < before
 
 
-def test_places_of_a_sequence_are_looked_up(given):
+def test_positions_of_a_sequence_are_looked_up(given):
     ids = given.ids
     places = tf.tile(tf.expand_dims(tf.range(tf.shape(ids)[1]), 0), [tf.shape(ids)[0], 1])
     table = tf.constant(np.arange(20.0).reshape(10, 2))
@@ -146,7 +146,7 @@ def test_places_of_a_sequence_are_looked_up(given):
     assert run(made, {ids: np.zeros((2, 3))})[:, :, 0].tolist() == [[1.0, 5.0, 9.0]] * 2
 
 
-def test_each_fed_size_is_a_program_of_its_own_and_the_log_says_so(given, caplog):
+def test_each_fed_size_has_its_own_program_with_a_log_line(given, caplog):
     rows = tf.zeros([given.size, 2]) + tf.to_float(given.size)
 
     with caplog.at_level(logging.INFO, "hookline"), tf.Session() as session:
@@ -161,7 +161,7 @@ def test_each_fed_size_is_a_program_of_its_own_and_the_log_says_so(given, caplog
     assert "Placeholder:0 is 2, it was 3" in caplog.text
 
 
-def test_a_fed_number_is_compiled_in_only_where_a_size_depends_on_it(given, caplog):
+def test_fed_number_is_static_only_if_a_size_depends_on_it(given, caplog):
     number, rows = tf.to_float(given.size) + 1, tf.zeros([given.size * 2])
 
     with caplog.at_level(logging.INFO, "hookline"), tf.Session() as session:
@@ -171,7 +171,7 @@ def test_a_fed_number_is_compiled_in_only_where_a_size_depends_on_it(given, capl
     assert caplog.text.count("Compiling a program") == 3
 
 
-def test_a_size_may_be_computed_of_what_is_fed_and_of_constants(given):
+def test_size_may_be_computed_from_feeds_and_constants(given):
     half = given.size // tf.constant(2)
     by_default = tf.placeholder_with_default(4, [])
 
@@ -182,13 +182,13 @@ def test_a_size_may_be_computed_of_what_is_fed_and_of_constants(given):
     assert run(tf.reshape(given.x, given.two), {given.x: np.zeros((2, 3)), given.two: [6, 1]}).shape == (6, 1)
 
 
-def test_constants_beside_shapes_say_sizes(given):
+def test_constants_beside_shapes_give_sizes(given):
     made = tf.zeros(tf.stack([tf.shape(given.x)[0], tf.constant(3)]))
 
     assert run(made, {given.x: np.zeros((4, 3))}).shape == (4, 3)
 
 
-def test_a_slice_begins_where_the_run_says_without_another_program(given, caplog):
+def test_slice_with_a_fed_begin_needs_no_other_program(given, caplog):
     x = tf.constant([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     part = tf.slice(x, [given.size, 1], [1, -1])
 
@@ -200,7 +200,7 @@ def test_a_slice_begins_where_the_run_says_without_another_program(given, caplog
     assert caplog.text.count("Compiling a program (") == 1
 
 
-def test_the_largest_and_the_smallest_of_numbers_say_sizes(given, sess):
+def test_maximum_and_minimum_of_numbers_give_sizes(given, sess):
     longest, shape = tf.reduce_max(given.sizes), tf.shape(given.ids)
     mask, less = tf.sequence_mask(given.sizes, longest), tf.zeros([tf.reduce_min(given.sizes) + 1, 2])
     side, back = tf.zeros([tf.reduce_max(shape), tf.reduce_min(shape)]), tf.zeros([-tf.negative(longest)])
@@ -214,7 +214,7 @@ def test_the_largest_and_the_smallest_of_numbers_say_sizes(given, sess):
     assert sess.run(side, {given.ids: [[1, 2, 3]]}).shape == (3, 1)
 
 
-def test_a_crop_of_an_image_to_a_size_of_the_run_keeps_its_channels():
+def test_image_cropped_to_a_computed_size_keeps_its_channels():
     with tf.Graph().as_default():
         x, y = (tf.placeholder(tf.float32, [None, None, None, 8]) for _ in range(2))
         pooled, sizes = tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID"), tf.shape(y)

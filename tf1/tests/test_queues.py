@@ -1,4 +1,4 @@
-"""Input producers, readers and batches: what TF 1.x keeps in queues."""
+"""Input producers, readers and batches: TF 1.x's queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def queue_of(path, num_epochs=1):
 
 
 def all_of(fetches):
-    """What a session returns, run by run, until the data have ended."""
+    """Returns the results of a session, run by run, until the data have ended."""
     found = []
     with tf.Session() as sess:
         sess.run(tf.local_variables_initializer())
@@ -65,7 +65,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_gives_the_records_of_each_file_with_their_keys(folder, name):
+def test_reader_gives_the_records_of_each_file_with_their_keys(folder, name):
     kind, how, file, expected = READERS[name]
     found = all_of(kind(**how).read(queue_of(folder / file, num_epochs=2)))
 
@@ -80,7 +80,7 @@ def test_readers_of_one_kind_share_a_queue(folder):
     assert all_of([one, other]) == [[b"one", b"two"], [b"", b"four"]]
 
 
-def test_a_reader_wants_what_a_producer_returns(folder):
+def test_reader_requires_a_producers_queue(folder):
     with pytest.raises(TypeError, match=r"TextLineReader\.read requires what tf\.train\.string_input_producer"):
         tf.TextLineReader().read(str(folder / "lines.txt"))
 
@@ -100,7 +100,7 @@ def test_records_become_batches_of_images_and_labels(folder):
     assert numbers.ravel().tolist() == [0, 3, 6]
 
 
-def test_the_last_batch_is_left_out_unless_a_smaller_one_is_allowed():
+def test_last_batch_is_dropped_unless_a_smaller_one_is_allowed():
     def batches(**how):
         (number,) = tf.train.slice_input_producer([np.arange(5)], num_epochs=1, shuffle=False)
         return [batch.tolist() for batch in all_of(tf.train.batch([number], 2, **how))]
@@ -109,7 +109,7 @@ def test_the_last_batch_is_left_out_unless_a_smaller_one_is_allowed():
     assert batches(allow_smaller_final_batch=True) == [[0, 1], [2, 3], [4]]
 
 
-def test_batches_are_arranged_as_their_tensors():
+def test_batches_have_the_structure_of_their_tensors():
     number = tf.train.range_input_producer(8, num_epochs=1, shuffle=False).dequeue()
     (found,) = all_of(tf.train.batch({"x": number, "y": number * 2}, 8))
 
@@ -117,7 +117,7 @@ def test_batches_are_arranged_as_their_tensors():
     assert found["y"].tolist() == list(range(0, 16, 2))
 
 
-def test_a_run_may_give_several_examples_of_a_batch():
+def test_run_may_give_several_examples_of_a_batch():
     (rows,) = tf.train.slice_input_producer([np.arange(6).reshape(2, 3)], num_epochs=1, shuffle=False)
 
     assert [batch.tolist() for batch in all_of(tf.train.batch([rows], 2, enqueue_many=True))] == [
@@ -127,14 +127,14 @@ def test_a_run_may_give_several_examples_of_a_batch():
     ]
 
 
-def test_examples_of_several_lengths_are_filled_up(folder):
+def test_examples_of_several_lengths_are_padded(folder):
     _, line = tf.TextLineReader().read(queue_of(folder / "lines.txt"))
     (found,) = all_of(tf.train.batch([tf.decode_raw(line, tf.uint8)], 4, dynamic_pad=True))
 
     assert [row.tobytes() for row in found] == [b"one\0", b"two\0", b"\0\0\0\0", b"four"]
 
 
-def test_a_shuffled_batch_draws_each_example_once_an_epoch_in_another_order():
+def test_shuffled_batch_draws_each_example_once_per_epoch_in_another_order():
     number = tf.train.range_input_producer(40, num_epochs=2, shuffle=False).dequeue()
     found = all_of(tf.train.shuffle_batch([number], 10, capacity=40, min_after_dequeue=20))
 
@@ -143,7 +143,7 @@ def test_a_shuffled_batch_draws_each_example_once_an_epoch_in_another_order():
     assert numbers[:40] != list(range(40))
 
 
-def test_a_producer_shuffles_each_epoch_anew_by_the_seed_of_the_graph():
+def test_producer_shuffles_each_epoch_by_the_seed_of_the_graph():
     def order():
         tf.reset_default_graph()
         tf.set_random_seed(3)
@@ -156,14 +156,14 @@ def test_a_producer_shuffles_each_epoch_anew_by_the_seed_of_the_graph():
     assert sorted(found[:12]) == sorted(found[12:])
 
 
-def test_joined_lists_take_turns():
+def test_joined_lists_alternate():
     lists = [[tf.train.range_input_producer(n, num_epochs=1, shuffle=False).dequeue() + 10 * n] for n in (3, 1)]
     found = all_of(tf.train.batch_join(lists, 1))
 
     assert [int(batch[0]) for batch in found] == [30, 10, 31, 32]
 
 
-def test_random_operations_before_a_batch_draw_anew_for_each_example():
+def test_random_operations_before_a_batch_draw_for_each_example():
     number = tf.train.range_input_producer(50, num_epochs=1, shuffle=False).dequeue()
     (found,) = all_of(tf.train.batch([tf.random_uniform([]) + tf.cast(number, tf.float32)], 50))
 

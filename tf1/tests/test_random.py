@@ -7,7 +7,7 @@ import pytest
 
 import hookline_tf1 as tf
 
-# What is drawn, with its mean and its standard deviation.
+# Each distribution, with its mean and its standard deviation.
 DRAWN = {
     "normal": (lambda: tf.random_normal([4000], 1.0, 2.0), 1.0, 2.0),
     "truncated": (lambda: tf.truncated_normal([4000], stddev=2.0), 0.0, 1.76),
@@ -22,7 +22,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_what_is_drawn_has_its_mean_and_spread_is_new_in_each_run_and_follows_the_seed(name):
+def test_random_values_have_mean_and_spread_differ_by_run_and_follow_the_seed(name):
     draw, mean, spread = DRAWN[name]
     found = []
     for _ in range(2):

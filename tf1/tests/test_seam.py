@@ -1,4 +1,4 @@
-"""What stands on the core uses its public modules alone, and no attribute of it with an underscore in front."""
+"""Code on top of the core uses only its public modules, and no attribute of it with a leading underscore."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_private(name: str) -> bool:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_public_names_of_the_core_alone(module):
+def test_modules_import_only_public_names_of_the_core(module):
     private = []
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
@@ -75,7 +75,7 @@ def classes() -> list[type]:
 
 
 @pytest.mark.parametrize("kind", classes(), ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
-def test_a_class_shares_no_private_name_with_a_class_of_the_core(kind):
+def test_classes_share_no_private_name_with_classes_of_the_core(kind):
     own = [base for base in kind.__mro__ if is_own(base.__module__)]
     theirs = set().union(*(attributes(base)["defined"] for base in kind.__mro__ if is_core(base.__module__)))
     mine = attributes(kind)
@@ -100,7 +100,7 @@ def names_in(own: bool) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_reads_no_private_attribute_that_only_the_core_has(module):
+def test_modules_read_no_private_attribute_of_the_core(module):
     read = {
         node.attr: node.lineno
         for node in ast.walk(tree_of(module))
@@ -110,7 +110,7 @@ def test_a_module_reads_no_private_attribute_that_only_the_core_has(module):
     assert of_core == {}
 
 
-def test_the_seam_has_no_name_that_nobody_needs_and_says_what_each_is_for():
+def test_extend_has_only_needed_names_with_their_purposes():
     imports = [node for module in MODULES for node in ast.walk(tree_of(module)) if isinstance(node, ast.ImportFrom)]
     needed = {alias.name for node in imports if node.module == "hookline.extend" for alias in node.names}
     assert needed == set(hookline.extend.__all__)

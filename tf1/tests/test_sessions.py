@@ -9,7 +9,7 @@ import hookline as hl
 import hookline_tf1 as tf
 
 
-def test_results_are_values_of_numpy(sess):
+def test_results_are_numpy_values(sess):
     x = tf.placeholder("float32", [None, 2])
     v = tf.Variable(2.0)
 
@@ -23,7 +23,7 @@ def test_results_are_values_of_numpy(sess):
     assert half.flags.writeable
 
 
-def test_what_is_fed_is_cast(sess):
+def test_feeds_are_cast(sess):
     i = tf.placeholder(tf.int32, [None])
 
     assert sess.run(i + 1, {i: [1.9, -1.9]}).tolist() == [2, 0]
@@ -32,7 +32,7 @@ def test_what_is_fed_is_cast(sess):
         sess.run(i, {i: [[1, 2]]})
 
 
-def test_hooks_of_a_monitored_session_get_values_of_numpy():
+def test_hooks_of_a_monitored_session_get_numpy_values():
     seen = []
     loss = tf.reduce_sum(tf.Variable([1.0, 2.0]))
 
@@ -49,7 +49,7 @@ def test_hooks_of_a_monitored_session_get_values_of_numpy():
     assert seen == [np.float32]
 
 
-def test_default_sessions():
+def test_default_sessions_are_used():
     v = tf.Variable(1.0)
     with pytest.raises(ValueError, match=r"no default session is registered\. Use `with tf\.Session\(\) as sess:`"):
         v.eval()
@@ -77,7 +77,7 @@ def test_shapes_compute_like_numbers():
         int(rows)
 
 
-def test_an_open_dimension_may_be_used_as_a_size(sess):
+def test_open_dimension_may_be_used_as_a_size(sess):
     x = tf.placeholder(tf.float32, [None, 4])
     count = tf.shape(x)[0]
     noise = tf.random_normal(tf.stack([count * 2, 3]))
@@ -92,14 +92,14 @@ def test_an_open_dimension_may_be_used_as_a_size(sess):
     assert halves.shape.as_list() == [None, 2]
 
 
-def test_an_open_dimension_beside_a_known_one_is_known():
+def test_open_dimension_beside_a_known_one_is_known():
     x, y = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.float32, [4, 3])
 
     assert (x - y).shape.as_list() == [4, 3]
     assert tf.concat([x, y], 0).shape.as_list() == [None, 3]
 
 
-def test_set_shape_adds_to_what_is_known():
+def test_set_shape_refines_the_known_shape():
     x = tf.placeholder(tf.float32)
     x.set_shape([None, 4])
 
@@ -125,7 +125,7 @@ def test_random_operations_need_no_variable_and_repeat_in_each_session():
     assert tf.global_variables() == []
 
 
-def test_the_seed_of_the_graph_changes_what_is_drawn():
+def test_seed_of_the_graph_changes_random_values():
     def drawn(seed):
         with tf.Graph().as_default(), tf.Session() as sess:
             tf.set_random_seed(seed)
@@ -148,7 +148,7 @@ def test_a_session_refuses_a_graph_of_hookline():
         tf.Session(graph=hl.Graph())
 
 
-def test_a_graph_of_hookline_keeps_its_own_tensors():
+def test_graph_of_hookline_keeps_its_own_tensors():
     with hl.Graph().as_default():
         x = hl.placeholder("float32", [None, 2])
 

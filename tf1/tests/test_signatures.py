@@ -12,7 +12,7 @@ import pytest
 
 import hookline_tf1 as tf
 
-# As in TF 1.15, into which TF 2 has put other arguments before the end; or nobody makes one.
+# As in TF 1.15, where TF 2 has inserted other arguments; or nobody makes one.
 OTHERWISE = {
     *("DType", "ReaderBase", "VariableScope", "data.Iterator", "distributions.Distribution"),
     *("linalg.matmul", "matmul", "nn.moments", "nn.swish", "nn.top_k", "scatter_nd", "searchsorted", "string_split"),
@@ -25,7 +25,7 @@ THEIRS = dict(
 
 
 def ours(name: str) -> list[str]:
-    """The parameters of a symbol that may be given by place."""
+    """Returns the parameters of a symbol that may be given by position."""
     value = tf
     for part in name.split("."):
         value = getattr(value, part)
@@ -36,7 +36,7 @@ def ours(name: str) -> list[str]:
     return [each.name for each in parameters if each.kind == each.POSITIONAL_OR_KEYWORD]
 
 
-def test_arguments_stand_where_tensorflow_has_them():
+def test_arguments_have_tensorflows_positions():
     moved = {}
     for name, listed in THEIRS.items():
         pairs = list(zip(ours(name), listed.split(", ") if listed else [], strict=False))
@@ -46,7 +46,7 @@ def test_arguments_stand_where_tensorflow_has_them():
     assert len(THEIRS) > 600
 
 
-def test_angles_and_places_are_taken_by_name_and_by_place(sess):
+def test_arguments_of_renamed_functions_work_by_name_and_position(sess):
     x = tf.constant([[3.0, 1.0], [2.0, 5.0]])
     by_place, by_name = tf.atan2(1.0, 2.0), tf.math.atan2(x=2.0, y=1.0)
 

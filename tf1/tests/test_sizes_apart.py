@@ -26,7 +26,7 @@ import hookline_tf1 as tf
         (lambda x, y, n, m: tf.one_hot([0], n - m), [1, None], [[1, 0, 0]]),
     ],
 )
-def test_sizes_of_two_placeholders_are_not_one(make, shape, expected, sess):
+def test_sizes_of_two_placeholders_are_distinct(make, shape, expected, sess):
     x, y = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32, [None])
 
     made = make(x, y, tf.shape(x)[0], tf.shape(y)[0])
@@ -44,7 +44,7 @@ def test_rows_of_a_reshaped_tensor_are_not_its_batch(sess):
     assert made.shape == (2,)
 
 
-def test_an_image_cropped_to_the_size_of_another_keeps_its_channels(sess):
+def test_image_cropped_to_the_size_of_another_keeps_its_channels(sess):
     large, small = (tf.placeholder(tf.float32, [None, None, None, 3]) for _ in range(2))
     begin = (tf.shape(large) - tf.shape(small)) // 2
 
@@ -82,7 +82,7 @@ def test_time_to_batch_before_a_convolution_is_not_refused(sess):
         (lambda x, k: tf.range(tf.rank(x, name="rank")), "rank:0"),
     ],
 )
-def test_a_feed_of_a_number_that_is_part_of_the_graph_is_refused(make, name, sess):
+def test_feed_of_a_number_inside_the_graph_is_refused(make, name, sess):
     made = make(tf.constant([[1.0, 2], [3, 4]]), tf.constant(1, name="k"))
 
     sess.run(made)
@@ -90,7 +90,7 @@ def test_a_feed_of_a_number_that_is_part_of_the_graph_is_refused(make, name, ses
         sess.run(made, {name: 1})
 
 
-def test_feeds_of_sizes_that_are_not_part_of_the_graph_have_their_effect(sess):
+def test_feeds_of_sizes_outside_the_graph_take_effect(sess):
     x, default = tf.placeholder(tf.float32, [None, 3]), tf.placeholder_with_default(4, [])
     shape, number = tf.shape(x), tf.constant(1)
     rows, columns, more = tf.ones([shape[0]]), tf.ones([shape[1]]), tf.ones([default])

@@ -1,4 +1,4 @@
-"""Gradients where a function has a corner are TensorFlow's: its numbers stand here."""
+"""Gradients at a function's corner are TensorFlow's, as literals."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ import hookline_tf1 as tf
         (lambda x: tf.losses.absolute_difference([0.0, 5.0], x), [0.0, 0.0], [0.0, -0.5]),
     ],
 )
-def test_a_gradient_at_a_corner(function, at, gradient, sess):
+def test_gradient_at_a_corner_equals_tensorflows(function, at, gradient, sess):
     x = tf.placeholder(tf.float32, [len(at)])
     (found,) = tf.gradients(function(x), x)
     np.testing.assert_allclose(sess.run(found, {x: at}), gradient, rtol=1e-6)
 
 
-def test_integers_among_the_arguments_are_no_obstacle(sess):
+def test_integer_arguments_do_not_prevent_gradients(sess):
     x = tf.placeholder(tf.float32, [])
     steps = tf.maximum(tf.constant(3), 2)
     (found,) = tf.gradients(tf.maximum(x, 1.0) * tf.to_float(tf.abs(steps)), x)
     assert sess.run(found, {x: 2.0}) == 3
 
 
-def test_a_line_of_text_is_no_array(tmp_path, sess):
+def test_line_of_text_is_no_array(tmp_path, sess):
     path = tmp_path / "lines"
     path.write_text("a,1\nb,2\n")
     line = tf.data.TextLineDataset(str(path)).make_one_shot_iterator().get_next()

@@ -29,7 +29,7 @@ def train_with(supervisor, train, runs, **options):
 
 
 @pytest.mark.parametrize("services", [True, False])
-def test_a_job_goes_on_where_it_stopped(tmp_path, services):
+def test_job_resumes_where_it_stopped(tmp_path, services):
     for expected in (3, 6):
         with tf.Graph().as_default():
             weight, step, train = build()
@@ -44,7 +44,7 @@ def test_a_job_goes_on_where_it_stopped(tmp_path, services):
     assert ("weight" in tags) is services
 
 
-def test_its_threads_save(tmp_path):
+def test_supervisor_threads_save(tmp_path):
     _, _, train = build()
     supervisor = Supervisor(logdir=str(tmp_path), save_model_secs=600, summary_op=None)
     with supervisor.managed_session() as sess:
@@ -53,7 +53,7 @@ def test_its_threads_save(tmp_path):
     assert hl.train.latest_checkpoint(str(tmp_path)) is not None
 
 
-def test_the_end_of_the_data_ends_the_block_and_an_error_leaves_it(tmp_path):
+def test_end_of_the_data_ends_the_block_and_an_error_leaves_it(tmp_path):
     build()
     supervisor = Supervisor(logdir=None, init_fn=lambda sess: None)
     with supervisor.managed_session():
@@ -63,7 +63,7 @@ def test_the_end_of_the_data_ends_the_block_and_an_error_leaves_it(tmp_path):
         raise KeyError("mine")
 
 
-def test_without_a_saver_nothing_is_saved(tmp_path):
+def test_nothing_is_saved_without_a_saver(tmp_path):
     _, _, train = build()
     supervisor = Supervisor(logdir=str(tmp_path), saver=None, summary_op=None, global_step=None)
     with supervisor.managed_session() as sess:
@@ -73,7 +73,7 @@ def test_without_a_saver_nothing_is_saved(tmp_path):
     assert [event.step for event in read_events(tmp_path) if event.HasField("summary")] == [7]
 
 
-def test_a_function_of_ones_own_is_called_at_intervals(tmp_path):
+def test_user_function_is_called_at_intervals(tmp_path):
     build()
     supervisor = Supervisor(logdir=None)
     called = []

@@ -1,4 +1,4 @@
-"""Text: `bytes` in and out, functions of it, and what cannot be done with it."""
+"""Text: `bytes` in and out, functions of it, and unsupported operations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_text_is_returned_as_bytes(sess):
         sess.run(fed, {fed: [1]})
 
 
-def test_what_a_caller_does_to_a_text_stays_with_the_caller(sess):
+def test_changes_of_returned_text_do_not_reach_the_graph(sess):
     names = tf.constant(["a", "b"])
 
     sess.run(names)[0] = b"z"
@@ -50,7 +50,7 @@ def test_names_of_uninitialised_variables_are_bytes(sess):
     assert sess.run(missing).shape == (0,)
 
 
-def test_a_python_function_gets_bytes_and_numpys_numbers(sess):
+def test_python_function_gets_bytes_and_numpy_numbers(sess):
     given = []
 
     def look(*values):
@@ -110,18 +110,18 @@ def test_a_python_function_gets_bytes_and_numpys_numbers(sess):
         (lambda: tf.decode_base64(tf.encode_base64("a?~")), [], b"a?~"),
     ],
 )
-def test_functions_of_text(sess, made, shape, value):
+def test_text_functions_give_their_values(sess, made, shape, value):
     tensor = made()
 
     assert tensor.shape.as_list() == shape
     assert plain(sess.run(tensor)) == value
 
 
-def test_letters_of_base64_are_those_of_urls(sess):
+def test_base64_uses_the_url_alphabet(sess):
     assert sess.run(tf.encode_base64(b"\xfb\xff")) == base64.urlsafe_b64encode(b"\xfb\xff").rstrip(b"=")
 
 
-def test_shapes_of_text_are_known_as_far_as_the_dimensions_are(sess):
+def test_text_shapes_are_known_as_far_as_the_dimensions(sess):
     lines = tf.placeholder(tf.string, [None, 3])
 
     assert tf.strings.lower(lines).shape.as_list() == [None, 3]
@@ -141,7 +141,7 @@ def test_shapes_of_text_are_known_as_far_as_the_dimensions_are(sess):
     [("1.5", tf.float32, 1.5), (" 3 ", tf.float32, 3.0), ("0x1f", tf.float32, 31.0), ("inf", tf.float32, np.inf),
      (["1", "-2"], tf.int32, [1, -2])],
 )  # fmt: skip
-def test_numbers_are_read_from_text_and_go_to_the_device(sess, text, dtype, value):
+def test_numbers_are_parsed_from_text_for_the_device(sess, text, dtype, value):
     found = tf.string_to_number(text, dtype)
 
     assert found.dtype == dtype
@@ -152,12 +152,12 @@ def test_numbers_are_read_from_text_and_go_to_the_device(sess, text, dtype, valu
 @pytest.mark.parametrize(
     ("text", "dtype"), [("1.5", tf.int32), ("", tf.float32), ("1_0", tf.int32), ("3e9x", tf.float32)]
 )
-def test_text_that_is_no_number(sess, text, dtype):
+def test_text_that_is_no_number_is_refused(sess, text, dtype):
     with pytest.raises(tf.errors.InvalidArgumentError, match="could not correctly convert string"):
         sess.run(tf.string_to_number(text, dtype))
 
 
-def test_a_number_that_jax_does_not_hold_is_said(sess):
+def test_parsed_number_beyond_32_bits_is_refused(sess):
     with pytest.raises(tf.errors.InvalidArgumentError, match="jax_enable_x64"):
         sess.run(tf.string_to_number("12345678901", tf.int64))
 
@@ -173,7 +173,7 @@ def test_a_number_that_jax_does_not_hold_is_said(sess):
         ("a'b,2", [[""], tf.int32], {}, [b"a'b", 2]),
     ],
 )
-def test_columns_of_lines(sess, line, defaults, how, value):
+def test_lines_are_parsed_to_columns(sess, line, defaults, how, value):
     assert sess.run(tf.decode_csv(line, defaults, **how)) == value
 
 
@@ -195,7 +195,7 @@ def test_columns_have_the_shape_of_the_lines(sess):
         ('"1"2,2', "Quoted field has to end with quote"),
     ],
 )
-def test_lines_that_are_none(sess, line, what):
+def test_malformed_lines_are_refused(sess, line, what):
     with pytest.raises(tf.errors.InvalidArgumentError, match=what):
         sess.run(tf.decode_csv(line, [tf.int32, [0.0]]))
 
@@ -208,7 +208,7 @@ def test_lines_that_are_none(sess, line, what):
         ({"delimiter": ";", "skip_empty": False}, [[b"a,b", b"", b"c d"], [b"e", b"", b""]]),
     ],
 )
-def test_words_of_lines(sess, how, words):
+def test_lines_are_split_into_words(sess, how, words):
     parts = tf.string_split(["a,b;;c d", "e"], **how)
 
     assert parts.values.shape.as_list() == [None]
@@ -218,14 +218,14 @@ def test_words_of_lines(sess, how, words):
     assert isinstance(found, tf.SparseTensorValue)
 
 
-def test_characters_and_words_between_spaces(sess):
+def test_text_is_split_into_characters_and_words(sess):
     assert plain(sess.run(tf.string_split(["ab"], "").values)) == [b"a", b"b"]
     assert plain(sess.run(tf.strings.split(["a  b "]).values)) == [b"a", b"b"]
     with pytest.raises(ValueError, match="a vector of texts is required"):
         tf.string_split("a b")
 
 
-def test_a_sparse_array_of_numbers_is_made_on_the_device(sess):
+def test_sparse_array_of_numbers_is_converted_on_the_device(sess):
     labels = tf.placeholder(tf.int32, [2])
     places = tf.stack([tf.range(2), labels], 1)
 
@@ -234,7 +234,7 @@ def test_a_sparse_array_of_numbers_is_made_on_the_device(sess):
     assert plain(sess.run(tf.sparse.to_dense(tf.SparseTensor([[1, 0]], [2.5], [2, 2])))) == [[0, 0], [2.5, 0]]
 
 
-def test_what_text_cannot_do_is_said():
+def test_unsupported_text_operations_are_refused():
     with pytest.raises(TypeError, match="Cast: 'Const.*:0' is text, which stays on the host: use tf.py_func"):
         tf.cast(tf.constant("1"), tf.float32)
     with pytest.raises(TypeError, match="variables are on the device, which holds none"):
@@ -245,7 +245,7 @@ def test_what_text_cannot_do_is_said():
         tf.decode_csv("a", [[""]], field_delim="")
 
 
-def test_numbers_in_the_shape_of_text(sess):
+def test_ones_like_and_zeros_like_of_text_give_numbers(sess):
     words = tf.constant([[b"a"], [b"b"]])
 
     assert plain(sess.run(tf.ones_like(words, tf.float32))) == [[1.0], [1.0]]
@@ -255,7 +255,7 @@ def test_numbers_in_the_shape_of_text(sess):
         tf.ones_like(words)
 
 
-def test_text_is_compared_by_an_assertion(sess):
+def test_assertions_compare_text(sess):
     word = tf.placeholder(tf.string, [])
     with tf.control_dependencies([tf.assert_equal(word, "yes")]):
         checked = tf.constant(1.0) + 1
@@ -274,19 +274,19 @@ def test_text_is_compared_by_an_assertion(sess):
         (np.array(["a", b"b"], object), [b"a", b"b"]), ([], []), ([[]], [[]]),
     ],
 )  # fmt: skip
-def test_text_may_say_that_it_is_text(sess, make, value, expected):
+def test_dtype_string_is_accepted_for_text(sess, make, value, expected):
     for text in (make(value, tf.string), make(value, dtype="string")):
         assert text.dtype == tf.string
         assert plain(sess.run(text)) == expected
 
 
-def test_a_text_fills_a_shape(sess):
+def test_text_fills_a_shape(sess):
     assert plain(sess.run(tf.constant("a", tf.string, [2]))) == [b"a", b"a"]
     assert plain(sess.run(tf.constant(["a", "b"], tf.string, shape=[3]))) == [b"a", b"b", b"b"]
 
 
 @pytest.mark.parametrize("value", [1, True, None, [1.0], ["a", 1], np.array([1.5]), np.array([1, "b"], object)])
-def test_what_is_no_text_is_refused_as_text(value):
+def test_value_that_is_no_text_is_refused_as_text(value):
     with pytest.raises(TypeError, match="string"):
         tf.constant(value, tf.string)
     with pytest.raises(TypeError):

@@ -15,7 +15,7 @@ def tags(folder):
     return [v.tag for event in read_events(str(folder)) for v in event.summary.value]
 
 
-def test_a_saver_saves_what_was_there_when_it_was_made(tmp_path):
+def test_saver_saves_the_variables_at_its_creation(tmp_path):
     weight = tf.Variable(2.0, name="weight")
     saver = tf.train.Saver(max_to_keep=1)
     train_op = tf.train.AdamOptimizer(0.1).minimize(weight * weight)
@@ -33,7 +33,7 @@ def test_a_saver_saves_what_was_there_when_it_was_made(tmp_path):
         assert sess.run(weight) == trained
 
 
-def test_the_checkpoints_of_a_monitored_session_list_variables_alone(tmp_path):
+def test_checkpoints_of_a_monitored_session_list_only_variables(tmp_path):
     weight = tf.Variable([2.0, 1.0], name="weight")
     step = tf.train.get_or_create_global_step()
     train_op = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(weight), step)
@@ -59,12 +59,12 @@ def test_events_are_read_back(tmp_path):
     assert found == [(7, "loss")]
 
 
-def test_a_saver_wants_variables():
+def test_saver_requires_variables():
     with pytest.raises(ValueError, match="there are no variables to save"):
         tf.train.Saver()
 
 
-def test_a_script_may_catch_that_there_is_no_checkpoint(tmp_path, sess):
+def test_script_may_catch_a_missing_checkpoint(tmp_path, sess):
     tf.Variable(1.0)
     saver = tf.train.Saver()
     with pytest.raises(ValueError, match="Can't load save_path when it is None"):
@@ -73,13 +73,13 @@ def test_a_script_may_catch_that_there_is_no_checkpoint(tmp_path, sess):
         saver.restore(sess, str(tmp_path / "model-1"))
 
 
-def test_a_saver_says_what_has_no_effect(tmp_path):
+def test_unknown_saver_argument_is_refused(tmp_path):
     tf.Variable(1.0)
     with pytest.raises(TypeError, match="has no argument 'no_such'"):
         tf.train.Saver().save(None, str(tmp_path / "m"), no_such=1)
 
 
-def test_a_reader_of_a_checkpoint(tmp_path, sess):
+def test_checkpoint_reader_reads_variables(tmp_path, sess):
     tf.Variable([[1.0, 2.0]], name="weight")
     sess.run(tf.global_variables_initializer())
     tf.train.Saver().save(sess, str(tmp_path / "model"), 7)
@@ -91,14 +91,14 @@ def test_a_reader_of_a_checkpoint(tmp_path, sess):
     np.testing.assert_array_equal(tf.train.load_checkpoint(str(tmp_path)).get_tensor("weight"), [[1.0, 2.0]])
 
 
-def test_the_listing_of_a_graph_is_written(tmp_path):
+def test_graph_listing_is_written(tmp_path):
     tf.constant(1.0, name="here")
     path = tf.train.write_graph(tf.get_default_graph().as_graph_def(), str(tmp_path / "new"), "graph.pbtxt")
 
     assert "here" in Path(path).read_text(encoding="utf-8")
 
 
-def test_tags_are_the_names_of_operations(tmp_path):
+def test_tags_are_operation_names(tmp_path):
     loss = tf.square(tf.constant(2.0), name="loss")
     tf.summary.scalar("loss", loss)
     tf.summary.scalar("total loss", loss)
@@ -112,7 +112,7 @@ def test_tags_are_the_names_of_operations(tmp_path):
     assert tags(tmp_path) == ["loss_1", "total_loss", "train/loss", "parts/train/parts/part", "own"]
 
 
-def test_a_writer_takes_a_listing_of_the_graph(tmp_path, sess):
+def test_writer_takes_a_graph_listing(tmp_path, sess):
     tf.constant(1.0, name="here")
     writer = tf.train.SummaryWriter(str(tmp_path), graph_def=sess.graph_def)
     writer.add_graph(sess.graph_def)
@@ -121,7 +121,7 @@ def test_a_writer_takes_a_listing_of_the_graph(tmp_path, sess):
     assert sum(event.HasField("graph_def") for event in read_events(str(tmp_path))) == 2
 
 
-def test_a_run_with_a_full_trace_is_written(tmp_path):
+def test_run_with_a_full_trace_is_written(tmp_path):
     loss = tf.square(tf.constant(2.0), name="loss")
     options, metadata = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), tf.RunMetadata()
     with tf.Session() as sess, tf.summary.FileWriter(str(tmp_path)) as writer:
@@ -132,7 +132,7 @@ def test_a_run_with_a_full_trace_is_written(tmp_path):
     assert tags(tmp_path) == ["step003"]
 
 
-def test_options_of_a_hook_and_of_the_caller_are_merged():
+def test_options_of_hook_and_caller_are_merged():
     step = tf.train.get_or_create_global_step().assign_add(1)
     metadata = tf.RunMetadata()
     with tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(last_step=2)]) as sess:
@@ -140,7 +140,7 @@ def test_options_of_a_hook_and_of_the_caller_are_merged():
     assert metadata.stage_secs
 
 
-def test_checkpoints_of_tensorflow_are_named_and_left_as_they_are(tmp_path, sess):
+def test_tensorflow_checkpoints_are_named_and_unchanged(tmp_path, sess):
     state = 'model_checkpoint_path: "net.ckpt-7"\nall_model_checkpoint_paths: "net.ckpt-7"\n'
     (tmp_path / "checkpoint").write_text(state)
     (tmp_path / "net.ckpt-7.index").write_bytes(b"")

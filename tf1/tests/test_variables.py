@@ -21,7 +21,7 @@ def test_scopes_name_variables_and_share_them():
     assert [v.name for v in tf.trainable_variables("net")] == [w.name, b.name] == ["net/w:0", "net/b:0"]
 
 
-def test_a_variable_is_not_made_twice_nor_shared_by_mistake():
+def test_variable_is_neither_created_twice_nor_shared_by_mistake():
     tf.get_variable("w", [2])
 
     with pytest.raises(ValueError, match=r"Variable w already exists, disallowed.*Originally defined at .*test_var"):
@@ -35,7 +35,7 @@ def test_a_variable_is_not_made_twice_nor_shared_by_mistake():
         tf.get_variable("open", [None, 2])
 
 
-def test_scopes_without_a_name_are_numbered_anew_in_each_scope():
+def test_scopes_without_a_name_are_numbered_in_each_enclosing_scope():
     for _ in range(2):
         with tf.variable_scope("net", reuse=tf.AUTO_REUSE):
             for _ in range(2):
@@ -45,7 +45,7 @@ def test_scopes_without_a_name_are_numbered_anew_in_each_scope():
     assert [v.name for v in tf.global_variables()] == ["net/layer/w:0", "net/layer_1/w:0"]
 
 
-def test_regularizers_make_losses(sess):
+def test_regularizers_add_losses(sess):
     with tf.variable_scope("net", regularizer=lambda w: tf.nn.l2_loss(w)):
         tf.get_variable("w", initializer=np.asarray([2.0, 0.0], "float32"))
         tf.get_variable("b", [1], regularizer=tf.no_regularizer)
@@ -55,7 +55,7 @@ def test_regularizers_make_losses(sess):
     assert sess.run(loss) == 2.0
 
 
-def test_lists_assign_and_load(sess):
+def test_lists_assignments_and_load_work(sess):
     v = tf.Variable([1.0, 2.0], name="v")
 
     sess.run(tf.global_variables_initializer())
@@ -65,7 +65,7 @@ def test_lists_assign_and_load(sess):
     assert v.assign_add([1, 1]).eval().tolist() == [6.0, 7.0]
 
 
-def test_a_template_shares_its_variables():
+def test_template_shares_its_variables():
     def scaled(x, by):
         return x * by * tf.get_variable("w", [], initializer=tf.ones_initializer())
 
@@ -87,7 +87,7 @@ def test_a_template_shares_its_variables():
         by_name("no_such")
 
 
-def test_a_variable_is_evaluated_in_the_session_that_comes_first():
+def test_variable_is_evaluated_in_the_session_given_first():
     v, step = tf.Variable([1.0]), tf.train.get_or_create_global_step()
     sess = tf.Session()
     sess.run(tf.global_variables_initializer())
@@ -121,7 +121,7 @@ def test_initial_values_ignore_control_dependencies(sess):
     assert [value.shape for value in sess.run([v, w])] == [(2,), (2,)]
 
 
-def test_a_gradient_of_a_whole_number_is_none(sess):
+def test_gradient_of_an_integer_is_none(sess):
     v, i = tf.Variable(3.0), tf.Variable(2)
     y = v * v
 
@@ -133,7 +133,7 @@ def test_a_gradient_of_a_whole_number_is_none(sess):
     assert unused is None
 
 
-def test_an_initialized_value_is_the_value_where_there_is_one():
+def test_initialized_value_is_the_current_value_if_there_is_one():
     v = tf.get_variable("v", initializer=tf.random_normal([2]))
     w = tf.Variable(v.initialized_value() * 2.0, name="w")
     now = v.initialized_value()
@@ -160,7 +160,7 @@ def test_an_initialized_value_is_the_value_where_there_is_one():
         *[pytest.param(how, marks=pytest.mark.campaign) for how in ({"name": "changed"}, {"use_locking": True})],
     ],
 )
-def test_functions_that_assign_take_variables_of_any_graph(graph, how):
+def test_assign_functions_take_variables_of_any_graph(graph, how):
     with graph().as_default():
         variables = [hl.Variable(1.0, name="v"), hl.train.get_or_create_global_step()]
         if graph is tf.Graph:
@@ -179,7 +179,7 @@ def test_functions_that_assign_take_variables_of_any_graph(graph, how):
                 assert session.run(variable) == 6
 
 
-def test_a_variable_keeps_its_shape_whatever_validate_shape_says():
+def test_variable_keeps_its_shape_despite_validate_shape():
     v = tf.Variable(tf.zeros([2]), validate_shape=False, name="v")
 
     with pytest.raises(ValueError, match=r"'v:0' has the shape \(2,\) and keeps it.*Make the variable as large"):

@@ -1,4 +1,4 @@
-"""The listeners of checkpoints: called before each one is written, and when it is complete."""
+"""Checkpoint listeners: called before each checkpoint is written, and when it is complete."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CheckpointSaverListener:
             global_step_value: The number of completed steps, as in the checkpoint's name.
 
         Returns:
-            True to ask the training to stop; ignored at the first and at the last checkpoint.
+            True to stop the training; ignored at the first and at the last checkpoint.
         """
 
     def end(self, session: Any, global_step_value: int) -> None:
@@ -77,14 +77,14 @@ def check_listeners(who: str, listeners: Iterable[Any] | None) -> tuple[Any, ...
 
 
 def any_after_save(listeners: Iterable[Any]) -> bool:
-    """Returns whether one of them defines `after_save`, for which the checkpoint must be complete."""
+    """Returns whether a listener defines `after_save`, for which the checkpoint must be complete."""
     return any(map(_defines_after_save, listeners))
 
 
 def call_listeners(listeners: Iterable[Any], callback: str, *given: Any) -> bool:
     """Calls all listeners that have this callback, and returns whether any of them returned True.
 
-    In step they are the chief's, but for `begin`, which may add to the graph.
+    In multi-process SPMD only the chief's are called, except for `begin`, which may add to the graph.
     """
     found = [getattr(listener, callback, None) for listener in listeners]
     callbacks = [function for function in found if function is not None]

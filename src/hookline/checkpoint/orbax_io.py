@@ -23,7 +23,7 @@ from hookline.graph import placement
 from hookline.paths import flatten_with_paths
 
 # An array in several pieces is stored in chunks of this size: each device reads the chunks that its own piece needs.
-# Chunks are copied to be written, unless they are whole rows. So an array in one piece is stored as one chunk.
+# To be written, a chunk is copied, unless it consists of whole rows; so an array in one piece is stored as one chunk.
 _CHUNK_BYTES = 4 * 2**20
 # Orbax divides the length of a dimension without a remainder; one with a larger prime factor would give tiny chunks.
 _LARGEST_FACTOR = 2**10
@@ -45,10 +45,10 @@ logging.getLogger("asyncio").addFilter(
 
 @contextmanager
 def _opened(directory: str) -> Iterator[str]:
-    """Gives the name of a directory for Orbax, and suppresses Orbax's log messages, mostly stack traces, meanwhile.
+    """Yields the name of a directory for Orbax, and meanwhile suppresses Orbax's log messages, mostly stack traces.
 
-    The failures that they are about are also raised. Each use has its own filter, so that two at once (a save in the
-    background, a restore) do not end each other's. TensorStore takes names in UTF-8 alone, whatever the locale says.
+    The same failures are also raised. Each use has its own filter, so that two at once (a save in the background, a
+    restore) do not remove each other's. TensorStore accepts only names in UTF-8, whatever the locale is.
     """
 
     def of_others(record: logging.LogRecord) -> bool:
@@ -64,7 +64,7 @@ def _opened(directory: str) -> Iterator[str]:
             until_done.callback(os.close, descriptor)
             if not os.path.isdir(named := f"/proc/self/fd/{descriptor}"):
                 raise FailedPreconditionError.from_message(
-                    f"'{directory}' has a name that is no text in this locale: set PYTHONUTF8=1."
+                    f"'{directory}' has a name that is not valid in the encoding of this locale: set PYTHONUTF8=1."
                 ) from None
         logger.addFilter(of_others)
         until_done.callback(logger.removeFilter, of_others)
@@ -90,9 +90,9 @@ def _divides(length: int) -> bool:
 
 
 def prepare_directories(directory: str, parts: Iterable[int]) -> None:
-    """Begins a save: makes the directories of these processes here, because other hosts may see each other's late."""
+    """Starts a save: creates all processes' directories here, because hosts may see each other's only after a while."""
     if not placement.is_spmd():
-        # An id of its own: under one id Orbax waits for all that was announced, also by a save that failed.
+        # A new operation id: under one id Orbax waits for all announced work, also that of a failed save.
         with suppress(ImportError):  # It has no public name.
             from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
@@ -102,10 +102,10 @@ def prepare_directories(directory: str, parts: Iterable[int]) -> None:
 
 
 def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[], None]:
-    """Starts to write one process's part of named arrays; `merge_parts` puts the parts of all processes together.
+    """Starts to write one process's part of named arrays; `merge_parts` merges the parts of all processes.
 
-    Orbax's own saving makes a process wait for the others, up to 5 minutes for one that has failed, and compares their
-    directories in a program that all must run. For a process alone it takes more than twice the time of this.
+    Orbax's own save makes a process wait for the others, up to 5 minutes for one that has failed, and compares their
+    directories in a program that all must run. For a single process it takes more than twice as long.
 
     Returns:
         A function that waits until the part is written, and raises any error. Until then the arrays must not change.
@@ -116,7 +116,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     }
     with ExitStack() as until_written:
         tree = ocp.path.Path(os.path.join(until_written.enter_context(_opened(directory)), _TREE))
-        with closing(asyncio.new_event_loop()) as loop:  # `asyncio.run` ends with a look at the tasks of other threads.
+        with closing(asyncio.new_event_loop()) as loop:  # At its end, `asyncio.run` iterates over all threads' tasks.
             saving = _handler().async_save(tree, args=orbax.checkpoint.args.PyTreeSave(arrays, chunks))
             begun = loop.run_until_complete(saving)
         finish = until_written.pop_all()
@@ -135,7 +135,7 @@ def sync_part(directory: str, index: int) -> None:
 
 
 def merge_parts(directory: str, parts: Iterable[int]) -> None:
-    """Makes one tree of the parts of these processes, once all have written theirs."""
+    """Merges the parts of these processes into one tree, once all are written."""
     tree = os.path.join(directory, _TREE)
     for index in parts:
         os.stat(os.path.join(tree, f"{_PART}{index}", "manifest.ocdbt"))  # Orbax would silently skip a missing part.
@@ -146,7 +146,7 @@ def merge_parts(directory: str, parts: Iterable[int]) -> None:
 
 
 class _ShardHandler(orbax.checkpoint.type_handlers.ArrayHandler):
-    """Writes pieces of JAX arrays, typed as NumPy arrays: Orbax alone can then read them without the devices."""
+    """Writes pieces of JAX arrays, typed as NumPy arrays, so that Orbax can read them without the devices."""
 
     def typestr(self) -> str:
         return "np.ndarray"
@@ -168,8 +168,8 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
     if not wanted:
         return {}
     context = ocp.Context()
-    # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
-    # fails.
+    # This would be a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading
+    # its list fails.
     context.array.saving.array_metadata_store = None
     if placement.is_spmd():  # Orbax would wait for the other processes, which may not come.
         context.multiprocessing.primary_host = ocp.multihost.process_index()
@@ -182,7 +182,7 @@ def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[
 
 
 def read_metadata(directory: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns the shapes and dtypes of the arrays of another program's tree, by path; other leaves are left out."""
+    """Returns the shapes and dtypes of the arrays in another program's tree, by path, without other leaves."""
     with _opened(directory) as named:
         pairs, _ = _tree_metadata(named)
     return {
@@ -206,7 +206,7 @@ def read_tree(directory: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dic
 
 
 def _tree_metadata(directory: str) -> tuple[list[tuple[str, Any]], Any]:
-    """Returns what Orbax says about each leaf of a tree, by path, and the structure."""
+    """Returns Orbax's metadata of each leaf of a tree, by path, and the structure."""
     tree = orbax.checkpoint.PyTreeCheckpointHandler().metadata(ocp.path.Path(directory)).tree
     return flatten_with_paths(tree, lambda node: hasattr(node, "shape"))
 

@@ -23,7 +23,7 @@ from hookline.graph.conditions import is_run_counter
 from hookline.session import Session
 
 _logger = log.get_logger(__name__)
-_numbers = itertools.count()
+_numbers = itertools.count()  # Each saver has a number, which names its exchanges between SPMD processes.
 
 # Arguments of `tf.train.Saver` that have no effect here.
 _UNUSED_BY_SAVER = frozenset({
@@ -37,26 +37,26 @@ _logged_unused: set[str] = set()
 
 
 class HasRawSession(Protocol):
-    """A session around another one, such as a monitored session."""
+    """A wrapper of a session, such as a monitored session."""
 
     def raw_session(self) -> Session:
-        """Returns the raw session."""
+        """Returns the underlying session, without hooks and recovery."""
         ...
 
 
 class Saver:
     """Saves a session's variables as checkpoints, keeps the newest checkpoints, and restores them.
 
-    A checkpoint is a directory. Orbax alone can read its arrays (`ocp.load(path)` gives a dict from leaf names to
-    arrays). It is complete or invisible: a process killed at any moment leaves the previous checkpoint, and no partial
-    one. A checkpoint at the same path is replaced when the new one is complete.
+    A checkpoint is a directory. Orbax can read its arrays without hookline (`ocp.load(path)` returns a dict from leaf
+    names to arrays). It is complete or invisible: a process killed at any moment leaves the previous checkpoint, and no
+    partial one. A checkpoint at the same path is replaced when the new one is complete.
 
     Args:
         var_list: The variables to save and restore, or a dict from the names in the checkpoint to variables. None
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: The number of newest checkpoints to keep; None or 0 keeps all.
         keep_checkpoint_every_n_hours: In each period of this many hours, one checkpoint that would be removed is kept
-            for good, even across restarts. None keeps none, and so in practice does the default.
+            for good, even across restarts. None disables this, and so does the default in practice.
         name: A name for messages.
         reshape: Whether to restore a variable from a value of another shape that has as many elements.
         allow_empty: Whether to write a checkpoint without variables if there is nothing to save, instead of raising.
@@ -64,13 +64,13 @@ class Saver:
         verify: Whether `restore` compares the values with the checksums that were taken when they were saved.
         retry: The policy for a save that fails for a temporary reason; None means the defaults of `RetryPolicy`.
         lock_timeout_secs: The longest wait of a save while another process saves its checkpoints in the directory.
-        **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
-            `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted, and a log line says once
-            that they have no effect.
+        **without_effect: Other arguments of `tf.train.Saver` (`sharded`, `restore_sequentially`, `saver_def`,
+            `builder`, `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted without effect,
+            and logged once.
 
     Attributes:
         rollbacks: The number of rollbacks made by `roll_back`.
-        is_clone: Whether `clone` has made it.
+        is_clone: Whether it was made by `clone`.
 
     Raises:
         TypeError: An item of `var_list` is not a variable, or an argument is unknown.
@@ -127,7 +127,7 @@ class Saver:
         self._pending: PendingSave | None = None
 
     def clone(self) -> Saver:
-        """Returns a saver like this one, for another training: it has no checkpoints yet, and so removes none of these.
+        """Returns a saver with the same settings for another training, without checkpoints: it removes none of these.
 
         Example:
             >>> saver = Saver(max_to_keep=3)
@@ -149,7 +149,7 @@ class Saver:
     def add_pre_commit(self, function: Callable[[], None]) -> None:
         """Registers a function to call, in the background, before each checkpoint becomes visible.
 
-        The function can secure data that belong to the checkpoint and are kept elsewhere. Adding it again has no
+        The function can sync data that belong to the checkpoint and are stored elsewhere. Adding it again has no
         effect.
         """
         if function not in self._before_commit:
@@ -168,7 +168,7 @@ class Saver:
         Args:
             checkpoint_paths: Their paths, oldest first. Missing ones are ignored. Broken ones are ignored with a
                 warning and stay where they are.
-            last_good: The newest of them that has proved good.
+            last_good: As in their `CheckpointState`.
             last_preserved_timestamp: As in their `CheckpointState`.
             best: The best of them.
         """
@@ -194,9 +194,8 @@ class Saver:
             save_path: A directory and the beginning of a name, such as "runs/a/model.ckpt".
             global_step: The number of completed steps, which is appended to the name: a number, or a tensor to read.
             latest_filename: The name of the state file in that directory, if not "checkpoint".
-            **without_effect: Other documented arguments (`meta_graph_suffix`, `write_meta_graph`, `write_state`,
-                `strip_default_attrs`, `save_debug_info`) are accepted, and a log line says once that they have no
-                effect.
+            **without_effect: Other arguments of `tf.train.Saver.save` (`meta_graph_suffix`, `write_meta_graph`,
+                `write_state`, `strip_default_attrs`, `save_debug_info`) are accepted without effect, and logged once.
 
         Returns:
             The path of the checkpoint: "runs/a/model.ckpt-100".
@@ -286,27 +285,28 @@ class Saver:
         contents.load(sess, path, self._variables_of(sess), reshapes=self._reshape, verifies=self._verify)
 
     def mark_good(self, step: int) -> None:
-        """Records that a value computed from the weights of this global step was good.
+        """Records that a value computed from the weights of this global step was good, such as a finite loss.
 
-        So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one proves good.
+        So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one is good.
         """
         self._manager.mark_good(step)
 
     def mark_best(self, step: int | None) -> None:
-        """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is named.
+        """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is marked.
 
         The checkpoint may still be under way, or be the next one. `CheckpointState.best` names it, and
-        `train.load(..., step="best")` reads it. None keeps the best so far for good, because its value is not known.
+        `train.load(..., step="best")` reads it. None keeps the best checkpoint so far for good: use it if the value of
+        that checkpoint's metric is unknown.
         """
         self._manager.mark_best(step)
 
     def recover_best(self, sess: Session, step: int) -> bool:
-        """Keeps the checkpoint of an earlier session's best step, as `mark_best` does, if it is still there.
+        """Keeps the checkpoint of an earlier session's best step, as `mark_best` does, if it still exists.
 
-        In step, all processes call it together.
+        SPMD processes call it together.
 
         Returns:
-            Whether it is there; if not, a warning says so.
+            Whether it exists; if not, a warning is logged.
         """
         self.wait()
         newest = next(reversed(self._manager.paths), sess.backend.restored[0])
@@ -320,20 +320,20 @@ class Saver:
 
     @property
     def last_good(self) -> str | None:
-        """The newest checkpoint that has proved good; reading this waits for a save under way.
+        """The newest checkpoint that is known to be good; reading this waits for a save under way.
 
-        In step, all processes read it together.
+        SPMD processes read it together.
         """
         self.wait()
         good = self._manager.last_good
         return collective.current().run_on_chief(lambda: good)
 
     def roll_back(self, sess: Session | HasRawSession) -> str:
-        """Sets variables to their values in the last good checkpoint, or in the newest if none has proved good.
+        """Sets variables to their values in the last good checkpoint, or in the newest if none is known to be good.
 
         Counters keep their values: the global step, the counters of random keys, the positions of iterators. So the
-        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints. Other
-        checkpoints that have not proved good by now never will.
+        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints. Later
+        checkpoints that are not known to be good by now never count as good.
 
         Returns:
             The checkpoint.
@@ -398,9 +398,9 @@ def _check_save_path(save_path: str) -> str:
 
 
 def _log_unused(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Logs once for each documented argument that it has no effect, and refuses others."""
+    """Logs, once for each documented argument, that it has no effect; refuses other arguments."""
     if unknown := sorted(given.keys() - known):
         raise TypeError(f"{who} has no argument {unknown[0]!r}.")
     if new := sorted(given.keys() - _logged_unused):
         _logged_unused.update(new)
-        _logger.info("%s: %s: taken, without effect.", who, ", ".join(new))
+        _logger.info("%s accepts these arguments without effect: %s.", who, ", ".join(new))

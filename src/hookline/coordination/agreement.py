@@ -1,40 +1,41 @@
-"""Agreement: a fact that one process knows alone becomes one decision, before the same run in all processes.
+"""Agreement: SPMD processes act on a fact that only one of them knows, all before the same run.
 
-Processes in step make the same runs, numbered from 1. A fact known to one of them alone (the chief's clock, a signal, a
-request to stop) is *proposed*. In a *round* all agree on a *boundary*, a number of runs, and each acts on the decision
-between that run and the next. Round r goes like this, on a board whose keys are set once:
+SPMD processes make the same runs, numbered from 1. A fact that only one of them knows (the chief's clock, a signal, a
+request to stop) is *proposed*. In a *round* all agree on a *boundary*, a number of runs, and each applies the decision
+between that run and the next. Round r, in a key-value store whose keys are set only once:
 
-1. A process with a proposal sets `r/call`. In each process a listener, a thread, waits for this key.
-2. A listener that sees it *pledges*: `r/pledge/<process>` holds the number of runs its main thread has started, and
+1. A process with a proposal sets `r/call`. In each process a listener thread waits for this key.
+2. A listener that reads it *pledges*: `r/pledge/<process>` holds the number of runs its main thread has started, and
    its proposals. From then on the main thread starts no further run before it knows the decision.
-3. The chief reads all pledges. The boundary is the largest number in them; it goes to `r/decision`.
+3. The chief reads all pledges. The largest number in them is the boundary; the chief writes it to `r/decision`.
 4. Each listener reads the decision, and lets its main thread start runs up to the boundary. There the main thread
-   takes the decision, and only then its listener waits for the next call.
+   applies the decision, and only then its listener waits for the next call.
 
 *No process runs past a boundary that it has not read.* A boundary is no smaller than any pledge of its round, and a
 process that has pledged starts no run beyond its pledge before it reads the decision. It remains to show that the
-pledge is true: it counts every run that is started. The main thread first counts a run (`started += 1`) and then
-compares with `limit`; the listener first closes the door (`limit = 0`) and then reads `started`. Of two threads that
-each write first and then read the other's variable, at least one sees the other's write. If the main thread sees the
-closed door, it waits. If it does not, its count was there before the listener read it, and is in the pledge.
+pledge counts every started run. The main thread first counts a run (`started += 1`) and then compares with `limit`;
+the listener first sets the limit to 0 and then reads `started`. If two threads each write first and then read the
+other's variable, at least one sees the other's write. If the main thread sees the limit 0, it waits. If it does not,
+it had counted its run before the listener read `started`, so the pledge includes that run.
 
-*All take the same decisions at the same runs.* A round has one decision. A listener pledges in round r + 1 only when
-its main thread has taken decision r, at boundary r; so boundary r + 1 is no smaller, and no process has run past it.
+*All apply the same decisions at the same runs.* A round has one decision. A listener pledges in round r + 1 only when
+its main thread has applied decision r, at boundary r; so boundary r + 1 is no smaller, and no process has run past it.
 
-*A stop that all request after run n holds after run n.* A main thread that proposes starts no run until the decision,
-so no pledge is above n.
+*If all request a stop after run n, they stop after run n.* A main thread that proposes starts no run until the
+decision, so no pledge is above n.
 
 A run without a proposal costs one comparison.
 
-An example: the chief has started 7 runs and process 1 has started 5 when process 1 is asked to save.
+Example: the chief has started 7 runs and process 1 has started 5 when a save is requested in process 1.
 
-    process 1 proposes "save": limit 5, no run starts      the chief goes on
-    it sets the key 0/call
-    its listener pledges (5, save)                         the listener closes the door, reads 7, pledges (7): limit 7
+    process 1                                              the chief
+    proposes "save": limit 5, no run starts                runs on
+    sets the key 0/call
+    its listener pledges (5, save)                         its listener sets limit 0, reads 7, pledges (7): limit 7
                                                            its main thread counts run 8: 8 > 7, so back to 7, and waits
-                                                           the chief reads both: boundary max(7, 5) = 7
-    it reads the decision: limit 7, runs 6 and 7 start     it takes the decision at 7, where it stands: saves step 7
-    it takes the decision at 7: saves step 7               limit infinity: run 8 starts
+                                                           reads both pledges: boundary max(7, 5) = 7
+    reads the decision: limit 7, runs 6 and 7 start        applies the decision, already at run 7: saves step 7
+    applies the decision at run 7: saves step 7            limit infinity: run 8 starts
     limit infinity: run 8 starts
 """
 
@@ -62,9 +63,9 @@ _LEAVE_SECS = 10.0
 _CALL, _END = "call", "end"
 
 FAILURE = "failure"
-"""The kind of proposal that reports a failed process: the others act on it at once, at no common boundary.
+"""The kind of proposal that reports a failed process: the others act on it at once, without a common boundary.
 
-Its value is a list of the process that has failed, which another may report, and the reason.
+Its value is a list: the failed process, which may be another than the proposer, and the reason.
 """
 
 
@@ -73,7 +74,7 @@ class Decision(NamedTuple):
 
     Attributes:
         boundary: The run after which the processes act.
-        proposals: The proposals: (process, kind, value).
+        proposals: The proposals, as (process, kind, value).
     """
 
     boundary: float
@@ -81,7 +82,7 @@ class Decision(NamedTuple):
 
 
 class Get(NamedTuple):
-    """A listener's request: read the text at a key, once it is set."""
+    """A listener's request: wait for a key and read its text."""
 
     key: str
 
@@ -100,17 +101,17 @@ class Delete(NamedTuple):
 
 
 class WaitUntilApplied(NamedTuple):
-    """A listener's request: wait until the main thread has taken the decision."""
+    """A listener's request: wait until the main thread has applied the decision."""
 
 
 Request = Get | Set | Delete | WaitUntilApplied
 
 
 class Member:
-    """One process's part in the protocol, without the board: `listen` yields the requests to it.
+    """One process's part in the protocol, without the key-value store: `listen` yields the requests to it.
 
     The main thread counts each run with `started += 1` before it starts it. If the count exceeds `limit`, it calls
-    `undo_start`, and `try_start` until it may go on.
+    `undo_start`, then `try_start` until it may continue.
 
     Args:
         index: The number of this process.
@@ -119,7 +120,7 @@ class Member:
     Attributes:
         started: The number of runs that the main thread has started.
         limit: The number of runs that it may start before it must call `try_start`.
-        waiting_for: The process for which the chief waits, in words.
+        waiting_for: The process that the chief waits for, in words; empty for none.
     """
 
     def __init__(self, index: int, count: int) -> None:
@@ -137,7 +138,7 @@ class Member:
     # The listener -----------------------------------------------------------------------------------------------
 
     def listen(self) -> Generator[Request, Any, None]:
-        """Yields requests to the board, and is sent the texts that it reads."""
+        """Yields requests to the key-value store; the caller sends back each text that was read."""
         for number in itertools.count():
             call = f"{number}/call"
             with self.changed:
@@ -169,21 +170,21 @@ class Member:
         with self.changed:
             self._open_call = None
             self.limit = 0
-            # A main thread that has proposed something starts no run, but may be about to check the limit.
+            # A main thread that has proposed something starts no run, but may have counted one that it will undo.
             self.limit = started = min(self.started, self._hold)
             given, self._proposals, self._hold = self._proposals, [], math.inf
             return started, given
 
     def _decide(self, boundary: float, proposals: tuple[tuple[int, str, Any], ...]) -> None:
         with self.changed:
-            if any(kind == FAILURE for _, kind, _ in proposals):  # Some runs up to there can no longer be made.
+            if any(kind == FAILURE for _, kind, _ in proposals):  # Runs up to there may need the failed process.
                 boundary = self.limit
             self.decision = Decision(boundary, proposals)
             self.limit = boundary
             self.changed.notify_all()
 
     def _end(self) -> None:
-        """Records that a process has left in order: nothing is agreed on any more."""
+        """Records that a process has left normally: there are no more rounds."""
         with self.changed:
             self.has_ended = True
             if self._proposals:  # The others have made their last run: this one acts alone.
@@ -193,7 +194,7 @@ class Member:
             self.changed.notify_all()
 
     def record_failure(self, process: int, why: str) -> None:
-        """Notes a failure of which this process has heard otherwise: it need not wait for a decision."""
+        """Records a failure that was detected outside the protocol, so that this process waits for no decision."""
         with self.changed:
             if self.decision is None or all(kind != FAILURE for _, kind, _ in self.decision.proposals):
                 self.limit = min(self.limit, self.started)
@@ -202,13 +203,13 @@ class Member:
 
     @property
     def is_decision_applied(self) -> bool:
-        """Whether the main thread has taken the decision, or will take none any more."""
+        """Whether the main thread has applied the decision, or will apply no more."""
         return self.decision is None or self.is_closing
 
     # The main thread --------------------------------------------------------------------------------------------
 
     def add_proposal(self, kind: str, value: Any = None, *, from_main_thread: bool = False) -> Set | None:
-        """Makes a proposal; returns the request to the board for it, if any.
+        """Adds a proposal, and returns the request to the key-value store that starts a round, if one is needed.
 
         Args:
             kind: The kind of proposal.
@@ -229,12 +230,16 @@ class Member:
             return None if call is None else Set(call, _CALL)
 
     def undo_start(self) -> None:
-        """Takes back the count of a run that is above the limit."""
+        """Uncounts a run beyond the limit."""
         with self.changed:
             self.started -= 1
 
     def try_start(self) -> tuple[bool, Decision | None]:
-        """Returns whether the main thread need not wait: a run may start, which is counted; or there is a decision."""
+        """Returns a decision that is due, or counts a run if one may start.
+
+        Returns:
+            Whether the main thread may continue, and the decision to apply; with None a run was counted.
+        """
         with self.changed:
             decision = self.decision
             if decision is not None and self.started >= decision.boundary:
@@ -252,7 +257,7 @@ class Member:
             return False, None
 
     def leave(self) -> Set | None:
-        """Ends the listener; returns the request to the board for it, if any."""
+        """Ends the listener, and returns the request to the key-value store that ends the others, if one is needed."""
         with self.changed:
             self.is_closing = True
             self._proposals = [each for each in self._proposals if each[0] == FAILURE]
@@ -262,10 +267,10 @@ class Member:
 
 
 class Agreement(Member):
-    """A process's part in the protocol, on a board, with a listener thread.
+    """A process's part in the protocol, with a key-value store and a listener thread.
 
     Args:
-        store: The board that the processes share.
+        store: The key-value store that the processes share.
         index: The number of this process.
         count: The number of processes.
         name: A name that all members of an agreement share.
@@ -292,11 +297,11 @@ class Agreement(Member):
         _open.add(self)
 
     def before_run(self) -> Decision | None:
-        """Counts a run that is about to start; or returns a decision to act on first, and must then be called again.
+        """Counts a run that is about to start; or returns a decision to apply first, and must then be called again.
 
         Raises:
             UnavailableError: The other processes cannot be reached.
-            UnauthenticatedError: Somebody else has written on the board.
+            UnauthenticatedError: An unauthenticated writer has written to the key-value store.
         """
         self.started += 1
         if self.started <= self.limit:
@@ -308,15 +313,15 @@ class Agreement(Member):
                     raise self._error
                 if self._error is not None:
                     raise UnavailableError.from_message(
-                        f"Process {self.index} cannot reach the others that it runs in step with: {self._error}. One "
-                        "of them has probably ended; look at what each printed last.",
+                        f"Process {self.index} cannot reach the other processes of this SPMD job: {self._error}. One "
+                        "of them has probably ended; check the last output of each.",
                     ) from self._error
                 goes_on, decision = self.try_start()
                 if goes_on:
                     return decision
                 if not clock.wait_for(self.changed, self._can_proceed, _LOG_EVERY_SECS):
                     _logger.info(
-                        "Process %d waits after run %d for what the processes agree on%s.",
+                        "Process %d waits after run %d for a decision of all processes%s.",
                         self.index,
                         self.started,
                         f"; {self.waiting_for} has not answered" if self.waiting_for else "",
@@ -327,29 +332,29 @@ class Agreement(Member):
         return is_there or self.started < self.limit or self._error is not None
 
     def propose(self, kind: str, value: Any = None) -> None:
-        """Makes a proposal, from any thread but not from a signal's handler.
+        """Makes a proposal, from any thread but not from a signal handler.
 
         A main thread that proposes starts no run until the decision.
         """
         self._execute(self.add_proposal(kind, value, from_main_thread=threading.current_thread() is self._main))
 
     def failure(self) -> tuple[int, str] | None:
-        """Returns a failed process and the reason, if a failure is known and not acted on yet."""
+        """Returns a failed process and the reason, if a failure is known and not applied yet."""
         with self.changed:
             found = () if self.decision is None else self.decision.proposals
             value = next((value for _, kind, value in found if kind == FAILURE), None)
         return None if value is None else (value[0], value[1])
 
     def abort(self, error: BaseException) -> None:
-        """Makes the main thread raise an error before its next run, because nothing can be agreed on any more."""
+        """Makes the main thread raise an error before its next run, because no agreement is possible any more."""
         with self.changed:
             self._error, self.limit = self._error or error, -1
             self.changed.notify_all()
 
     def close(self, within_secs: float = _LEAVE_SECS) -> None:
-        """Leaves the agreement. Proposals are sent to the others first, which takes at most this time."""
+        """Leaves the agreement. First sends a proposed failure to the others, which takes at most this time."""
         _open.discard(self)
-        with contextlib.suppress(Exception):  # A lost process need not be told.
+        with contextlib.suppress(Exception):  # A lost process need not be notified.
             self._execute(self.leave())
         self._thread.join(within_secs)
 
@@ -375,7 +380,7 @@ class Agreement(Member):
                 request = listener.send(self._execute(request))
         except StopIteration:
             pass
-        except BaseException as error:  # Whatever it was: a main thread that waits must hear of it.
+        except BaseException as error:  # A waiting main thread would otherwise wait forever.
             self.abort(error)
 
 

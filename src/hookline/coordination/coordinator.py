@@ -1,4 +1,4 @@
-"""Threads that stop together: a stop flag with the exception that caused the stop, and a thread that repeats a task."""
+"""Threads that stop together: a stop flag with the exception that caused it, and a thread that repeats a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType 
 
 
 def caller() -> str:
-    """Describes the hook, or the code of a user, that has called into the session, with its place."""
+    """Describes the caller of the session: the function of a hook or of the user, with file and line."""
     frame = sys._getframe(1)
     while f"{frame.f_globals.get('__name__')}".startswith(_INTERNAL_MODULES) and frame.f_back is not None:
         frame = frame.f_back
@@ -28,9 +28,9 @@ def caller() -> str:
 
 
 class Coordinator:
-    """Lets threads ask each other to stop, and passes an exception from one of them to the thread that joins them.
+    """Stops threads together, and passes an exception from one of them to the thread that joins them.
 
-    Any thread may call any method at any time. The first call of `request_stop` decides the outcome. If it has an
+    Any thread may call any method at any time. The first call of `request_stop` decides the outcome. If it reports an
     exception that is not a clean stop, `join` and `raise_requested_exception` raise it, with the traceback it had when
     it was reported.
 
@@ -79,7 +79,7 @@ class Coordinator:
 
     @property
     def stop_requested_by(self) -> str:
-        """The code that has requested the stop, or its error, in words."""
+        """The code that requested the stop, or its error, in words."""
         return self._stop_requested_by
 
     def should_stop(self) -> bool:
@@ -87,10 +87,10 @@ class Coordinator:
         return self._stop_requested
 
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
-        """Asks all threads to stop.
+        """Requests that all threads stop.
 
-        Only the first call records its exception; a later one is logged. After `join` no caller would see a record, so
-        the exception is raised here.
+        Only the first call records its exception; a later one is logged. After `join` nobody would see a recorded
+        exception, so it is raised here.
 
         Args:
             ex: The reason: an exception, or the tuple that `sys.exc_info()` returns in an `except` block. None, or an
@@ -123,7 +123,7 @@ class Coordinator:
                 _logger.warning("Error reported after a stop was requested, not raised: %r", error[0])
 
     def on_stop(self, callback: Callable[[], object]) -> None:
-        """Registers a function to call when a stop is requested, or at once if it was; it can wake other waits.
+        """Registers a function to call when a stop is requested, or at once if it was; for example to wake other waits.
 
         Args:
             callback: Called by the thread that requests the stop. It must not block and must not raise.
@@ -144,7 +144,7 @@ class Coordinator:
                 callback()
 
     def clear_stop(self) -> None:
-        """Forgets the stop, its exception, and the call of `join`, so the coordinator is like a new one.
+        """Resets the stop, its exception, and `joined`, as in a new coordinator.
 
         Threads that were registered and not joined stay registered.
         """
@@ -213,7 +213,7 @@ class Coordinator:
         """Waits until all threads have ended, and raises the exception that one of them reported.
 
         Without a stop request it waits as long as necessary. After a request it waits at most the grace period. In the
-        end it forgets the registered threads, including those still alive.
+        end no thread is registered any more, not even one that is still alive.
 
         Args:
             threads: Threads to wait for in addition to the registered ones.
@@ -281,7 +281,7 @@ class Coordinator:
     @staticmethod
     def _raise(error: tuple[BaseException, TracebackType | None] | None) -> None:
         if error is not None:
-            # Each raise lengthens the exception's traceback, so each starts from the recorded one.
+            # Each `raise` appends to the exception's traceback, so start from the recorded one.
             raise error[0].with_traceback(error[1])
 
     def _alive(self, given: list[threading.Thread]) -> list[threading.Thread]:
@@ -387,7 +387,7 @@ class LooperThread(threading.Thread):
         """Called once in the thread, before the first `run_loop`; does nothing unless overridden."""
 
     def run_loop(self) -> None:
-        """Called at each boundary of the timer; calls the target unless overridden."""
+        """Called at each interval of the timer; calls the target unless overridden."""
         if self._call is not None:
             target, args, kwargs = self._call
             target(*args, **kwargs)

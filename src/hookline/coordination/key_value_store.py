@@ -1,4 +1,4 @@
-"""The board on which processes in step write; seals, which keep strangers from it; and the token that they need."""
+"""The key-value store of SPMD processes, signatures (HMAC) of its entries, and the token of the job."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ _logger = log.get_logger(__name__)
 _VERSION, _CODE = "v1:", 64
 
 TOKEN, TOKEN_PATH = "HOOKLINE_TOKEN", "HOOKLINE_TOKEN_PATH"
-"""The environment variables with a token, which the launcher makes, and with the path of its file."""
+"""The environment variables with a token, which the launcher creates, and with the path of a token file."""
 
 _LEAST_CHARACTERS = 16
 
 
 class KeyValueStore(Protocol):
-    """Keys with texts that all processes see."""
+    """Keys with texts, shared by all processes."""
 
     def set(self, key: str, value: str) -> bool:
-        """Sets a key; returns False if it was set before."""
+        """Sets a key that is not set; returns False, without a change, if it is set already."""
         ...
 
     def get(self, key: str, timeout_secs: float) -> str | None:
-        """Waits for a key and returns its text; None when the time is over."""
+        """Waits for a key and returns its text; None after the timeout."""
         ...
 
     def delete(self, prefix: str) -> None:
-        """Deletes a key; with a slash at its end, all keys below it."""
+        """Deletes the key `prefix` and all keys below it, `prefix/...`."""
         ...
 
 
 class MemoryKeyValueStore:
-    """A board within one process.
+    """A key-value store within one process.
 
     Example:
-        >>> board = MemoryKeyValueStore()
-        >>> board.set("word", "yes"), board.set("word", "no"), board.get("word", 0)
+        >>> store = MemoryKeyValueStore()
+        >>> store.set("word", "yes"), store.set("word", "no"), store.get("word", 0)
         (True, False, 'yes')
     """
 
@@ -53,7 +53,7 @@ class MemoryKeyValueStore:
         self._changed = threading.Condition()
 
     def set(self, key: str, value: str) -> bool:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         with self._changed:
             if key in self._values:
                 return False
@@ -62,13 +62,13 @@ class MemoryKeyValueStore:
             return True
 
     def get(self, key: str, timeout_secs: float) -> str | None:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         with self._changed:
             clock.wait_for(self._changed, lambda: key in self._values, timeout_secs)
             return self._values.get(key)
 
     def delete(self, prefix: str) -> None:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         with self._changed:
             below = prefix if prefix.endswith("/") else f"{prefix}/"
             for key in [key for key in self._values if key == prefix or key.startswith(below)]:
@@ -76,23 +76,23 @@ class MemoryKeyValueStore:
 
 
 class Signer:
-    """A secret with which processes seal texts: an HMAC of the place of a text and of the text itself."""
+    """Signs texts with a secret of the processes: an HMAC of the key and the text."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def sign(self, key: str, text: str) -> str:
-        """Returns the text with its seal."""
+        """Returns the text with its signature."""
         return f"{_VERSION}{self._mac(key, text)}:{text}"
 
     def verify(self, key: str, signed: str) -> str | None:
-        """Returns the text; None if its seal is missing, or is for another place, text or secret."""
+        """Returns the text; None if its signature is missing, or is for another key, text or secret."""
         text = signed[len(_VERSION) + _CODE + 1 :]
         is_ours = hmac.compare_digest(_bytes(signed), _bytes(self.sign(key, text)))
         return text if is_ours else None
 
     def for_attempt(self, attempt: str) -> Signer:
-        """Returns a seal for one start of a job: what was sealed in another one does not open with it."""
+        """Derives a signer for one start of a job, which rejects texts signed in another start."""
         return Signer(hmac.digest(self._secret, attempt.encode(), "sha256"))
 
     def _mac(self, place: str, text: str) -> str:
@@ -104,108 +104,111 @@ def _bytes(text: str) -> bytes:
 
 
 def is_signed(text: str) -> bool:
-    """Returns whether a text has a seal, of any secret."""
+    """Returns whether a text has a signature, by any secret."""
     return text.startswith(_VERSION)
 
 
 class SignedKeyValueStore:
-    """A board whose entries are sealed. An entry that is not, or has a wrong seal, is an error and never a value.
+    """A key-value store with signed entries. An entry without a valid signature is an error and never a value.
 
     Args:
-        store: The board on which strangers can write.
-        signer: The seal of this job and attempt.
+        store: A key-value store in which unauthenticated writers can write.
+        signer: The signer of this job and attempt.
 
     Example:
         >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
-        >>> everyones = MemoryKeyValueStore()
-        >>> ours = SignedKeyValueStore(everyones, Signer(b"secret"))
-        >>> ours.set("decision", "go on"), everyones.set("answer", "stop")
+        >>> unsigned = MemoryKeyValueStore()
+        >>> signed = SignedKeyValueStore(unsigned, Signer(b"secret"))
+        >>> signed.set("decision", "go on"), unsigned.set("answer", "stop")
         (True, True)
-        >>> ours.get("decision", 0)
+        >>> signed.get("decision", 0)
         'go on'
-        >>> ours.get("answer", 0)
+        >>> signed.get("answer", 0)
         Traceback (most recent call last):
         ...
-        hookline.errors.UnauthenticatedError: The entry 'answer' on the board of this job has no valid seal: ...
+        hookline.errors.UnauthenticatedError: The entry 'answer' in the key-value store of this job has no valid ...
     """
 
     def __init__(self, store: KeyValueStore, signer: Signer) -> None:
         self._store, self._signer = store, signer
 
     def set(self, key: str, value: str) -> bool:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         return self._store.set(key, self._signer.sign(key, value))
 
     def get(self, key: str, timeout_secs: float) -> str | None:
-        """See `Board`.
+        """See `KeyValueStore`.
 
         Raises:
-            UnauthenticatedError: Somebody else has written the entry.
+            UnauthenticatedError: The entry has no valid signature.
         """
         found = self._store.get(key, timeout_secs)
         if found is not None and (found := self._signer.verify(key, found)) is None:
             raise UnauthenticatedError.from_message(
-                f"The entry {key!r} on the board of this job has no valid seal: somebody other than its processes has "
-                "written it. It has had no effect, and the job ends. See 'Safety' in docs/spmd.md.",
+                f"The entry {key!r} in the key-value store of this job has no valid signature: somebody other than its "
+                "processes has written it. The entry is ignored, and the job ends. See 'Safety' in docs/spmd.md.",
             )
         return found
 
     def delete(self, prefix: str) -> None:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         self._store.delete(prefix)
 
 
 def handshake(
     ask: Callable[[str, Any, Callable[[list[Any]], Any]], Any], secret: bytes | None, index: int
 ) -> Signer | None:
-    """Greets the other processes, and returns the seal of all entries from then on; None if they have no token.
+    """Performs the handshake with the other processes.
 
-    Each contributes a random number, so that the seal of this attempt is new: what a stranger has copied from an
-    earlier attempt does not open, and a process that is left of one cannot take part.
+    Each process contributes a random number, so signatures of this attempt are new: entries copied from an earlier
+    attempt are rejected, and a leftover process of one cannot take part.
 
     Args:
-        ask: The method of `Peers`, on a board without seals.
+        ask: `ProcessGroup.all_reduce`, with a store without signatures.
         secret: The token of the job; None for none.
         index: The number of this process.
 
+    Returns:
+        The signer of all later entries; None if the processes have no token.
+
     Raises:
-        UnauthenticatedError: They have not all the same token, or somebody else has written on the board.
-        DeadlineExceededError: A process has not come.
+        UnauthenticatedError: The processes have different tokens, or somebody else has written to the store.
+        DeadlineExceededError: A process did not arrive in time.
     """
-    ours, mine = None if secret is None else Signer(secret), secrets.token_hex(8)
+    signer, nonce = None if secret is None else Signer(secret), secrets.token_hex(8)
 
-    def closed(place: str, text: str) -> str:
-        return text if ours is None else ours.sign(place, text)
+    def sign(key: str, text: str) -> str:
+        return text if signer is None else signer.sign(key, text)
 
-    def opened(place: str, text: Any) -> str | None:
+    def verify(key: str, text: Any) -> str | None:
         if not isinstance(text, str):
             return None
-        return ours.verify(place, text) if ours is not None else None if is_signed(text) else text
+        return signer.verify(key, text) if signer is not None else None if is_signed(text) else text
 
     def answer(given: list[Any]) -> str:
-        numbers = [opened(f"greeting/{process}", text) for process, text in enumerate(given)]
-        strange = [process for process, number in enumerate(numbers) if number is None]
-        refused = ", ".join(_mismatch_reason(process, given[process], ours, 0) for process in strange)
-        return closed("answer", json.dumps([refused, numbers]))
+        nonces = [verify(f"nonce/{process}", text) for process, text in enumerate(given)]
+        unverified = [process for process, verified in enumerate(nonces) if verified is None]
+        problem = ", ".join(_mismatch_reason(process, given[process], signer, 0) for process in unverified)
+        return sign("answer", json.dumps([problem, nonces]))
 
     try:
-        told = ask("a greeting", closed(f"greeting/{index}", mine), answer)
-        text = opened("answer", told)
-        refused, numbers = (_mismatch_reason(0, told, ours, index), []) if text is None else json.loads(text)
-        if not refused and numbers[index] != mine:
-            refused = f"somebody else has answered process {index}"
+        reply = ask("handshake", sign(f"nonce/{index}", nonce), answer)
+        text = verify("answer", reply)
+        problem, nonces = (_mismatch_reason(0, reply, signer, index), []) if text is None else json.loads(text)
+        if not problem and nonces[index] != nonce:
+            problem = f"somebody else has answered process {index}"
     except (ValueError, TypeError, LookupError):  # No process writes such an entry.
-        refused, numbers = "somebody who is not one of them has written on their board", []
-    if refused:
+        problem, nonces = "an entry of their handshake is malformed, so somebody else has written it", []
+    if problem:
         raise UnauthenticatedError.from_message(
-            f"The processes of this job do not trust each other: {refused}. All need the same token "
+            f"The processes of this job do not trust each other: {problem}. All need the same token "
             "(HOOKLINE_TOKEN_PATH, or token_path of hookline.distributed.initialize), or none.",
         )
-    return None if ours is None else ours.for_attempt(json.dumps(numbers))
+    return None if signer is None else signer.for_attempt(json.dumps(nonces))
 
 
 def _mismatch_reason(process: int, text: Any, ours: Signer | None, asking: int) -> str:
-    """Describes why the greeting of a process does not open, in a clause."""
+    """Describes why the handshake of a process was rejected, in a clause."""
     if ours is None:
         return f"process {process} has a token, and process {asking} has none"
     if isinstance(text, str) and is_signed(text):
@@ -217,12 +220,12 @@ def _mismatch_reason(process: int, text: Any, ours: Signer | None, asking: int) 
 
 
 def find_token(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | None:
-    """Returns the token of processes in step; None if there is none.
+    """Returns the token of an SPMD job; None if there is none.
 
-    A variable with the token itself is removed, so that it does not reach processes that this one starts.
+    Removes a variable with the token itself, so that child processes do not inherit it.
 
     Args:
-        token_path: The path of its file; takes precedence over the variables.
+        token_path: The path of the token file; takes precedence over the variables.
         environ: The environment variables.
 
     Raises:
@@ -235,8 +238,8 @@ def find_token(token_path: str | None, environ: MutableMapping[str, str]) -> byt
     if not path:
         return None
     missing = (
-        f"There is no token for the processes in step: {path} is not a file. Copy the job's token there (mode 0600), "
-        f"or name its file with {TOKEN_PATH}."
+        f"There is no token for this SPMD job: {path} is not a file. Copy the job's token there (mode 0600), or set "
+        f"{TOKEN_PATH} to the path of its file."
     )
     try:
         text = token_file(path, missing).read_text(encoding="utf-8", errors="replace")
@@ -246,10 +249,10 @@ def find_token(token_path: str | None, environ: MutableMapping[str, str]) -> byt
 
 
 def token_file(path: str | Path, missing: str) -> Path:
-    """Returns the file of a token, and warns if others can read it.
+    """Returns the path of a token file, and warns if others can read the file.
 
     Raises:
-        UnauthenticatedError: There is no such file; the error has the text `missing`.
+        UnauthenticatedError: There is no such file; `missing` is the message.
     """
     path = Path(path)
     if not path.is_file():
@@ -264,6 +267,6 @@ def _checked_token(text: str, where: str) -> bytes:
     if len(text) < _LEAST_CHARACTERS:
         raise UnauthenticatedError.from_message(
             f"The token in {where} has {len(text)} characters, and anybody can guess it: take {_LEAST_CHARACTERS} or "
-            "more, such as of `python -c 'import secrets; print(secrets.token_hex(32))'`.",
+            "more, for example from `python -c 'import secrets; print(secrets.token_hex(32))'`.",
         )
     return text.encode()

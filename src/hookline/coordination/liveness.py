@@ -1,4 +1,4 @@
-"""RollCall: the status of processes in step, also of those whose main thread hangs."""
+"""Liveness checks: the status of SPMD processes, also of one whose main thread hangs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from hookline import clock
 from hookline.coordination.process_group import ProcessGroup
 from hookline.errors import UnauthenticatedError
 
-_WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _MAX_ATTEMPTS = 3600.0, 2.0, 2.0, 20
-_CALL, _NEWS, _END = "call ", "news ", "end "
+_WAIT_SECS, _ACK_SECS, _LEAVE_SECS, _MAX_ATTEMPTS = 3600.0, 2.0, 2.0, 20
+_CALL, _BROADCAST, _END = "call ", "broadcast ", "end "
 
 
 class LivenessMonitor:
-    """Asks all processes for their status, and tells all of them the verdict.
+    """Collects the status of all processes, and sends the diagnosed problem to all of them.
 
-    A thread in each answers, because the main thread may hang in a collective that another process does not join.
-    Rounds follow each other as in `agreement`; nothing else depends on them.
+    A thread in each process answers, because the main thread may hang in a collective that another process does not
+    join. Checks run in numbered rounds, like those of `agreement` but independent of them.
 
     Args:
         group: The processes.
-        on_end: Called, in its thread, when the roll calls have ended, with the process that has left, if any.
+        on_end: Callback, called in the thread when the checks have ended, with the process that has left, if any.
 
     Attributes:
-        answer: Returns the answer of this process to a question, as JSON.
-        diagnose: Called in process 0 with all answers; returns the problem, or None.
+        answer: Callback that gets a question and returns this process's answer, as JSON.
+        diagnose: Callback that gets all answers, in process 0, and returns the problem, or None.
         problem: The problem that process 0 has found; None as long as there is none.
-        on_broadcast: Called with the news of another process.
-        exited_process: The process that has ended its script, and with it the roll calls.
-        error: The error if somebody other than the processes has written on the board, which ends them, too.
+        on_broadcast: Callback that gets a broadcast message.
+        exited_process: The process that has ended its script, which ends the checks.
+        error: The error after an unauthenticated entry was found in the key-value store, which ends the checks.
     """
 
     def __init__(self, group: ProcessGroup, on_end: Callable[[int | None], None] = lambda gone: None) -> None:
@@ -46,43 +46,43 @@ class LivenessMonitor:
         self.exited_process: int | None = None
         self.error: UnauthenticatedError | None = None
         self.problem: str | None = None
-        self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="hookline-liveness", daemon=True)
         self._thread.start()
         _open.add(self)
 
     def request_status(self, question: str) -> None:
-        """Asks all processes; the verdict comes later. If one has called already, its question is answered."""
+        """Starts a check of all processes, without waiting. If another process was first, its question is asked."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
 
     def broadcast(self, news: Any) -> None:
-        """Sends news to all processes, as JSON: their threads call `heard`, whatever their main threads are doing."""
-        until, text = clock.monotonic() + _LEAVE_SECS, f"{_NEWS}{json.dumps(news)}"
-        while not self._set(f"{self._number}/call", text):  # A roll call or other news came first.
+        """Sends a JSON message to all processes; their threads call `on_broadcast`, even if the main thread hangs."""
+        until, text = clock.monotonic() + _LEAVE_SECS, f"{_BROADCAST}{json.dumps(news)}"
+        while not self._set(f"{self._number}/call", text):  # A check or another message came first.
             self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
             if not self._thread.is_alive() or clock.monotonic() >= until:
                 return
 
     def unresponsive(self, within_secs: float) -> list[int]:
-        """Returns the processes that do not answer within this time."""
+        """Returns the processes that do not answer within `within_secs`."""
         number, until = self._number, clock.monotonic() + within_secs
         try:
             self._set(f"{number}/call", _CALL)
-            places = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
-            found = [self._group.store.get(place, max(0.0, until - clock.monotonic())) for place in places]
-        except Exception:  # The board is in process 0.
+            keys = [_key(f"{number}/answer/{process}") for process in range(self._group.count)]
+            found = [self._group.store.get(key, max(0.0, until - clock.monotonic())) for key in keys]
+        except Exception:  # The key-value store, which is in process 0, cannot be reached.
             return [0]
         return [process for process, answer in enumerate(found) if answer is None]
 
     def wait_until_acknowledged(self) -> None:
-        """Waits briefly until all have heard the verdict: a process that ends now may end the others, too."""
+        """Waits briefly until all have received the problem: a process that ends now may end the others, too."""
         for process in range(self._group.count):
-            self._group.store.get(_key(f"heard/{process}"), _HEARD_SECS)
+            self._group.store.get(_key(f"ack/{process}"), _ACK_SECS)
 
     def close(self) -> None:
-        """Ends the roll calls of all processes, unless one of them no longer answers."""
+        """Ends the liveness checks in all processes; gives up after a while if one no longer answers."""
         _open.discard(self)
         for _ in range(_MAX_ATTEMPTS):
-            with contextlib.suppress(Exception):  # A lost process need not be told.
+            with contextlib.suppress(Exception):  # A lost process need not be notified.
                 self._set(f"{self._number}/call", f"{_END}{self._group.index}")
             self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
             if not self._thread.is_alive():
@@ -93,29 +93,29 @@ class LivenessMonitor:
             self._listen()
         except UnauthenticatedError as error:
             self.error = error
-        except Exception:  # The board and the other processes are gone: all its users report that.
+        except Exception:  # The key-value store is gone, and its other users raise that error.
             return
         self.on_end(self.exited_process)
 
     def _listen(self) -> None:
-        index, board = self._group.index, self._group.store
+        index, store = self._group.index, self._group.store
         for self._number in itertools.count():
             number = self._number
             called = self._get(f"{number}/call")
             if called.startswith(_END):
                 self.exited_process = int(called.removeprefix(_END))
                 return
-            if called.startswith(_NEWS):
-                self.on_broadcast(json.loads(called.removeprefix(_NEWS)))
+            if called.startswith(_BROADCAST):
+                self.on_broadcast(json.loads(called.removeprefix(_BROADCAST)))
                 continue
             self._set(f"{number}/answer/{index}", json.dumps(self.answer(called.removeprefix(_CALL))))
             if self._group.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._group.count)]
-                self._set(f"{number}/verdict", json.dumps(self.diagnose(answers)))
-                board.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
-            if (verdict := json.loads(self._get(f"{number}/verdict"))) is not None:
-                self.problem = verdict
-                self._set(f"heard/{index}", "")
+                self._set(f"{number}/problem", json.dumps(self.diagnose(answers)))
+                store.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
+            if (problem := json.loads(self._get(f"{number}/problem"))) is not None:
+                self.problem = problem
+                self._set(f"ack/{index}", "")
 
     def _get(self, key: str) -> str:
         while (text := self._group.store.get(_key(key), _WAIT_SECS)) is None:
@@ -127,7 +127,7 @@ class LivenessMonitor:
 
 
 def _key(name: str) -> str:
-    return f"roll-call/{name}"
+    return f"liveness/{name}"
 
 
 _open: weakref.WeakSet[LivenessMonitor] = weakref.WeakSet()
@@ -136,5 +136,5 @@ _open: weakref.WeakSet[LivenessMonitor] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """Ends the threads before JAX ends the service they listen to."""
-    for roll_call in list(_open):
-        roll_call.close()
+    for monitor in list(_open):
+        monitor.close()

@@ -1,4 +1,4 @@
-"""JAX's coordination service: the board of processes in step, their places, and how one of them ends."""
+"""JAX's coordination service: the key-value store and numbers of SPMD processes, and how one of them ends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from hookline.signals import signal_listener as listener
 
 _PREFIX = "hookline/"
 _LAST = f"{_PREFIX}last/"
-# A process that has failed itself is mostly not alone; one that has lost another may wait in vain.
+# After its own failure a process waits longer, because the others mostly fail, too; after the loss of another one,
+# less, because that one may never answer.
 _AFTER_FAILURE_SECS, _AFTER_LOSS_SECS = 2.0, 0.5
-# From its last word to the end of a process.
+# The time that a process takes to end after its last message.
 _TO_END_SECS = 0.2
 _heartbeat_secs: int | None = None
 _bind_address: str | None = None
 _status: int | None = None
 
-# Words in the errors of Gloo and the coordination service when a process is gone.
+# Words in errors of Gloo and the coordination service after the loss of a process.
 _LOST = ("Gloo", "Socket closed", "Connection reset by peer", "Connection closed by peer", "heartbeat")
 
 
@@ -34,10 +35,10 @@ def _client() -> Any:
 
 
 class JaxKeyValueStore:
-    """The board of processes that `jax.distributed` has brought together."""
+    """The key-value store of the processes that `jax.distributed.initialize` has connected."""
 
     def set(self, key: str, value: str) -> bool:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         try:
             _client().key_value_set(_PREFIX + key, value)
         except jax.errors.JaxRuntimeError as error:
@@ -47,7 +48,7 @@ class JaxKeyValueStore:
         return True
 
     def get(self, key: str, timeout_secs: float) -> str | None:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         try:
             return _client().blocking_key_value_get(_PREFIX + key, max(1, int(timeout_secs * 1000)))
         except jax.errors.JaxRuntimeError as error:
@@ -56,13 +57,13 @@ class JaxKeyValueStore:
             raise
 
     def delete(self, prefix: str) -> None:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         _client().key_value_delete(_PREFIX + prefix)
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
-    """The place of a process among those that run in step.
+    """The number of a process in its SPMD job, the size of the job, and its address.
 
     Attributes:
         index: The number of the process.
@@ -76,42 +77,42 @@ class ProcessInfo:
 
 
 def process_info() -> ProcessInfo:
-    """Returns the place of this process; unlike `jax.process_index` it starts no backend."""
+    """Returns the number of this process and its job; unlike `jax.process_index` it starts no backend."""
     state = jax_internals.distributed_state()
     return ProcessInfo(state.process_id, state.num_processes, state.coordinator_address)
 
 
 def record_start(heartbeat_secs: int, bind_address: str | None) -> None:
-    """Records the heartbeat timeout and the address at which process 0 listens, for JAX returns neither."""
+    """Records the heartbeat timeout and the address at which process 0 listens; JAX does not expose them."""
     global _heartbeat_secs, _bind_address
     _heartbeat_secs, _bind_address = heartbeat_secs, bind_address
 
 
 def is_loopback(address: str | None) -> bool:
-    """Returns whether an address, as `host:port`, is one that other machines cannot reach."""
+    """Returns whether an address, as `host:port`, is unreachable from other machines."""
     host = (address or "").rpartition(":")[0]
     return host in ("localhost", "[::1]") or host.startswith("127.")
 
 
 def listens_on_loopback() -> bool:
-    """Returns whether the service is known to listen on the loopback interface alone: by default it is on all."""
+    """Returns whether the service is known to listen on loopback only; by default it listens on all interfaces."""
     return is_loopback(_bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"))
 
 
 def describe() -> str:
-    """Describes this process, and the time until a lost one is noticed, for the log."""
+    """Describes this process, and the time until the loss of one is detected, for the log."""
     heartbeat = (
-        f"A process that gives no sign of life for {_heartbeat_secs} s counts as lost."
+        f"A process that sends no heartbeat for {_heartbeat_secs} s counts as lost."
         if _heartbeat_secs is not None
-        else "The script has called jax.distributed.initialize itself: a lost process is noticed after its "
-        "heartbeat_timeout_seconds, which are 100 unless it has given others."
+        else "The script has called jax.distributed.initialize itself: a lost process is detected after "
+        "heartbeat_timeout_seconds, by default 100."
     )
-    return f"This is process {process_info().index} of {process_info().count} that run in step. {heartbeat}"
+    return f"This is process {process_info().index} of {process_info().count} in this SPMD job. {heartbeat}"
 
 
 def is_connection_loss(error: BaseException | None) -> bool:
-    """Returns whether an error, or its cause, shows that the connection with another process is gone."""
-    seen: set[int] = set()  # Errors may name each other as their cause.
+    """Returns whether an error, or its cause, shows that the connection to another process is lost."""
+    seen: set[int] = set()  # Causes may form a cycle.
     while error is not None and id(error) not in seen:
         if isinstance(error, ValueError | jax.errors.JaxRuntimeError) and any(word in str(error) for word in _LOST):
             return True
@@ -121,14 +122,14 @@ def is_connection_loss(error: BaseException | None) -> bool:
 
 
 def exit_status_of(exit: SystemExit) -> int:
-    """Returns the exit status for which an exit asks."""
+    """Returns the exit status that a `SystemExit` requests."""
     return 0 if exit.code is None else exit.code & 0xFF if isinstance(exit.code, int) else 1
 
 
 def skip_exit_barrier(status: int) -> None:
-    """Makes this process end with a status after the script: JAX would wait for the others, and they for it.
+    """Makes this process end with a status after the script, where JAX would wait for the others, and they for it.
 
-    The first status holds. A negative one is the number of a signal.
+    Only the first status counts. A negative one is the number of a signal.
     """
     global _status
     _status = status if _status is None else _status
@@ -146,14 +147,14 @@ def _leave() -> None:
 
 
 def _wait_for_others(secs: float) -> None:
-    """Says that this process has done its last work; process 0 waits a moment until all have.
+    """Reports that this process has finished; process 0 waits until all have, at most `secs`.
 
-    The service is in process 0. If that ends sooner, JAX aborts the others with a C++ trace, before or after they have
-    printed what they had to say: in most jobs the same error.
+    The service is in process 0. If that process ends first, JAX aborts the others with a C++ trace, perhaps before they
+    have printed their own error, in most jobs the same one.
     """
     client, here, until = _client(), process_info(), clock.monotonic() + secs
     listener.flush()
-    with contextlib.suppress(jax.errors.JaxRuntimeError, AttributeError):  # Of no client: it has left already.
+    with contextlib.suppress(jax.errors.JaxRuntimeError, AttributeError):  # AttributeError: the client is gone.
         client.key_value_set(f"{_LAST}{here.index}", "")
         for other in range(1, here.count if here.index == 0 else 1):
             left_secs = until - clock.monotonic()

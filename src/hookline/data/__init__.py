@@ -1,4 +1,4 @@
-"""Data as tensors: iterators that prefetch and whose positions are in checkpoints."""
+"""Data as tensors: iterators that prefetch, and whose positions checkpoints hold."""
 
 from hookline.signals.interrupts import defer_sigint
 

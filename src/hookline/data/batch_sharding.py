@@ -1,4 +1,4 @@
-"""The shardings of batches: on a device, or in parts on the devices of a mesh."""
+"""Puts batches on a device, or shards them over the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from hookline.graph.placement import are_incompatible, as_sharding, common_mesh,
 
 Index = tuple[slice, ...]
 Blocks = tuple[tuple[int, ...], ...]
-"""The numbers of blocks in each dimension."""
+"""The indices of blocks in each dimension."""
 
 
 class BatchSharding:
     """The shardings of a source's batches.
 
-    In processes that run in step, an array of a batch is one array across all of them. `arrays` give each process the
-    whole array, other sources its part.
+    In SPMD processes (of one multi-process SPMD job), an array of a batch is one global array. `from_arrays` gives each
+    process the whole array, other sources its part.
 
     Args:
         who: The iterator, for messages.
         example: A batch, or a spec of one; `None` if none is known.
-        source: The source, which may show later batches: `arrays`, or a list.
+        source: The source. If it is `from_arrays` or a list, later batches are checked, too.
         last_batch: As in `iterator`.
 
     Attributes:
         sharding: A device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
-        is_default: Whether it is a default that the user has not asked for.
-        is_part: Whether a batch as it is read is a part of the batch of a run.
-        any_lengths: Whether the lengths of arrays may differ from those of the first batch; in step, the number of
-            examples must not, because a process may have fewer at its end.
+        is_default: Whether it is a default, not the user's choice.
+        is_part: Whether the source gives only this process's part of a run's batch.
+        any_lengths: Whether the lengths of arrays may differ from the first batch's. In SPMD processes the number of
+            examples must not differ: at its end one process may have fewer than the others.
     """
 
     def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
@@ -60,7 +60,7 @@ class BatchSharding:
 
         Args:
             sharding: As in the attribute.
-            is_default: The user has not asked for it. Arrays that are on its mesh already stay as they are.
+            is_default: It is not the user's choice. Arrays that are on its mesh already stay as they are.
 
         Raises:
             TypeError: It is neither a sharding nor a tree of them.
@@ -84,7 +84,7 @@ class BatchSharding:
 
     @property
     def stay_on_host(self) -> bool:
-        """Whether NumPy arrays are not put on a device: the program takes them faster than they could be put."""
+        """Whether NumPy arrays are passed to the program as they are, which on CPU is faster than a `device_put`."""
         if self._stay_on_host is None:
             default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
             self._stay_on_host = default is None and jax.default_backend() == "cpu"
@@ -92,25 +92,25 @@ class BatchSharding:
 
     @property
     def on_one_cpu(self) -> bool:
-        """Whether batches go to a single CPU device, the processor on which the source is read."""
+        """Whether batches go to a single CPU device, so that the program shares the processor with the source."""
         if self.sharding is None:
             return self.stay_on_host
-        places = map(as_sharding, jax.tree.leaves(self.sharding))
-        devices = {device for place in places for device in place.addressable_devices}
+        shardings = map(as_sharding, jax.tree.leaves(self.sharding))
+        devices = {device for sharding in shardings for device in sharding.addressable_devices}
         return len(devices) == 1 and devices.pop().platform == "cpu"
 
     @property
     def block_error(self) -> str | None:
         """The reason why blocks cannot have this sharding; `None` if they can."""
-        for place in jax.tree.leaves(self.sharding):
-            if not isinstance(place, jax.Device | NamedSharding | SingleDeviceSharding):
-                return f"puts its batches over {place}, which has no form for blocks of batches"
+        for sharding in jax.tree.leaves(self.sharding):
+            if not isinstance(sharding, jax.Device | NamedSharding | SingleDeviceSharding):
+                return f"puts its batches over {sharding}, which has no form for blocks of batches"
         return None
 
     def device_put(self, batch: Any, outline: Any = None) -> Any:
         """Puts the arrays of a batch on their devices; text and objects stay on the host.
 
-        In step each process puts its own part, without a collective: any thread may do it.
+        In SPMD processes each puts its own part, without a collective, so any thread may do it.
 
         Args:
             batch: A batch, or a block of batches, which has one more dimension in front.
@@ -148,7 +148,7 @@ class BatchSharding:
         """Returns the spec of batches with this sharding: explicit axes are a part of types.
 
         Args:
-            spec: The spec of batches as they are read, which may be parts of those that are put.
+            spec: The spec of batches as the source gives them, which may be one process's parts.
         """
         if spec is specs.UNKNOWN or self.sharding is None or self._example is None:
             return spec
@@ -165,9 +165,12 @@ class BatchSharding:
     def resume_problem(self, arrays: ArraySource, place: tuple[int, int], passes: int) -> str | None:
         """Returns the reason why arrays cannot continue at an epoch and example, and the remedy; `None` if they can.
 
-        `passes` times their epochs are made.
+        The last batch of that epoch may have another size than in other epochs, which were checked before.
 
-        The last batch of that epoch may have another size than the last ones of others, which were checked before.
+        Args:
+            arrays: The arrays.
+            place: The epoch and the example.
+            passes: How many times their epochs are repeated.
         """
         epoch, example = place
         size = arrays.last_size_from(example)
@@ -179,7 +182,7 @@ class BatchSharding:
         return problem and f"with batch_size={arrays.batch_size} the last batch of epoch {epoch} {problem}"
 
     def process_shards(self) -> list[list[Any]]:
-        """Returns, for each array of a batch that comes in parts, the part of each process."""
+        """Returns, for each array of a batch that processes give in parts, the part of each process."""
         example = jax.tree.leaves(self._example)
         return [
             shard_slices(target, leaf.ndim).parts
@@ -187,13 +190,13 @@ class BatchSharding:
         ]
 
     def shardings(self) -> list[Any]:
-        """Returns the shardings of batches; without one, those of their own arrays, as far as they are known."""
+        """Returns the shardings of batches; without one, the shardings of the first batch's arrays, or None."""
         if self.sharding is not None:
             return jax.tree.leaves(self.sharding)
         return [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self._example)]
 
     def _later_batches(self) -> Iterator[tuple[str, Any]]:
-        """Yields batches that differ in shape from the first: a name and an outline of each."""
+        """Yields a name and an outline of each batch that differs in shape from the first."""
         if self._last_batch != "keep":
             return
         if isinstance(self._source, ArraySource) and (size := self._source.last_size) is not None:
@@ -234,14 +237,14 @@ class BatchSharding:
             return sharding
         if self.is_default and getattr(getattr(leaf, "sharding", None), "mesh", None) == sharding.mesh:
             return leaf.sharding
-        # The smaller batch at the end of an epoch, say: a script for one process must run in several.
+        # Such as the smaller batch at the end of an epoch: a script for one process must run in several.
         is_free = self.is_default and self._is_spmd and not self.is_part
         if not np.ndim(leaf) or (is_free and not _divides(sharding, leaf)):
             return NamedSharding(sharding.mesh, PartitionSpec())
         return sharding
 
     def _problem(self, batch: Any, targets: list[Any], *, is_later: bool = False) -> str | None:
-        """Returns the reason why a batch cannot be put there, and the remedy; `None` if it can."""
+        """Returns the reason why a batch cannot have these shardings, and the remedy; `None` if it can."""
         of_first = (
             jax.tree.leaves(self._example) if self.is_part and self._example is not None else [None] * len(targets)
         )
@@ -255,15 +258,15 @@ class BatchSharding:
             own = common_mesh([getattr(leaf, "sharding", None)])
             if mesh is not None and own is not None and own.size > 1 and are_incompatible(mesh, own):
                 return (
-                    f"is on the mesh {describe_mesh(own)}{where}, and would be put on another, {describe_mesh(mesh)}. "
-                    f"Have the source give NumPy arrays, or arrays on that mesh."
+                    f"is on the mesh {describe_mesh(own)}{where}, but must be put on another, {describe_mesh(mesh)}. "
+                    f"Give NumPy arrays, or arrays on that mesh."
                 )
             if not isinstance(target, NamedSharding) or not isinstance(target.mesh, Mesh):
                 continue
             shape = np.shape(leaf)
             if len(target.spec) > len(shape):
                 return (
-                    f"has an array of shape {shape}{where}, and {target.spec} splits {len(target.spec)} dimensions. "
+                    f"has an array of shape {shape}{where}, but {target.spec} splits {len(target.spec)} dimensions. "
                     f"Give a tree of shardings in the structure of a batch."
                 )
             for dim, (length, axes) in enumerate(zip(shape, target.spec, strict=False)):
@@ -282,54 +285,55 @@ class BatchSharding:
         return None
 
     def _problem_of_part(self, leaf: Any, first: Any, where: str) -> str | None:
-        """Returns the reason why a part cannot be put beside those of the other processes; `None` if it can."""
+        """Returns the reason why a part cannot form an array with other processes' parts; `None` if it can."""
         shape = np.shape(leaf)
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            return f"is in several processes already{where}. Have the source give only the part of this process."
+            return f"is in several processes already{where}. Give only the part of this process."
         if not shape:
             return (
-                f"has a scalar{where}, which other processes may give differently. Give an array with one value for "
-                f"each example."
+                f"has a scalar{where}, which may differ between processes. Give an array with one value for each "
+                f"example."
             )
         if shape != first.shape and not (self.any_lengths and shape[0] == first.shape[0]):
             remedy = (
                 "Choose last_batch='drop', or last_batch='pad', which adds a mask of the real examples to each batch."
                 if shape[0] != first.shape[0]
-                else "Lengths may differ that are symbols of jax.export.symbolic_shape in the iterator's spec=..., if "
-                "they are the same in all processes."
+                else "Only lengths that are symbols of jax.export.symbolic_shape in the iterator's spec=... may "
+                "differ, and they must be the same in all processes."
             )
             return (
-                f"has the shape {shape}{where}, and the first {first.shape}: processes that run in step require "
-                f"batches of one size. {remedy}"
+                f"has the shape {shape}{where}, but the first has {first.shape}: SPMD processes require batches of one "
+                f"size. {remedy}"
             )
         return None
 
     def _check_spmd(self, sharding: Any) -> None:
-        """Raises `ValueError` unless the sharding has devices of all processes, and parts have a `NamedSharding`."""
-        everybody = set(range(jax.process_count()))
-        for place in jax.tree.leaves(sharding):
-            if {device.process_index for device in as_sharding(place).device_set} != everybody:
+        """Raises `ValueError` unless the sharding covers all processes and, for parts, is a `NamedSharding`."""
+        all_processes = set(range(jax.process_count()))
+        for leaf in jax.tree.leaves(sharding):
+            if {device.process_index for device in as_sharding(leaf).device_set} != all_processes:
                 raise ValueError(
-                    f"{self._who}: {jax.process_count()} processes run in step, and {place} is not in all of them. "
-                    f"Leave it out, and batches go over all devices; or give a sharding on a mesh of all devices: "
+                    f"{self._who}: its sharding must cover all {jax.process_count()} SPMD processes, but {leaf} does "
+                    f"not. Leave it out to split batches over all devices; or give a sharding on a mesh of all "
+                    f"devices: "
                     f"jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))."
                 )
-            if self.is_part and not isinstance(place, NamedSharding):
+            if self.is_part and not isinstance(leaf, NamedSharding):
                 raise ValueError(
-                    f"{self._who}: processes that run in step give parts of a batch, which requires a "
-                    f"jax.NamedSharding, got {place}."
+                    f"{self._who}: SPMD processes give parts of a batch, which requires a jax.NamedSharding, got "
+                    f"{leaf}."
                 )
 
     def _remedy(self, parts: int, dim: int, is_later: bool) -> str:
         if dim:
-            return "Give a sharding that leaves this dimension whole."
+            return "Give a sharding that does not split this dimension."
         if is_later:
             return (
                 "Choose another batch size, or last_batch='drop', or last_batch='pad', which adds a mask of the real "
                 "examples to each batch."
             )
         is_of_loop = self.is_default and not self._is_spmd
-        whole = ", or batch_sharding=jax.P(), which gives each device the whole batch" * is_of_loop
+        whole = ", or batch_sharding=jax.P(), which replicates the batch" * is_of_loop
         return f"Choose a batch size that is a multiple of {parts}{whole}."
 
 
@@ -340,7 +344,7 @@ def _describe_axes(axes: Any) -> str:
 
 
 def _divides(sharding: NamedSharding, leaf: Any) -> bool:
-    """Returns whether a sharding splits an array, or an outline, into equal parts; true for unknown dimensions."""
+    """Returns whether a sharding splits an array, or an outline, into equal shards; true for unknown dimensions."""
     try:
         sharding.shard_shape(tuple(np.shape(leaf)))
     except (TypeError, ValueError):
@@ -349,14 +353,14 @@ def _divides(sharding: NamedSharding, leaf: Any) -> bool:
 
 
 def _of_block(target: Any) -> Any:
-    """Returns the sharding of a block of such arrays: the dimension in front is whole."""
+    """Returns the sharding of a block of such arrays, whose dimension in front is not split."""
     if not isinstance(target, NamedSharding):
         return target
     return target.update(spec=PartitionSpec(None, *target.spec))
 
 
 def outline(leaf: Any) -> Any:
-    """Returns the outline of an array before it is put anywhere: its shape, dtype and sharding."""
+    """Returns the outline of an array, without its values: its shape, dtype and sharding."""
     if is_object(leaf):
         return ""
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
@@ -375,26 +379,27 @@ def _typed(spec: Any, target: Any) -> Any:
 
 
 class ShardSlices:
-    """The parts of arrays that processes have under a sharding.
+    """The part of an array that each process has under a sharding.
 
-    The devices split each dimension into blocks. The part of a process is made of its devices' blocks in ascending
-    order, so all parts together are the array.
+    The sharding splits each dimension into blocks. The part of a process consists of its devices' blocks in ascending
+    order.
 
     Four devices in two processes, in the mesh (data=2, model=2), and arrays of 8 examples of 6 features:
 
-        spec                 blocks   process 0            process 1            its part   the array
+        spec                 blocks   process 0            process 1            a part     the array
         P("data")            (2, 1)   rows 0               rows 1               (4, 6)     (8, 6)
         P(None, "model")     (1, 2)   columns 0 and 1      columns 0 and 1      (8, 6)     (8, 6)
         P(("data", "model")) (4, 1)   rows 0 and 1         rows 2 and 3         (4, 6)     (8, 6)
 
-    In the second case both have the same part, and must give the same numbers.
+    "rows 0" is the block 0 of the rows. In the second case both have the same part, and must give the same numbers.
 
     Args:
         sharding: The sharding.
         ndim: The number of dimensions.
 
     Attributes:
-        parts: For each process, the indices of its blocks in each dimension: equal for processes with the same part.
+        parts: For each process, the indices of its blocks in each dimension. They are equal for processes with the same
+            part.
 
     Raises:
         ValueError: The parts of processes differ in form.
@@ -403,51 +408,51 @@ class ShardSlices:
     def __init__(self, sharding: jax.NamedSharding, ndim: int) -> None:
         names = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
         self._counts = tuple(num_shards(sharding.mesh, axes) for axes in names)
-        held: dict[int, set[tuple[int, ...]]] = collections.defaultdict(set)
+        blocks_of: dict[int, set[tuple[int, ...]]] = collections.defaultdict(set)
         for device, index in sharding.devices_indices_map(self._counts).items():
-            held[device.process_index].add(tuple([part.start or 0 for part in index]))
+            blocks_of[device.process_index].add(tuple([part.start or 0 for part in index]))
         self.parts: list[Blocks] = [
-            tuple(tuple(sorted({block[dim] for block in held[process]})) for dim in range(ndim))
-            for process in sorted(held)
+            tuple(tuple(sorted({block[dim] for block in blocks_of[process]})) for dim in range(ndim))
+            for process in sorted(blocks_of)
         ]
         forms = {tuple(map(len, part)) for part in self.parts}
-        whole = all(
-            len(held[process]) == math.prod(map(len, part))
-            for process, part in zip(sorted(held), self.parts, strict=True)
+        is_complete = all(
+            len(blocks_of[process]) == math.prod(map(len, part))
+            for process, part in zip(sorted(blocks_of), self.parts, strict=True)
         )
-        if len(forms) > 1 or not whole:
+        if len(forms) > 1 or not is_complete:
             raise ValueError(
-                f"Processes that run in step require parts of one form, and under {sharding} their forms differ. Order "
-                f"the devices of the mesh by process."
+                f"SPMD processes require parts of one form, but under {sharding} their forms differ. Order the devices "
+                f"of the mesh by process."
             )
-        self._own = self.parts[sorted(held).index(jax.process_index())]
+        self._own = self.parts[sorted(blocks_of).index(jax.process_index())]
 
     def num_blocks(self, dim: int) -> int:
         """Returns the number of blocks in a dimension of a process's part."""
         return len(self._own[dim])
 
     def global_shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the shape of an array, given the shape of a part."""
+        """Returns the shape of the global array, given the shape of a part."""
         return tuple(
             [length * count // len(own) for length, count, own in zip(shape, self._counts, self._own, strict=True)]
         )
 
     def local_index(self, index: Index | None, shape: tuple[int, ...]) -> Index:
-        """Returns the index of a block of the array within the part of this process, which has this shape."""
+        """Returns the index, within this process's part, of a block of the global array; `shape` is the part's."""
         found = []
-        for place, length, own, count in zip(index or (), shape, self._own, self._counts, strict=True):
+        for part, length, own, count in zip(index or (), shape, self._own, self._counts, strict=True):
             if count == 1:
                 found.append(slice(None))
                 continue
             size = length // len(own)
-            begin = own.index((place.start or 0) // size) * size if size else 0
+            begin = own.index((part.start or 0) // size) * size if size else 0
             found.append(slice(begin, begin + size))
         return tuple(found)
 
 
 @functools.lru_cache(maxsize=256)
 def shard_slices(sharding: jax.NamedSharding, ndim: int) -> ShardSlices:
-    """Returns the division of arrays with this number of dimensions."""
+    """Returns the cached `ShardSlices` of arrays with this number of dimensions."""
     return ShardSlices(sharding, ndim)
 
 
@@ -462,9 +467,9 @@ def axis_names(axes: Any) -> list[str]:
 
 
 def make_global_array(leaf: Any, sharding: Any, *, is_part: bool) -> jax.Array:
-    """Returns an array over a sharding in several processes, each of which fills its own devices.
+    """Makes a global array from the arrays of all processes; each process fills its own devices.
 
-    It uses no collective and no program.
+    This uses no collective and no compiled program.
 
     Args:
         leaf: The whole array, or the part of this process.

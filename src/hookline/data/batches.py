@@ -1,4 +1,4 @@
-"""Batches between a source and a run: copied, checked and brought into one form."""
+"""Copies, checks and converts batches between a source and a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hookline.graph.nodes import spec as specs
 _logger = log.get_logger(__name__)
 
 LastBatch = Literal["keep", "drop", "pad"]
-# The rows that one program takes from an array on a device: with more it takes longer to compile.
+# The number of rows that one program takes from an array on a device; with more, compilation takes longer.
 _ROWS = 16
-# Compiling a step for more lengths of batches than this is worth a warning.
+# If a step is compiled for more lengths than this, a warning is logged.
 _MANY_LENGTHS = 16
-# The address of an object, which is all that the `repr` of many classes adds to the name.
+# The address in the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -50,7 +50,7 @@ class Padded(NamedTuple):
 
 
 def copy_owned(batch: Any) -> Any:
-    """Returns the batch with its own arrays, because a generator may fill the same array again."""
+    """Copies the mutable arrays of a batch, because a generator may fill the same arrays again."""
     return jax.tree.map(lambda leaf: leaf if _is_immutable(leaf) else np.array(leaf), batch)
 
 
@@ -61,7 +61,7 @@ def _is_immutable(leaf: Any) -> bool:
 
 
 def stack(rows: Sequence[Any], capacity: int) -> Any:
-    """Returns batches of one form as a block with room for `capacity`; the unused room is undefined."""
+    """Stacks batches of one form into a block of length `capacity`; the unused rows are undefined."""
     return jax.tree.map(lambda *leaves: _stack_leaves(leaves, capacity), *rows)
 
 
@@ -71,13 +71,13 @@ def _stack_leaves(leaves: tuple[Any, ...], capacity: int) -> Any:
     if all(isinstance(leaf, LazyGather) for leaf in leaves):
         return lazy_gather.stack(leaves, capacity)
     block = aligned_empty((capacity, *leaves[0].shape), leaves[0].dtype)
-    for place, leaf in enumerate(leaves):
-        block[place] = leaf
+    for index, leaf in enumerate(leaves):
+        block[index] = leaf
     return block
 
 
 def get_row(block: Any, place: int) -> Any:
-    """Returns a batch out of a block."""
+    """Returns one batch of a block."""
     leaves, structure = jax.tree.flatten(block)
     return structure.unflatten(
         [leaf[place] if isinstance(leaf, np.ndarray) else _index_row(leaf, place) for leaf in leaves]
@@ -85,7 +85,7 @@ def get_row(block: Any, place: int) -> Any:
 
 
 def unstack(block: Any, count: int) -> list[Any]:
-    """Returns the first batches of a block as single batches."""
+    """Splits the first `count` batches of a block into single batches."""
     leaves, structure = jax.tree.flatten(block)
     picked = [leaf[:count] if isinstance(leaf, np.ndarray) else _unstack_leaf(leaf, count) for leaf in leaves]
     return [structure.unflatten(row) for row in zip(*picked, strict=True)] if picked else [block] * count
@@ -97,7 +97,7 @@ def _index_row(leaf: jax.Array, place: int) -> jax.Array:
 
 
 def _unstack_leaf(leaf: jax.Array, count: int) -> list[jax.Array]:
-    """Returns the first rows of an array; one program gives 16 of them."""
+    """Returns the first rows of an array, 16 for each call of a program."""
     rows: list[jax.Array] = []
     first = jax.device_put(np.int32(0))  # An explicit transfer, which `jax.transfer_guard` allows.
     for start in range(0, count, _ROWS):
@@ -108,9 +108,9 @@ def _unstack_leaf(leaf: jax.Array, count: int) -> list[jax.Array]:
 
 @jax.jit
 def _some_rows(leaf: jax.Array, first: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-    """Returns 16 rows from the first on, or the last 16, and the first after them."""
+    """Returns 16 rows from index `first` on, or the last 16, and the index after them."""
     some = jax.lax.dynamic_slice_in_dim(leaf, first, min(_ROWS, len(leaf)))
-    return [jax.lax.index_in_dim(some, place, keepdims=False) for place in range(len(some))], first + _ROWS
+    return [jax.lax.index_in_dim(some, index, keepdims=False) for index in range(len(some))], first + _ROWS
 
 
 def is_object(leaf: Any) -> bool:
@@ -120,7 +120,7 @@ def is_object(leaf: Any) -> bool:
 
 
 def nbytes(batch: Any) -> int:
-    """Returns the memory that the arrays and texts of a batch take; for other objects, the size they report."""
+    """Returns the bytes of a batch's arrays and texts; for other objects, `sys.getsizeof`."""
     return sum(_nbytes(leaf) for leaf in jax.tree.leaves(batch))
 
 
@@ -144,7 +144,7 @@ def crc32c(batch: Any) -> int:
 
 
 def _text_of(leaf: Any) -> str:
-    """Returns a description of a text or an object, which is the same in another process."""
+    """Returns a description of a text or an object that is the same in other processes."""
     if isinstance(leaf, np.ndarray):
         return f"{leaf.dtype}{leaf.shape}{[_text_of(item) for item in leaf.flat]}"
     if isinstance(leaf, set | frozenset):
@@ -153,17 +153,17 @@ def _text_of(leaf: Any) -> str:
 
 
 class BatchSpec:
-    """The common form of all batches of an iterator, and the treatment of shorter ones.
+    """Checks batches against the common form of an iterator, and drops or pads shorter ones.
 
     Args:
         who: The iterator, for messages.
         example: A batch, or `jax.ShapeDtypeStruct` like it; `None` if none is known.
         last_batch: As in `iterator`.
-        given_spec: The spec that the user has given; `None` for that of the example.
+        given_spec: The user's spec; `None` to use the example's.
 
     Attributes:
-        spec: The spec of the batch that a run gets.
-        example: The spec of the first run's batch, in which the number of examples is known.
+        spec: The spec of a run's batch.
+        example: The spec of the first run's batch, with a known number of examples.
         last_batch: As in `iterator`.
         host_only: Whether batches contain only text or objects.
         block_error: The reason why batches cannot be stacked; `None` if they can.
@@ -203,10 +203,10 @@ class BatchSpec:
             self.spec, self.example = Padded(self._fixed_spec, mask), Padded(self.example, mask)
 
     def allow_any_lengths(self) -> bool:
-        """Takes arrays of any lengths from now on, unless the user has given a spec; returns whether it does.
+        """Accepts arrays of any lengths from now on, unless the user has given a spec; returns whether it does.
 
-        With "drop" and "pad" the number of examples stays that of the first batch. The spec remains that of the first
-        batch, too, and a step is compiled once for each of the other lengths.
+        With "drop" and "pad" every batch has as many examples as the first one. The spec stays the first batch's, and
+        a step is compiled once for each of the other lengths.
         """
         if self._is_given or self._fixed_spec is specs.UNKNOWN:
             return False
@@ -219,10 +219,10 @@ class BatchSpec:
         return True
 
     def fit(self, batch: Any, count: int | None = None) -> Any | None:
-        """Returns a batch in this form, or a block of `count` batches; `None` for a batch to be dropped.
+        """Converts a batch, or a block of `count` batches, to this form; returns `None` for a batch to be dropped.
 
         Raises:
-            InvalidArgumentError: It does not fit.
+            InvalidArgumentError: The batch does not have this form.
         """
         leaves, structure = jax.tree.flatten(batch)
         kind = None
@@ -251,7 +251,7 @@ class BatchSpec:
             if is_short and self.last_batch == "pad":
                 return self._padded(jax.tree.unflatten(structure, cast), leaves, size or 0, lead)
             if all(one is other for one, other in zip(cast, leaves, strict=True)):
-                self._seen.add(kind)  # Nothing here depends on its numbers.
+                self._seen.add(kind)  # No check or conversion depends on the values.
             else:
                 batch = jax.tree.unflatten(structure, cast)
         if self.last_batch != "pad":
@@ -267,7 +267,7 @@ class BatchSpec:
         """Returns the leaves of a batch, or of a block, with the required dtypes."""
         leaves, lead = [], 0 if count is None else 1
         for path, spec, each in zip(self._paths, self._leaves, given, strict=True):
-            # All of it is checked, so that a run raises the same error in all processes.
+            # All rows are checked, other processes' too, so that a run raises the same error in all of them.
             leaf: Any = np.asarray(each) if isinstance(each, LazyGather) and each.dtype != spec.dtype else each
             where = f"at {path} " if path else ""
             if is_object(leaf):
@@ -281,7 +281,7 @@ class BatchSpec:
                 leaves.append(leaf)
             elif lead and not isinstance(leaf, jax.Array):
                 leaves.append(aligned_empty(leaf.shape, np.dtype(spec.dtype)))
-                leaves[-1][:count] = leaf[:count]  # The unused room may hold values that cannot be cast.
+                leaves[-1][:count] = leaf[:count]  # The unused rows may have values that cannot be cast.
             else:
                 leaves.append(leaf.astype(spec.dtype))
         return leaves
@@ -303,8 +303,8 @@ class BatchSpec:
 
     def _mismatch_error(self, problem: str) -> InvalidArgumentError:
         may = (
-            f"the number of examples may be smaller, for which last_batch={self.last_batch!r} applies, and lengths may "
-            f"differ that are symbols of jax.export.symbolic_shape in spec=..."
+            f"the number of examples may be smaller (last_batch={self.last_batch!r}), and lengths may differ if they "
+            f"are symbols of jax.export.symbolic_shape in spec=..."
         )
         if self._lengths is not None:
             may = "the lengths of arrays may differ" + ", with one number of examples" * (self._size is not None)
@@ -327,7 +327,7 @@ def _is_text(leaf: Any) -> bool:
 
 
 def _size(batch: Any, lead: int = 0) -> int | None:
-    """Returns the number of examples: the common length of all arrays, behind `lead` dimensions, if there is one."""
+    """Returns the number of examples: the common length of all arrays, after `lead` dimensions; None without one."""
     lengths = _lengths(batch, lead)
     # An open length in a spec is no number of examples.
     return lengths.pop() if len(lengths) == 1 and all(isinstance(length, int) for length in lengths) else None

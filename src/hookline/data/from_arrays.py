@@ -24,14 +24,14 @@ def from_arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epo
     order of an epoch depends only on the seed and the epoch's number, so an iterator can continue in the middle of an
     epoch at no cost, also with another `batch_size` or other `epochs`.
 
-    Processes that run in step are given the same arrays and the batch size of all of them together, as in a script for
-    one process. Each gathers its own rows of every batch.
+    In SPMD processes, give every process the same arrays and the global batch size, as in a script for one process.
+    Each process gathers only its own rows of every batch.
 
     Args:
         tree: An array, or a pytree of arrays with a common first dimension, which counts the examples.
         batch_size: The number of examples in a batch.
         shuffle_seed: Shuffles each epoch in its own order; `None` keeps the order.
-        epochs: The number of passes over the examples; `None` for no end.
+        epochs: The number of passes over the examples; `None` repeats without end.
 
     Raises:
         TypeError: An argument is not a number.
@@ -50,15 +50,16 @@ def from_arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epo
     return ArraySource(tree, batch_size, shuffle_seed, epochs)
 
 
-# The examples of which a checksum is made, as far as they have so many bytes in all.
+# The largest number of examples, and of their bytes together, in the checksum.
 _CHECKED_EXAMPLES, _CHECKED_BYTES = 64, 2**20
 
 
 class ArraySource:
-    """Batches of the examples in arrays; see `arrays`.
+    """Batches of the examples in arrays; see `from_arrays`.
 
     Attributes:
-        of: What an iteration must have in common with another to continue at its position.
+        identity: The number of examples and the seed. A position of an iteration is valid in another one only if
+            these are equal.
     """
 
     def __init__(self, tree: Any, batch_size: int, shuffle_seed: int | None, epochs: int | None) -> None:
@@ -89,9 +90,9 @@ class ArraySource:
         return self.batches_left(0, 0)
 
     def batches_left(self, epoch: int, example: int, *, drop: bool = False, passes: int = 1) -> float:
-        """Returns the number of batches from an example of an epoch on; `drop` leaves out those that are smaller.
+        """Returns the number of batches from an example of an epoch on, if the epochs are repeated `passes` times.
 
-        `passes` times the epochs are made.
+        `drop` leaves out smaller batches.
         """
         if self.epochs is None:
             return math.inf
@@ -104,10 +105,10 @@ class ArraySource:
         return count + (rest > 0 and not drop)
 
     def position_after(self, epoch: int, example: int, batches: int) -> tuple[int, int]:
-        """Returns the epoch and the example that come some batches after others.
+        """Returns the epoch and the example that follow after some batches.
 
-        An epoch of 10 examples in batches of 4: two batches after example 3, which has 4 and 3, a new epoch begins; a
-        third batch ends at its example 4.
+        An epoch of 10 examples in batches of 4, from example 3 on: its two batches have 4 and 3 examples, then the next
+        epoch begins. A third batch ends before example 4 of that epoch.
         """
         in_epoch = self._batches_in_epoch(example, drop=False)
         if batches < in_epoch:
@@ -116,16 +117,16 @@ class ArraySource:
         return epoch + 1 + epochs, rest * self.batch_size
 
     def last_size_from(self, example: int) -> int | None:
-        """Returns the size of the last batch of an epoch that is continued at an example, if that is smaller."""
+        """Returns the size of the last batch of an epoch that continues at an example, if it is smaller than others."""
         return (self.examples - example) % min(self.batch_size, self.examples) or None
 
     def check_sample(self, state: dict[str, Any]) -> None:
-        """Warns, once, if the state of an iteration is of other values; without a checksum nothing is known."""
+        """Warns, once, if the checksum in an iteration's state shows other values; a state without one passes."""
         if not self._has_warned and state.get("crc32c", self.sample_crc32c) != self.sample_crc32c:
             self._has_warned = True
             _logger.warning(
                 "hookline.data.from_arrays: the %d examples have other values than at the checkpoint, by a checksum of "
-                "some of them, and continue at the same place. If that is not intended, give the arrays of then.",
+                "some of them. They continue at the same position. If that is not intended, give the earlier arrays.",
                 self.examples,
             )
 
@@ -133,7 +134,7 @@ class ArraySource:
         return ArrayIterator(self)
 
     def is_position(self, epoch: Any, example: Any) -> bool:
-        """Returns whether there is such a place: the next example to read, counted from the beginning of its epoch."""
+        """Returns whether the example, counted from the beginning of the epoch, may be the next one to read."""
         return isinstance(epoch, int) and isinstance(example, int) and epoch >= 0 and 0 <= example < self.examples
 
     def iter_lazily(self) -> LazyArrayIterator:
@@ -142,7 +143,7 @@ class ArraySource:
 
     @functools.cached_property
     def sample_crc32c(self) -> int:
-        """A checksum of a few examples; of a file that is mapped into memory, hardly more is read than these."""
+        """A checksum of a few examples. Of a file that is mapped into memory, it reads hardly more than these."""
         leaves = jax.tree.leaves(self.tree)
         size = sum(leaf.nbytes for leaf in leaves) // self.examples
         count = min(self.examples, _CHECKED_EXAMPLES, max(1, _CHECKED_BYTES // max(size, 1)))
@@ -154,7 +155,7 @@ class ArraySource:
         return [self.examples, self.batch_size, self.seed, self.epochs, self.sample_crc32c]
 
     def order(self, epoch: int) -> np.ndarray | None:
-        """Returns the order of the examples in an epoch; `None` for the order of the arrays."""
+        """Returns the permutation of the examples in an epoch; `None` without shuffling."""
         return None if self.seed is None else np.random.default_rng([self.seed, epoch]).permutation(self.examples)
 
 
@@ -166,15 +167,15 @@ class _State(dict[str, Any]):
 
 
 class ArrayIteration:
-    """An iteration over the examples of `Arrays`. Its state is its position and an identification of the arrays.
+    """An iteration over the examples of an `ArraySource`. Its state has its position, and identifies the arrays.
 
-    A position is an example of an epoch, so it does not depend on the batches: after 37 batches of 8 of 240 examples it
-    is example 56 of epoch 1, the second, where batches of 16 continue with examples 56 to 71. The last one of that
-    epoch then has 8.
+    A position is an example of an epoch, so it does not depend on the batch size. After 37 batches of 8 from 240
+    examples it is example 56 of epoch 1 (the second epoch). Batches of 16 continue there with examples 56 to 71, and
+    the last batch of that epoch has 8.
 
     Attributes:
         source: The arrays.
-        passes: Returns how many times it makes their epochs.
+        passes: Returns how many times it repeats their epochs.
     """
 
     def __init__(self, source: ArraySource) -> None:
@@ -204,7 +205,7 @@ class ArrayIteration:
         return self._order[1]
 
     def _advance(self, examples: int) -> None:
-        """Goes on by some examples, at most to the end of the epoch."""
+        """Moves the position forward by some examples, at most to the end of the epoch."""
         self._example += examples
         if self._example >= self.source.examples:
             self._epoch, self._example = self._epoch + 1, 0
@@ -214,23 +215,23 @@ class ArrayIteration:
         return _State(epoch=self._epoch, example=self._example, **self._identity)
 
     def state_after(self, state: dict[str, Any], count: int) -> dict[str, Any]:
-        """Returns the state that comes `count` batches after another."""
+        """Returns the state `count` batches after another one."""
         epoch, example = self.source.position_after(state["epoch"], state["example"], count)
         return _State(epoch=epoch, example=example, **self._identity)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the position to that of another iterator.
+        """Sets the position from the state of another iterator.
 
         Raises:
             ValueError: That iterator had other examples, or another order.
         """
         if not self.source.is_position(state.get("epoch"), state.get("example")) or "of" not in state:
-            raise ValueError(f"arrays cannot continue at {state!r}, which is no position of theirs.")
+            raise ValueError(f"hookline.data.from_arrays cannot continue at {state!r}, which is no position in them.")
         if state["of"] != self.source.identity:
             raise ValueError(
-                f"arrays cannot continue at a position of other data: that was of {state['of']}, and this is "
-                f"{self.source.identity}. Give those of then; or resume=False, in a Loop resume_data=False, to start "
-                f"from the beginning."
+                f"hookline.data.from_arrays cannot continue at a position in other data: the position is of "
+                f"{state['of']}, and these arrays are {self.source.identity}. Give the earlier arrays; or resume=False "
+                f"(in a Loop resume_data=False) to start from the beginning."
             )
         self.source.check_sample(state)
         self._epoch, self._example = state["epoch"], state["example"]
@@ -239,7 +240,7 @@ class ArrayIteration:
             last = self.source.last_size_from(self._example)
             odd = f"; the last batch of this epoch has {last} examples" if last else ""
             _logger.info(
-                "hookline.data.from_arrays: a position of batch_size=%d continues with batch_size=%d at example %d of "
+                "hookline.data.from_arrays: a position of batch_size=%d continues with batch_size=%d, at example %d of "
                 "%d in epoch %d%s.",
                 before,
                 size,
@@ -251,7 +252,7 @@ class ArrayIteration:
 
 
 class ArrayIterator(ArrayIteration):
-    """One iteration over `Arrays`. Its batches are new memory, which the reader owns."""
+    """One iteration over an `ArraySource`. Its batches are new memory, which the reader owns."""
 
     def __next__(self) -> Any:
         order = self._current_order()
@@ -268,8 +269,8 @@ class ArrayIterator(ArrayIteration):
         """Returns the next batches of one size as one block, in arrays with one more dimension in front.
 
         Args:
-            count: The largest number of batches. It stops before the smaller batch at the end of an epoch, which comes
-                alone.
+            count: The largest number of batches. The smaller batch at the end of an epoch is returned alone, by the
+                next call.
             capacity: The length of the new dimension. Rows after the batches are undefined.
 
         Returns:
@@ -277,13 +278,13 @@ class ArrayIterator(ArrayIteration):
         """
         self._current_order()
         source = self.source
-        whole = min(source.batch_size, source.examples)
-        size = min(whole, source.examples - self._example)
+        full_size = min(source.batch_size, source.examples)
+        size = min(full_size, source.examples - self._example)
         buffers = [aligned_empty((capacity, size, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
         done = 0
         while done < count and not self._has_ended:
             batches = min((source.examples - self._example) // size, count - done)
-            if not batches or (done and size < whole):
+            if not batches or (done and size < full_size):
                 break
             order, part = self._current_order(), slice(self._example, self._example + batches * size)
             for leaf, buffer in zip(self._leaves, buffers, strict=True):
@@ -298,7 +299,7 @@ class ArrayIterator(ArrayIteration):
 
 
 class LazyArrayIterator(ArrayIteration):
-    """One iteration over `Arrays` that gathers nothing: each array of a batch is a `Gathered`."""
+    """One iteration over an `ArraySource` that gathers nothing: each array of a batch is a `LazyGather`."""
 
     def __next__(self) -> Any:
         order, begin = self._current_order(), self._example

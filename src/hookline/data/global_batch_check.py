@@ -1,4 +1,4 @@
-"""The agreement of processes that run in step before they take the first batch."""
+"""Checks, before the first batch is taken, that SPMD processes give parts of one global batch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hookline.graph.nodes import spec as specs
 _logger = log.get_logger(__name__)
 
 UNKNOWN_LENGTH = (
-    "processes that run in step end at the same run, so each must know the number of its batches beforehand, and this "
-    "source has no length. Give it: hookline.data.iterator(source, num_batches=...), the number of batches of this "
-    "process, or num_batches=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list "
-    "or hookline.data.from_arrays."
+    "SPMD processes end at the same run, so each must know the number of its batches beforehand, but this source has "
+    "no length. Give it: hookline.data.iterator(source, num_batches=...), the number of batches of this process, or "
+    "num_batches=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list or "
+    "hookline.data.from_arrays."
 )
 """The reason why a source of unknown length is refused, and the remedy."""
 
@@ -32,10 +32,10 @@ class BatchReport(NamedTuple):
     """The facts that a process reports about its batches.
 
     Attributes:
-        error: The reason why it has none, in words.
+        error: The error that it got instead of a batch, as text.
         form: A description of the first batch.
         batches_left: The number of batches, from the first on; None if it is unknown.
-        examples: The fingerprint of `arrays`; None for other sources, which give parts.
+        examples: The fingerprint of `from_arrays`; None for other sources, which give parts.
         crcs: Checksums of the arrays of the first batch, if that is a part.
     """
 
@@ -47,7 +47,7 @@ class BatchReport(NamedTuple):
 
 
 class GlobalBatchCheck:
-    """The batches of all processes that run in step.
+    """Compares the batches of all SPMD processes, and agrees on their number.
 
     Args:
         peers: The processes.
@@ -55,7 +55,7 @@ class GlobalBatchCheck:
         source: The source of this process.
         batch_sharding: The shardings of the batches.
         batches_left: Returns the number of batches of the source after a position; None if it is unknown.
-        check_disjoint: Whether different parts must have different content.
+        check_disjoint: Whether different parts must have different values.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class GlobalBatchCheck:
     def agree(
         self, about: str, batch: Any, position: dict[str, Any], error: BaseException | None
     ) -> tuple[float, OpError | None]:
-        """Compares the first batches. All processes call it at the same place.
+        """Compares the first batches. This is a collective call: all processes make it at the same point.
 
         Args:
             about: A name for these batches.
             batch: The first batch, as it was read; None if there is none.
             position: The position after it.
-            error: The error that came instead of it.
+            error: The error that was raised instead, if any.
 
         Returns:
-            The number of batches for all processes, this one included; and the error, which is the same in all of them.
+            The number of batches, the smallest of any process; and the error. Both are the same in all processes.
         """
         every = [
             BatchReport(*report)
@@ -114,7 +114,7 @@ class GlobalBatchCheck:
             error = RuntimeError("it reads no further")
         left, examples, crcs = 0.0, None, []
         if batch is not None:
-            left = math.inf  # `arrays` know their end.
+            left = math.inf  # `from_arrays` ends by itself.
             if self._batch_sharding.is_part:
                 further = self._batches_left(position)
                 left = None if further is None else max(1 + further, 0)
@@ -141,8 +141,8 @@ class GlobalBatchCheck:
         some = [report for report in every if report.form]
         if some and (process := _first_difference([report.form or some[0].form for report in every])) is not None:
             return self._error(
-                f"all processes must give batches of one form, but process {process} gives {every[process].form}, "
-                f"process 0 {every[0].form}."
+                f"all processes must give batches of one form, but process {process} gives {every[process].form}, and "
+                f"process 0 gives {every[0].form}."
             )
         if any(report.batches_left is None for report in every):
             return self._error(UNKNOWN_LENGTH)
@@ -151,11 +151,11 @@ class GlobalBatchCheck:
         return None
 
     def _difference_of_parts(self, crcs: list[list[int]]) -> OpError | None:
-        regions = self._batch_sharding.process_shards()
-        for leaf, of_processes in enumerate(regions):
+        shards_of_leaves = self._batch_sharding.process_shards()
+        for leaf, of_processes in enumerate(shards_of_leaves):
             known: dict[Any, int] = {}
-            for process, region in enumerate(of_processes):
-                first = known.setdefault(region, process)
+            for process, shard in enumerate(of_processes):
+                first = known.setdefault(shard, process)
                 if crcs[process][leaf] != crcs[first][leaf]:
                     return self._error(
                         f"processes {first} and {process} have the same part of each batch under its sharding, but "
@@ -166,7 +166,10 @@ class GlobalBatchCheck:
         for process, found in enumerate(crcs):
             alike[tuple(found)].append(process)
         for same in alike.values():
-            if self._check_disjoint and len({tuple([region[process] for region in regions]) for process in same}) > 1:
+            if (
+                self._check_disjoint
+                and len({tuple([of_processes[process] for of_processes in shards_of_leaves]) for process in same}) > 1
+            ):
                 return self._error(
                     f"processes {', '.join(map(str, same))} gave the same first batch, but each must give its own "
                     "part. Give hookline.data.from_arrays((x, y), batch_size=...), of which each process reads its "
@@ -183,7 +186,7 @@ class GlobalBatchCheck:
 
 def _first_difference(values: list[Any]) -> int | None:
     """Returns the index of the first value that differs from the one at index 0."""
-    return next((place for place, value in enumerate(values) if value != values[0]), None)
+    return next((index for index, value in enumerate(values) if value != values[0]), None)
 
 
 def _shown(examples: list[Any] | None) -> str:

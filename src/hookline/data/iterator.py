@@ -1,4 +1,4 @@
-"""`iterator`: data as a tensor."""
+"""Makes a tensor whose values are the batches of a source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hookline.graph.nodes.nodes import Source
 _logger = log.get_logger(__name__)
 
 ANY_LENGTHS = object()
-"""The `spec` of a `Loop`'s batches, which may have other lengths than the first one."""
+"""The `spec` of a `Loop`'s batches: their lengths may differ from those of the first batch."""
 
 
 def iterator(
@@ -48,57 +48,56 @@ def iterator(
     """Returns a tensor whose value, in each run that needs it, is the next batch of a source.
 
     If it helps, a thread prefetches batches and puts them on the device, so that runs do not wait for the host.
-    Checkpoints hold the position of the runs, not of the thread: a restored session continues with the batch that an
-    uninterrupted one would have had. A run uses up its batch once it has been applied. If it fails before that, or if
+    Checkpoints hold the position of the runs, not of the thread: a restored session continues with the same batch as an
+    uninterrupted one. A batch is used up when its run was applied. If the run fails before that, or if
     `RunOptions.last_step` refuses it, the next run gets the batch.
 
     A source reaches a position in one of three ways. A source with a state (`get_state` and `set_state`, or
-    `state_dict` and `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any
-    other function or iterable is read again up to the position, and must arrive at the same batch, as its checksum
-    shows. For an iterator that can do neither, the batches since the last checkpoint are kept, for a recovery in this
-    process; in a new process it starts from the beginning, with a warning. The first save says so.
+    `state_dict` and `load_state_dict`: `from_arrays`, a Grain dataset or loader, a loader of torchdata) is set to it.
+    Any other function or iterable is read again up to the position, and must arrive at the same batch; a checksum
+    verifies that. A plain iterator can do neither: the batches since the last checkpoint are kept, for a recovery in
+    this process; in a new process it starts from the beginning, with a warning. The first save warns of that, too.
 
-    In processes that run in step each gives a part of every batch, and all end when the process with the fewest batches
-    does; so their number must be known (`num_batches`). `arrays` are given as in one process. See docs/data.md.
+    In SPMD processes (of one multi-process SPMD job) each process reads its part of every batch. All end when the
+    process with the fewest batches does, so the number of batches must be known (`num_batches`). `from_arrays` is
+    called as in a single process. See docs/data.md.
 
     Args:
-        source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its batches
-            are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end a run
-            raises `OutOfRangeError`. If the source raises an error, the run that needed the batch raises it.
+        source: A function that makes an iterable, an iterable (a list, a loader, `from_arrays`), or an iterator. Its
+            batches are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end a
+            run raises `OutOfRangeError`. If the source raises an error, the run that needed the batch raises it.
         prefetch: The number of batches kept ready beside the one in use; if runs take blocks of batches, the number of
             blocks. Of small batches that a source gives together, up to 96 are ready. With 0 there is no thread, and
-            the run reads. By default 2, but 0 on a single CPU device for `arrays` and lists. For other sources there,
-            the thread reads only while the source waits for a disk, a network or other processes. While the source only
-            computes, the runs read.
+            the run reads. By default 2, but 0 on a single CPU device for `from_arrays` and lists. For other sources
+            there, the thread reads only while the source waits for a disk, a network or other processes. While the
+            source only computes, the runs read.
         last_batch: What to do with a batch of fewer examples than the first: `"keep"` it, which compiles the step once
             more; `"drop"` it; or `"pad"` it with zeros. With `"pad"` the value is a pair of the batch and a mask of
             booleans, which are true for real examples.
         spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. A length that varies is a symbol of
             `jax.export.symbolic_shape`. Without a spec, or with such lengths, the first batch is read at once, and is
             kept for the first run.
-        sharding: The sharding of batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or
-            of its upper part. An array without dimensions goes whole to each device. By default JAX's default device;
-            in a `train.Loop`, the axis `data` of its state's mesh; in processes that run in step, all their devices.
+        sharding: The sharding of batches: a `jax.sharding.Sharding`, or a tree of them that is a prefix of a batch. An
+            array without dimensions is replicated. By default JAX's default device; in a `train.Loop`, the axis `data`
+            of its state's mesh; in SPMD processes, all their devices.
         device: An alias of `sharding`, for a `jax.Device`.
         resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
             should.
         replay_bytes: For an iterator without a state: the number of bytes of batches to keep. A recovery that would
-            need
-            more is refused.
+            need more is refused.
         num_batches: For a source without a length: the number of batches it gives to the runs of this process;
-            `math.inf` if
-            it has no end.
-        check_disjoint: Whether processes in step must give different batches. Their first batches are compared.
+            `math.inf` if it has no end.
+        check_disjoint: Whether SPMD processes must give different batches. Their first batches are compared.
         name: Name of the operation, and of its position in checkpoints; by default `iterator`.
 
     Returns:
         The tensor. Its parts are views: `batch["x"]`, or `images, labels = iterator(...)`.
 
     Raises:
-        TypeError: `source` or a number has the wrong type; or a batch of processes in step has text.
+        TypeError: `source` or a number has the wrong type; or a batch of SPMD processes has text.
         InvalidArgumentError: `last_batch` needs the number of examples, and the first batch does not show it.
         ValueError: A number is too small, or `last_batch` is unknown; or `sharding` cannot split the first batch, or
-            the last one of `arrays`.
+            the last one of `from_arrays`.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -127,16 +126,16 @@ def iterator(
     graph.check_not_finalized(who)
     group = process_group.current()
     sequence = make_sequence(source, who, replay_bytes if resume else None, is_lazy=group is not None)
-    begun, example = None, spec
+    started, example = None, spec
     if spec is None or specs.has_open_dims(spec):
-        stream = sequence.read(START, demand := ReadRequest())
+        stream = sequence.read(START, request := ReadRequest())
         try:
             if (first := next(stream, None)) is not None:
                 example = first.batch
                 if not isinstance(
                     source, ArraySource
-                ):  # They give it again at no cost, then in one block with the next.
-                    begun = chain([first], stream), demand
+                ):  # Reading it again costs nothing, and then it comes in one block with the next ones.
+                    started = chain([first], stream), request
         except Exception as error:
             if last_batch == "pad":
                 raise
@@ -144,56 +143,58 @@ def iterator(
             if spec is None:
                 _logger.warning(
                     "%s: its first batch could not be read, so the form of batches is not known, and their parts can "
-                    "only be reached by index; the first run that needs a batch raises: %s: %s",
+                    "only be reached by index. The first run that needs a batch raises: %s: %s",
                     who,
                     type(error).__name__,
                     error,
                 )
     form = BatchSpec(who, example, last_batch, spec)
     first_batch = Padded(example, form.example.mask) if last_batch == "pad" else example
-    places = BatchSharding(who, first_batch, source, last_batch)
-    places.any_lengths = (any_lengths and form.allow_any_lengths()) or (spec is not None and specs.has_open_dims(spec))
-    left = functools.partial(_batches_left, source, sequence, form, num_batches)
-    joint = None
+    batch_sharding = BatchSharding(who, first_batch, source, last_batch)
+    batch_sharding.any_lengths = (any_lengths and form.allow_any_lengths()) or (
+        spec is not None and specs.has_open_dims(spec)
+    )
+    batches_left = functools.partial(_batches_left, source, sequence, form, num_batches)
+    global_check = None
     if group is not None:
-        if begun is not None and left(START) is None:
+        if started is not None and batches_left(START) is None:
             raise ValueError(f"{who}: {UNKNOWN_LENGTH}")
         if example is not None:
             _reject_text(who, example)
-        joint = GlobalBatchCheck(group, who, source, places, left, check_disjoint=check_disjoint)
+        global_check = GlobalBatchCheck(group, who, source, batch_sharding, batches_left, check_disjoint=check_disjoint)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> BatchReader:
-        """Returns a session's reader, at the beginning, or at the position of this process if it is shared."""
-        nonlocal begun, last
+        """Returns a session's reader, at the beginning; if it is shared, the last one, at its position."""
+        nonlocal started, last
         with lock:
             if shared and last is not None:
                 last.reopen()
                 return last
-            given, begun = begun, None
-            is_at_hand = places.on_one_cpu and isinstance(source, ArraySource | list | tuple)
-            ahead = prefetch if prefetch is not None else 0 if is_at_hand else 2
-            if joint is None:
-                reader = BatchReader(node, sequence, form, ahead, places, given)
+            given, started = started, None
+            is_at_hand = batch_sharding.on_one_cpu and isinstance(source, ArraySource | list | tuple)
+            limit = prefetch if prefetch is not None else 0 if is_at_hand else 2
+            if global_check is None:
+                reader = BatchReader(node, sequence, form, limit, batch_sharding, given)
             else:
-                assert isinstance(node, BatchSource), "It opens its own."
+                assert isinstance(node, BatchSource), "Only its own node opens it."
                 node.follow_graph_mesh()
-                reader = SpmdBatchReader(joint, node, sequence, form, ahead, places, given)
+                reader = SpmdBatchReader(global_check, node, sequence, form, limit, batch_sharding, given)
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, sequence, form, places, left, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, batch_sharding, batches_left, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.set_sharding(given)
-    elif joint is not None:
+    elif global_check is not None:
         node.set_sharding(default_batch_sharding(graph), is_default=True)
     return node.output
 
 
 def default_batch_sharding(graph: Graph) -> jax.NamedSharding:
-    """Returns the default sharding of batches of processes in step: over the axis `data` of the graph's mesh."""
-    home = graph.default_sharding or placement.current_mesh_context()
-    mesh = getattr(home, "mesh", None) or placement.global_mesh()
+    """Returns the default sharding of batches of SPMD processes: over the axis `data` of the graph's mesh."""
+    default = graph.default_sharding or placement.current_mesh_context()
+    mesh = getattr(default, "mesh", None) or placement.global_mesh()
     return placement.data_sharding(mesh) or jax.NamedSharding(mesh, jax.P())
 
 
@@ -204,15 +205,15 @@ def _batches_left(
 
     Args:
         source: The source.
-        sequence: The sequence of it.
+        sequence: Its sequence.
         form: The form of its batches.
-        length: The number from the beginning, if it is given.
+        length: The number from the beginning, if the user gave it.
         position: The position.
     """
     drops = form.last_batch == "drop"
-    place = array_position(position, sequence.arrays)
-    if length is None and sequence.arrays is not None and place is not None:
-        return sequence.arrays.batches_left(*place, drop=drops, passes=sequence.passes)
+    start = array_position(position, sequence.arrays)
+    if length is None and sequence.arrays is not None and start is not None:
+        return sequence.arrays.batches_left(*start, drop=drops, passes=sequence.passes)
     known = num_batches_of(source) if sequence.num_batches is None else sequence.num_batches
     known = known if length is None else length
     if known is None:
@@ -228,8 +229,8 @@ def _reject_text(who: str, batch: Any) -> None:
         if not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf):
             where = f" at {jax.tree_util.keystr(path)}" if path else ""
             raise TypeError(
-                f"{who}: for processes that run in step, a batch is on devices, which hold no text or objects; it has "
-                f"one{where}: {describe_value(leaf)}. Have the source turn it into numbers."
+                f"{who}: in SPMD processes batches are put on devices, which hold no text or objects, but the first "
+                f"batch has {describe_value(leaf)}{where}. Turn it into numbers in the source."
             )
 
 
@@ -258,7 +259,7 @@ class BatchSource(Source):
         self._record_shardings()
 
     def set_sharding(self, sharding: Any, *, is_default: bool = False) -> None:
-        """Sets the sharding of batches from now on; the arguments and errors are as in `Places`."""
+        """Sets the sharding of batches from now on; the arguments and errors are as in `BatchSharding`."""
         self.batch_sharding.set_sharding(sharding, is_default=is_default)
         self.example, self.output.spec = map(
             self.batch_sharding.typed_spec, (self._batch_spec.example, self._batch_spec.spec)
@@ -266,11 +267,11 @@ class BatchSource(Source):
         self._record_shardings()
 
     def allow_any_lengths(self) -> None:
-        """Takes batches of any lengths, unless it was given a spec; see `BatchSpec` and `BatchSharding`."""
+        """Accepts batches of any lengths, unless the user has given a spec; see `BatchSpec` and `BatchSharding`."""
         self.batch_sharding.any_lengths |= self._batch_spec.allow_any_lengths()
 
     def follow_graph_mesh(self) -> None:
-        """Moves batches of default sharding to the mesh that the graph has been put on since; in processes in step.
+        """Puts batches of default sharding on the mesh that the graph got after this was made; for SPMD processes.
 
         Raises:
             ValueError: Operations on the batches were made for the earlier sharding.
@@ -298,8 +299,10 @@ class BatchSource(Source):
         return self._batch_spec.block_error or self.batch_sharding.block_error
 
     def _record_shardings(self) -> None:
-        """Puts the rest of the graph on the mesh of the batches, if they are on one."""
-        beside = [place for place in self.batch_sharding.shardings() if isinstance(place, jax.NamedSharding)]
+        """Puts the rest of the graph on the mesh of the batches, if they have one."""
+        shardings = [
+            sharding for sharding in self.batch_sharding.shardings() if isinstance(sharding, jax.NamedSharding)
+        ]
         if self.batch_sharding.is_default and placement.is_spmd():
-            beside = []  # The rest of the graph decides.
-        self.graph.record_shardings(self.node_def, beside)
+            shardings = []  # The rest of the graph decides.
+        self.graph.record_shardings(self.node_def, shardings)

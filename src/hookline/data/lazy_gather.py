@@ -1,4 +1,4 @@
-"""Arrays that batches are gathered into: aligned memory, and rows that are gathered when they are read."""
+"""Gathers rows of arrays lazily, into aligned memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 class LazyGather:
-    """Chosen rows of an array, as an array: rows that are not read are not copied.
+    """Some rows of an array, as an array: rows that are not read are not copied.
 
     Args:
         array: The array.
-        indices: The indices of its rows, in one dimension or more.
-        filled: The number of rows in use, in the first dimension; the others are undefined.
+        chosen: The indices of the rows, in one dimension or more.
+        filled: The number of indices in use, in the first dimension; the rows of the others are undefined.
 
     Example:
         >>> rows = LazyGather(np.arange(10.0), np.array([7, 1, 4]))
@@ -66,7 +66,7 @@ class LazyGather:
         return self.size * self.array.itemsize
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """Returns a part of it in new memory; the index has slices and integers."""
+        """Returns a part of the rows in new memory; the index consists of slices and integers."""
         index = index if isinstance(index, tuple) else (index,)
         lead = self.indices.ndim
         indices = self.indices[index[:lead]]
@@ -85,7 +85,7 @@ class LazyGather:
 
 
 def stack(leaves: Sequence[LazyGather], capacity: int) -> LazyGather:
-    """Stacks rows of one array into a block with room for `capacity`; the rest of the block is undefined."""
+    """Stacks rows of one array into a block of length `capacity`; the unused rows are undefined."""
     chosen = np.zeros((capacity, *leaves[0].indices.shape), leaves[0].indices.dtype)
     np.stack([leaf.indices for leaf in leaves], out=chosen[: len(leaves)])
     return LazyGather(leaves[0].array, chosen, len(leaves))

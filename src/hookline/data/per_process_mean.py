@@ -17,21 +17,21 @@ from hookline.graph.graph import TRACED_GRAPH, get_default_graph
 
 
 def per_process_mean(name: str, values: Any, sharding: Any = None, mask: Any = None) -> dict[str, jax.Array]:
-    """Computes the mean over the examples of each process, under a name with the process.
+    """Computes the mean of a value over each process's examples.
 
-    In processes that run in step, metrics are of the whole batch. Call this inside the step to see each process's part:
-    a process with bad data stands out. With one process it returns one mean.
+    In SPMD processes, metrics are computed over the global batch. Call this inside the step to see the mean of each
+    process, too, so that a process with bad data can be found. In a single process it returns one mean.
 
     Args:
-        name: The mean of process 1 is `"NAME/process_1"`.
+        name: The name of the value; the mean of process 1 is returned as `"NAME/process_1"`.
         values: One value or array for each example, shape `(batch, ...)`; further dimensions are averaged. The length
             of the batch must be known.
-        sharding: The sharding of the batch: a `jax.sharding.Sharding` or a `jax.Device`. By default that of the graph's
-            iterators.
+        sharding: The sharding of the batch: a `jax.sharding.Sharding` or a `jax.Device`. By default the sharding of
+            the graph's iterators.
         mask: Booleans of shape `(batch,)`, true for real examples, with `last_batch="pad"`. By default all are real.
 
     Returns:
-        Scalars by name, which a step may return among its metrics. A process without examples has NaN.
+        Scalars by name, which a step may return among its metrics. The mean of a process without examples is NaN.
 
     Raises:
         InvalidArgumentError: `values` is not one array with a dimension of examples, or `mask` has another length.
@@ -60,7 +60,7 @@ def per_process_mean(name: str, values: Any, sharding: Any = None, mask: Any = N
     rows = _rows(place, len(values))
     if mask is not None:
         rows = jnp.logical_and(rows, mask)
-    # `where=`, not a product: a NaN of another process must not come through, as it would times zero.
+    # `where=`, not a product with the mask, in which a NaN of another process would remain.
     means = jnp.mean(jnp.asarray(values), tuple(range(1, values.ndim)))
     return {f"{name}/process_{process}": jnp.mean(means, where=own) for process, own in enumerate(rows)}
 
@@ -94,7 +94,7 @@ def _rows(given: jax.sharding.Sharding | None, count: int) -> np.ndarray:
     except ValueError as error:
         if given is not None:
             raise ValueError(f"per_process_mean: {count} examples cannot be divided by sharding={given}.") from error
-        return ~rows  # Such a batch goes whole to each device by default.
+        return ~rows  # By default such a batch is replicated.
     for device, (part,) in parts.items():
         rows[device.process_index, part] = True
     return rows

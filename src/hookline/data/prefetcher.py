@@ -1,4 +1,4 @@
-"""Prefetching: a thread reads batches and puts them on devices before runs ask for them."""
+"""Prefetches: a thread reads batches and puts them on devices before runs need them."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from hookline.graph import placement
 from hookline.signals.interrupts import calls_user_code
 
 _EXIT_SECS = 1.0
-# The time to hand a batch from one thread to another, roughly, if both share the processor.
+# Roughly the time to pass a batch from one thread to another, if both share the processor.
 _HANDOVER_SECS = 1e-4
 
 
 @dataclasses.dataclass(slots=True)
 class PrefetchedBatch:
-    """An item of the sequence: a batch, or several in a block, or the error in place of the next batch.
+    """An item of a prefetcher's queue: a batch, a block of batches, or the error that replaces the next batch.
 
     Attributes:
-        prefetcher: The pass through the sequence on which it was read.
-        number: The number of its last batch on that pass.
+        prefetcher: The prefetcher that read it.
+        number: The number of its last batch, counted from the prefetcher's first.
         value: The batch; or the block, whose arrays have one more dimension in front.
         start: The index of its first batch in the block.
         count: The number of its batches.
-        capacity: The number of batches that the block has room for; 0 for a single batch.
+        capacity: The length of the block, whose last rows may be unused; 0 for a single batch.
         position: Returns the position after the batch at an index of the block.
-        error: The error that a run gets instead: of the source, or `StopIteration` at the end.
+        error: The error that a run gets instead: the source's, or `StopIteration` at the end.
         traceback: The original traceback of that error; the error's own grows each time it is raised.
     """
 
-    # A block of the batches 5 to 8 of a pass, of which a run takes two:
+    # A prefetcher's batches 5 to 8 in a block. A run takes two of them:
     #
-    #     the block          number 8, start 0, count 4, capacity 4
-    #     what the run has   number 6, start 0, count 2: the same arrays, and position(1) is the place after batch 6
-    #     what is left       number 8, start 2, count 2
+    #     the block         number 8, start 0, count 4, capacity 4
+    #     the run's item    number 6, start 0, count 2: the same arrays, and position(1) is the position after batch 6
+    #     the rest          number 8, start 2, count 2
     #
-    # If the run fails before it was applied, `give_back` puts both together again.
+    # If the run fails before it was applied, `give_back` merges both again.
 
     prefetcher: Prefetcher
     number: int
@@ -67,7 +67,7 @@ class PrefetchedBatch:
 
     @property
     def position_after(self) -> Callable[[], dict[str, Any]]:
-        """A function that returns the position after this item, without a reference to its value."""
+        """A function that returns the position after this item; it holds no reference to the item's value."""
         return functools.partial(self.position, self.start + self.count - 1)
 
     def batch(self, place: int) -> Any:
@@ -75,13 +75,13 @@ class PrefetchedBatch:
         return batches.get_row(self.value, self.start + place) if self.capacity else self.value
 
     def take_first(self) -> PrefetchedBatch:
-        """Takes out its first batch, as a single batch."""
-        value, position, place = self.batch(0), self.position, self.start
-        self.start, self.count = place + 1, self.count - 1
-        return PrefetchedBatch(self.prefetcher, self.number - self.count, value, position=lambda _: position(place))
+        """Removes the first batch, and returns it as a single batch."""
+        value, position, index = self.batch(0), self.position, self.start
+        self.start, self.count = index + 1, self.count - 1
+        return PrefetchedBatch(self.prefetcher, self.number - self.count, value, position=lambda _: position(index))
 
     def take_part(self, count: int) -> PrefetchedBatch:
-        """Takes out its first batches, as a part of the same block."""
+        """Removes the first batches, and returns them as a part of the same block."""
         start, left = self.start, self.count - count
         self.start, self.count = start + count, left
         return PrefetchedBatch(
@@ -90,18 +90,17 @@ class PrefetchedBatch:
 
 
 class Prefetcher:
-    """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected.
+    """A queue of batches that a thread fills and runs empty. It refers to no session, so a session can be collected.
 
     Args:
         begin: Returns the stream of batches after a position.
         position: Returns the position to begin at.
-        started: A stream that was started at that position already, and its demand.
+        started: A stream that was started at that position already, and its request.
         batch_spec: The form of the batches.
-        batch_sharding: Where the batches are put.
+        batch_sharding: The shardings of the batches.
         limit: The number of items that the thread keeps ready.
         read_size: The number of batches to read at once for runs that take one each, if the source gives many at a
-            time:
-            more cost hardly more time.
+            time, which takes hardly longer than one.
     """
 
     def __init__(
@@ -125,22 +124,22 @@ class Prefetcher:
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
-        self._group_size = 0  # The number of single batches that the last read gave.
+        self._group_size = 0  # The number of single batches that the last read returned.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # Entering it takes longer than entering its lock.
         self.items: deque[PrefetchedBatch] = deque()
         self.thread: threading.Thread | None = None
         self.mesh_context: Any = None
         self._on_one_cpu = batch_sharding.on_one_cpu
-        # The mean time, over the last reads, that a read waits for something other than the processor.
+        # The mean time, over the last reads, in which a read waits for something other than the processor.
         self._idle_secs = 2 * _HANDOVER_SECS
 
     @property
     def is_worthwhile(self) -> bool:
         """Whether the thread shortens the wait of runs.
 
-        A program on the CPU shares it with the host. There a thread gains only the time in which the source waits for
-        a disk or a network; a source that computes is slower in a thread, by the handover.
+        A program on the CPU shares the processor with the source. There a thread saves only the time in which the
+        source waits for a disk or a network. A source that only computes is slower in a thread, by the handover.
         """
         return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
@@ -161,14 +160,14 @@ class Prefetcher:
             return not self.request.is_cancelled
 
     def _has_room(self) -> bool:
-        # Of batches that come together, half are kept ready.
+        # Of batches that are read together, half are kept ready.
         limit = max(self._limit, self._group_size // 2) if self.request.capacity == 1 else self._limit
         return len(self.items) < limit and self.is_worthwhile
 
     def read(self, max_count: int, *, ahead: bool = False, read_size: int = 1) -> bool:
-        """Reads up to `max_count` batches in a row, if none are ready or `ahead`; returns whether more may follow.
+        """Reads up to `max_count` batches, if none are ready or with `ahead`; returns whether more may follow.
 
-        `read_size` is the number to ask of a source that gives many at a time.
+        `read_size` is the number to request from a source that gives many at a time.
         """
         with self._reading:
             if self.items and (not ahead or self.items[-1].error is not None):
@@ -191,13 +190,13 @@ class Prefetcher:
                 self._enqueue(done, max_count)
                 return True
             except ReadCancelled:
-                self._stream = None  # A reader that continues after the stop begins again.
-            except BaseException as error:  # The batches read so far go to the runs, and then the error.
+                self._stream = None  # After the stop the next read starts another stream.
+            except BaseException as error:  # Runs get the batches read so far, and then the error.
                 if row:
                     self._enqueue(row, max_count)
-                # A Ctrl-C is meant for the run that waits, even if batches were read before it came.
+                # A Ctrl-C is meant for the run that waits, even if batches were read before it.
                 is_now = isinstance(error, KeyboardInterrupt)
-                if isinstance(error, StopIteration):  # The frames of this one would keep the session alive.
+                if isinstance(error, StopIteration):  # The frames in its traceback would keep the session alive.
                     error = StopIteration()
                 self._add(
                     PrefetchedBatch(self, self._count, error=error, traceback=error.__traceback__), in_front=is_now
@@ -205,7 +204,7 @@ class Prefetcher:
             return False
 
     def _next(self) -> ReadResult:
-        """Returns the next batch or block, in the form of the batches."""
+        """Returns the next batch or block, converted to the form of `BatchSpec`."""
         if self._stream is None:
             self._stream = self._begin(self._end_position(), self.request)
         while True:
@@ -224,32 +223,32 @@ class Prefetcher:
                 return read._replace(batch=value)
 
     def _timed_next(self) -> ReadResult:
-        """Returns the next batch or block, and notes how long its source has waited."""
+        """Returns the next batch or block, and measures how long its source has waited."""
         assert self._stream is not None, "It was started before."
         start, computed = clock.monotonic(), clock.thread_cpu_time()
         read = next(self._stream)
         took, computed = clock.monotonic() - start, clock.thread_cpu_time() - computed
-        # Other threads may have had the processor, and a thread does not shorten such a wait. So a part of the read's
-        # computing time is allowed for it, and one long wait counts little.
+        # The read may have waited for the processor, used by other threads; prefetching does not shorten such a wait.
+        # So a quarter of the computing time is subtracted for it, and one long wait counts little.
         idle = max(took - 1.25 * computed, 0)
         paid = self.is_worthwhile
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
         if paid and not self.is_worthwhile:
             with self._changed:
-                self._changed.notify_all()  # Runs that wait for the thread must now read themselves.
+                self._changed.notify_all()  # Runs that wait for the thread must read themselves from now on.
         return read
 
     def _enqueue(self, row: list[ReadResult], max_count: int) -> None:
-        """Makes an item of batches of one form, or of a block, and puts it where runs take it.
+        """Adds batches of one form, or a block, to the queue as an item.
 
-        A batch that was wanted alone stays a single batch, unless batches are put on a device, where stacking would
-        copy it again.
+        A batch that a run takes alone stays a single batch. If batches are put on a device and runs take blocks, they
+        are stacked here, because stacking on the device would copy them again.
         """
         value, position, size = row[0]
         one, count, capacity = None, len(row), 0
         is_placed = not (self._batch_sharding.stay_on_host and self._batch_spec.block_error is None)
         if size is not None and self.request.capacity == 1 and self._batch_sharding.sharding is None:
-            # Runs take them one by one. A device gets them together, which takes hardly longer than one.
+            # Runs take them one by one. All are put on the device together, which takes hardly longer than for one.
             value = self._batch_sharding.device_put(value, jax.tree.map(_batch_outline, value)) if is_placed else value
             alone = batches.unstack(value, size)
             before, self._count, self._group_size = self._count, self._count + size, size
@@ -263,10 +262,10 @@ class Prefetcher:
             count, capacity = size, len(jax.tree.leaves(value)[0])
             one = jax.tree.map(_batch_outline, value) if is_placed else None
         elif max_count > 1 or (is_placed and self.request.capacity > 1 and self._batch_spec.block_error is None):
-            # The runs may want blocks of another size by now.
+            # By now the runs may take blocks of another size.
             capacity, positions = max(self.request.capacity, count), [read.position for read in row]
             value, one = batches.stack([read.batch for read in row], capacity), jax.tree.map(outline, value)
-            position = lambda place: positions[place](0)  # noqa: E731
+            position = lambda index: positions[index](0)  # noqa: E731
         if is_placed:
             value = self._batch_sharding.device_put(value, one)
         self._count += count
@@ -283,11 +282,11 @@ class Prefetcher:
 
     @property
     def front(self) -> PrefetchedBatch | None:
-        """The item that the next run gets, if it is there."""
+        """The first item, which the next run gets; None if no item is ready."""
         return self.items[0] if self.items else None
 
     def num_in_row(self, max_count: int) -> int:
-        """Returns how many batches of one form are in front, at most `max_count`; call it only if there is an item."""
+        """Counts the batches of one form in front, up to `max_count`. There must be an item."""
         front = self.items[0]
         if front.error is not None or front.capacity or max_count == 1 or self._batch_spec.block_error is not None:
             return min(front.count, max_count)
@@ -301,7 +300,7 @@ class Prefetcher:
 
     @calls_user_code
     def wait(self) -> None:
-        """Blocks until there is an item, or no thread reads ahead."""
+        """Blocks until there is an item, or no thread prefetches."""
         with self._changed:
             while self.is_worthwhile and not (self.items or self.request.is_cancelled):
                 clock.wait_for(
@@ -327,34 +326,34 @@ class Prefetcher:
         return found
 
     def take_block(self, count: int, capacity: int) -> PrefetchedBatch:
-        """Takes the first `count` batches, which are ready in a row, as a block with room for `capacity`."""
+        """Takes the first `count` batches, which are ready and of one form, as a block of length `capacity`."""
         with self._lock:
             parts = [self._pop(count)]
             left = count - parts[0].count
-            for _ in range(left):  # If the first item is no block, they are single batches.
+            for _ in range(left):  # There are some only if the first item is a single batch; so are these.
                 parts.append(self._pop(1))
             self._notify()
         if parts[0].capacity == capacity:
             return parts[0]
-        # They were read before it was known that blocks of this capacity are wanted.
+        # They were read before a run took blocks of this capacity.
         try:
-            rows = [(part, place) for part in parts for place in range(part.count)]
-            value = batches.stack([part.batch(place) for part, place in rows], capacity)
+            rows = [(part, index) for part in parts for index in range(part.count)]
+            value = batches.stack([part.batch(index) for part, index in rows], capacity)
             if not self._batch_sharding.stay_on_host:
                 value = self._batch_sharding.device_put(value, jax.tree.map(outline, parts[0].batch(0)))
-        except BaseException:  # The batches go back: the next run gets them.
+        except BaseException:  # The next run gets the batches.
             for part in reversed(parts):
                 self.give_back(part)
             raise
-        positions = [functools.partial(part.position, part.start + place) for part, place in rows]
-        return PrefetchedBatch(self, parts[-1].number, value, 0, count, capacity, lambda place: positions[place]())
+        positions = [functools.partial(part.position, part.start + index) for part, index in rows]
+        return PrefetchedBatch(self, parts[-1].number, value, 0, count, capacity, lambda index: positions[index]())
 
     def _pop(self, count: int) -> PrefetchedBatch:
         front = self.items[0]
         return front.take_part(count) if front.count > count else self.items.popleft()
 
     def give_back(self, item: PrefetchedBatch) -> None:
-        """Puts batches in front again."""
+        """Puts batches back in front, merged with the rest of their block."""
         with self._lock:
             front = self.items[0] if self.items else None
             if front is not None and front.value is item.value and item.start + item.count == front.start:
@@ -373,7 +372,7 @@ class Prefetcher:
                 self.thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, and stops a source that is reading towards a position."""
+        """Stops the thread, and cancels a source's reading towards a position."""
         with self._changed:
             self.request.is_cancelled = True
             self._changed.notify_all()
@@ -387,13 +386,13 @@ class Prefetcher:
             self.stop()
 
     def resume(self) -> None:
-        """Begins again after a stop."""
+        """Allows reads again after a stop."""
         with self._starting:
             self.request.is_cancelled = False
             self.thread = None
 
     def recover_from_interrupt(self) -> None:
-        """Removes an interrupt, and makes the next read begin the source again after the batches read so far."""
+        """Removes an interrupt; the next read starts another stream of the source, after the batches read so far."""
         with self._starting:
             self.items.popleft()
             self._stream = self.thread = None
@@ -401,8 +400,8 @@ class Prefetcher:
 
 def _split_block(read: ReadResult, size: int) -> Iterator[ReadResult]:
     """Yields the batches of a block as single batches."""
-    for place in range(size):
-        yield ReadResult(batches.get_row(read.batch, place), lambda _, place=place: read.position(place))
+    for index in range(size):
+        yield ReadResult(batches.get_row(read.batch, index), lambda _, index=index: read.position(index))
 
 
 def _shapes(batch: Any) -> list[Any]:
@@ -418,7 +417,7 @@ _reading: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
 
 
 def _stop_at_exit(ahead: Prefetcher) -> None:
-    """Stops a reading thread before Python removes the objects it uses."""
+    """Stops the thread at exit, before Python removes the objects that it uses."""
     if not _reading:
         with contextlib.suppress(Exception):
             atexit.unregister(_stop_all)
@@ -427,8 +426,8 @@ def _stop_at_exit(ahead: Prefetcher) -> None:
 
 
 def _stop_all() -> None:
-    for ahead in list(_reading):
-        ahead.stop()
-    for ahead in list(_reading):
-        if ahead.thread is not None:
-            ahead.thread.join(_EXIT_SECS)
+    for prefetcher in list(_reading):
+        prefetcher.stop()
+    for prefetcher in list(_reading):
+        if prefetcher.thread is not None:
+            prefetcher.thread.join(_EXIT_SECS)

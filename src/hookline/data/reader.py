@@ -1,4 +1,4 @@
-"""Readers: one session's way through a sequence; and streams, the sequences of a front end."""
+"""Reads the batches of a sequence for one session; and streams, the sequences of a front end."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from hookline.signals import preemption
 
 _logger = log.get_logger(__name__)
 
-# Batches to read at once, from a source that can give many, for runs that take one each; and the bytes of all.
+# The largest number of batches, and of their bytes, to read at once from a source that can give many, for runs that
+# take one each.
 _AT_ONCE, _AT_ONCE_BYTES = 64, 2**18
-# The same for runs that take blocks, each of which then takes a part.
+# The same for runs that take blocks: each takes a part of these batches.
 _IN_BLOCKS, _IN_BLOCKS_BYTES = 256, 2**20
 _LARGE_BYTES = 2**30
 
 
 class BatchReader:
-    """One session's way through a sequence: `hookline.session.OpenSource`.
+    """Reads a sequence for one session: implements `hookline.session.OpenSource`.
 
     It may continue a stream that was started already.
     """
@@ -62,7 +63,7 @@ class BatchReader:
         self._prefetch, self._batch_sharding = prefetch, batch_sharding
         self._position: tuple[Callable[[int], dict[str, Any]], int] = (lambda _: START, 0)
         self._coord: Coordinator | None = None
-        # The source is read in the mesh in which the session was made, also by the thread that reads ahead.
+        # The source is read in the mesh context in which the session was made, by the prefetching thread, too.
         self._mesh_context = placement.current_mesh_context()
         # The largest number of batches of a run, the length of blocks as they are read, and whether a size was logged.
         self._capacity, self._length, self._has_warned = 1, 1, False
@@ -70,10 +71,10 @@ class BatchReader:
         self._start_prefetcher(started)
 
     def _start_prefetcher(self, begun: tuple[Iterator[ReadResult], ReadRequest] | None = None) -> None:
-        """Starts a pass after the position."""
+        """Makes a prefetcher that begins after the position."""
         position = self._value()
         self._used, self._before = 0, position["count"]
-        ahead = self._prefetcher = self._prefetcher_class(
+        prefetcher = self._prefetcher = self._prefetcher_class(
             self._sequence.read,
             lambda: position,
             begun,
@@ -82,8 +83,8 @@ class BatchReader:
             self._prefetch,
             self._read_size,
         )
-        ahead.mesh_context, ahead.request.capacity = self._mesh_context, self._length
-        self._finalizer = weakref.finalize(self, ahead.stop)
+        prefetcher.mesh_context, prefetcher.request.capacity = self._mesh_context, self._length
+        self._finalizer = weakref.finalize(self, prefetcher.stop)
         self._finalizer.atexit = False
         if self._coord is not None and self._coord.should_stop():
             self._stop()
@@ -91,36 +92,36 @@ class BatchReader:
     # A run's batches --------------------------------------------------------------------------------------------
 
     def num_ready(self, max_count: int = 1) -> int:
-        """Returns how many batches a run may take now, or 1 for an error in place of the next one; 0 for none."""
-        ahead = self._prefetcher
-        if ahead.items:
-            return 1 if max_count == 1 else ahead.num_in_row(max_count)
-        return int(ahead.request.is_cancelled and not preemption.must_finish())
+        """Returns the number of batches that a run may take now; 1 for an error instead of a batch, 0 for neither."""
+        prefetcher = self._prefetcher
+        if prefetcher.items:
+            return 1 if max_count == 1 else prefetcher.num_in_row(max_count)
+        return int(prefetcher.request.is_cancelled and not preemption.must_finish())
 
     def wait(self, max_count: int = 1, capacity: int = 1, upcoming_steps: float = 1) -> None:
-        """Blocks until batches are ready, or reading has been stopped; without a thread it reads up to `max_count`.
+        """Blocks until batches are ready or reading was stopped; without a thread it reads up to `max_count`.
 
-        From a source in memory it reads batches for the following runs, too; this run and those take `upcoming_steps`.
+        From a source in memory it reads batches for the following runs, too. This run and those take `upcoming_steps`.
         """
         if self._batch_spec.block_error is not None:
             max_count = 1
         if (capacity := max(max_count, capacity)) > self._capacity:
             self._set_capacity(capacity)
-        ahead = self._prefetcher
-        if ahead.request.is_cancelled:
+        prefetcher = self._prefetcher
+        if prefetcher.request.is_cancelled:
             if not self.num_ready():
-                ahead.read_after_stop(max_count)
+                prefetcher.read_after_stop(max_count)
             return
-        if ahead.is_worthwhile:
-            ahead.start(f"hookline-data-{self._node.name}", self._coord)
-            ahead.wait()
-        if not (ahead.items or ahead.request.is_cancelled):
-            # No more than `upcoming_steps`: a later run takes the rest of a block, and would make fewer steps.
+        if prefetcher.is_worthwhile:
+            prefetcher.start(f"hookline-data-{self._node.name}", self._coord)
+            prefetcher.wait()
+        if not (prefetcher.items or prefetcher.request.is_cancelled):
+            # No more than `upcoming_steps`: a later run would take the rest of the block, and so make fewer steps.
             at_once = self._read_size if self._capacity == 1 else int(min(upcoming_steps, self._length))
-            ahead.read(max_count, read_size=at_once)
+            prefetcher.read(max_count, read_size=at_once)
 
     def _set_capacity(self, capacity: int) -> None:
-        # Room on the host costs nothing until it is used.
+        # Memory on the host costs nothing until it is used.
         may_be_longer = capacity > 1 and self._sequence.arrays is not None and self._batch_sharding.stay_on_host
         parts = _read_size(self._batch_spec, _IN_BLOCKS, _IN_BLOCKS_BYTES) // capacity if may_be_longer else 1
         self._capacity = capacity
@@ -137,7 +138,7 @@ class BatchReader:
             )
 
     def raise_error(self) -> None:
-        """Raises the error in place of the next batch, if any.
+        """Raises the error that takes the place of the next batch, if any.
 
         Raises:
             OutOfRangeError: The data have ended, or reading was stopped by the coordinator.
@@ -145,7 +146,9 @@ class BatchReader:
         """
         front, node = self._prefetcher.front, self._node
         if front is None:
-            raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested, so it reads no more.")
+            raise OutOfRangeError(
+                node.node_def, node, f"{node.node_def}: a stop was requested, so no more batches are read."
+            )
         error = front.error
         if error is None:
             return
@@ -164,55 +167,55 @@ class BatchReader:
         return front is not None and isinstance(front.error, StopIteration)
 
     def take(self) -> PrefetchedBatch | None:
-        """Returns the next batch; None if the run must wait for it. Raises the same errors as `check`."""
-        ahead = self._prefetcher
-        if not ahead.items and not self.num_ready():
+        """Returns the next batch; None if the run must wait for it. Raises the same errors as `raise_error`."""
+        prefetcher = self._prefetcher
+        if not prefetcher.items and not self.num_ready():
             return None
-        if not ahead.items or ahead.items[0].error is not None:
+        if not prefetcher.items or prefetcher.items[0].error is not None:
             self.raise_error()
-        return ahead.take()
+        return prefetcher.take()
 
     def take_block(self, count: int, capacity: int) -> PrefetchedBatch:
-        """Returns the next `count` batches, which are ready, in a block with room for `capacity` or more."""
+        """Returns the next `count` batches, which are ready, in a block of capacity `capacity` or more."""
         if capacity != self._capacity:
             self._set_capacity(capacity)
         return self._prefetcher.take_block(count, self._length)
 
     def give_back(self, item: PrefetchedBatch) -> None:
-        """Puts batches back in front."""
+        """Returns batches to the front of the queue."""
         item.prefetcher.give_back(item)
 
     def mark_used(self, item: PrefetchedBatch) -> None:
         """Moves the position past the last batch of an item."""
-        # A host operation may have made another run, or a restore, inside the run that took this.
+        # Inside the run that took this item, a host operation may have made another run, or a restore.
         if item.prefetcher is self._prefetcher and item.number > self._used:
             self._used, self._position = item.number, (item.position, item.start + item.count - 1)
 
-    # Its position -----------------------------------------------------------------------------------------------
+    # The position -----------------------------------------------------------------------------------------------
 
     def position(self) -> Position:
-        """Returns the session's position, regardless of batches read ahead."""
+        """Returns the session's position, which does not count prefetched batches."""
         value = self._value()
         return Position(value, lambda: self._sequence.on_saved(value), self._sequence.before_save)
 
     def _value(self) -> dict[str, Any]:
-        position, place = self._position
-        return position(place)
+        position, index = self._position
+        return position(index)
 
     def seek(self, position: dict[str, Any]) -> None:
         """Continues after a checkpoint's position; the next run that needs a batch reads up to it.
 
         Raises:
-            FailedPreconditionError: It is a position in arrays whose sharding cannot split the last batch of the epoch
-                that is continued there.
+            FailedPreconditionError: It is a position in arrays, and the sharding cannot split the last batch of the
+                epoch that continues there.
         """
         who, arrays, passes = self._node.node_def, self._sequence.arrays, self._sequence.passes
         position = check_position(position, f"Iterator {self._node.name!r}")
-        place = array_position(position, arrays)
+        start = array_position(position, arrays)
         if (
             arrays is not None
-            and place is not None
-            and (problem := self._batch_sharding.resume_problem(arrays, place, passes))
+            and start is not None
+            and (problem := self._batch_sharding.resume_problem(arrays, start, passes))
         ):
             raise FailedPreconditionError.from_message(f"{who} cannot resume at the checkpoint's position: {problem}")
         self._position = (lambda _: position), 0
@@ -225,11 +228,11 @@ class BatchReader:
 
     @property
     def passes_made(self) -> int:
-        """The number of passes over the source up to the position; the present one counts."""
+        """The number of passes over the source up to the position, including the present one."""
         return passes_made(self._value(), self._sequence.arrays)
 
     def begin_pass(self) -> bool:
-        """Begins one more pass, at the end of the last one; returns False if the source gives each batch once."""
+        """Begins one more pass at the end of the last one; returns False if the source gives each batch only once."""
         position = self._sequence.next_pass(self._value())
         if position is not None:
             self._position = (lambda _: position), 0
@@ -238,13 +241,13 @@ class BatchReader:
 
     def _restart_prefetcher(self) -> None:
         self._prefetcher.stop()
-        self._finalizer.detach()  # It would keep the batches read ahead.
+        self._finalizer.detach()  # It would keep the prefetched batches.
         self._start_prefetcher()
 
-    # Its thread -------------------------------------------------------------------------------------------------
+    # The thread -------------------------------------------------------------------------------------------------
 
     def attach_coordinator(self, coord: Coordinator) -> None:
-        """Makes the thread stop with a coordinator."""
+        """Stops the thread when the coordinator stops."""
         self._coord = coord
         this = weakref.ref(self)
 
@@ -264,7 +267,7 @@ class BatchReader:
         self._prefetcher.stop()
 
     def reopen(self) -> None:
-        """Continues after `close` at the same place, with the batches read ahead."""
+        """Continues after `close` at the same position, with the prefetched batches."""
         self._coord = None
         self._prefetcher.resume()
 
@@ -286,8 +289,8 @@ def _batch_bytes(form: batches.BatchSpec) -> int:
 class Stream(BatchSequence):
     """The elements of a Python iterator, for the sources of a front end.
 
-    There is no way back in it, so checkpoints do not hold a position. Several readers share the elements: each gets the
-    next one. `BatchReader.switch_to` has a reader go on with another stream.
+    It cannot seek back, so checkpoints do not hold a position. Several readers share the elements: each gets the next
+    one. `BatchReader.switch_to` moves a reader to another stream.
 
     Args:
         elements: Pytrees of arrays and numbers, or text and objects.
@@ -323,7 +326,7 @@ class Stream(BatchSequence):
         )
 
     def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
-        """Yields the elements that nobody has read so far, whatever the position."""
+        """Yields the elements that no reader has read yet, whatever the position."""
         for number in itertools.count(1):
             with self._lock:
                 try:

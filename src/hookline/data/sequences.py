@@ -1,4 +1,4 @@
-"""Kinds of sources, by their way back to an earlier position."""
+"""Reads a source from its beginning or from a position: one that is restartable, and one with a state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookline.signals.interrupts import calls_user_code
 
 _logger = log.get_logger(__name__)
 _END = object()
-# As the `repr` of an object without its own.
+# As in the default `repr` of an object.
 _ADDRESS = re.compile(r"[\w.]* object at 0x[0-9a-fA-F]+")
 
 START = {"count": 0}
@@ -29,13 +29,14 @@ START = {"count": 0}
 
 
 def check_position(position: Any, who: str) -> dict[str, Any]:
-    """Returns a position from a checkpoint; raises `DataLossError` if it counts in something else than numbers."""
+    """Returns a position from a checkpoint; raises `DataLossError` unless its counts are numbers, at least 0."""
     found = position if isinstance(position, dict) else {}
     for name in ("count", *(found.keys() & {"skip", "crc32c", "passes"})):
         number = found.get(name)
         if not isinstance(number, int | np.integer) or number < 0:
             raise DataLossError.from_message(
-                f"{who} cannot resume at the checkpoint's position: its {name} is {number!r}, no number."
+                f"{who} cannot resume at the checkpoint's position, because its {name} is {number!r}, not a number of "
+                f"at least 0."
             )
     return found
 
@@ -56,27 +57,27 @@ class ReadResult(NamedTuple):
 
 
 class RestartAdvice(NamedTuple):
-    """Words of messages about a later start that cannot reach a position.
+    """Advice in messages about a later start that cannot reach a position.
 
     Attributes:
-        outcome: What becomes of such a start if the source is an iterator without a state.
-        restart: How the user has the data begin anew.
-        more: How the user has more data than those that have ended.
+        outcome: The outcome of such a start if the source is an iterator without a state.
+        restart: What to do to read the data from the beginning.
+        more: What to do to get more data after the end.
     """
 
-    outcome: str = "begins its data anew, with a warning"
+    outcome: str = "reads its data from the beginning, with a warning"
     restart: str = "give the iterator another name, or resume=False"
     more: str = "give more data, or data without an end (hookline.data.from_arrays(..., epochs=None))"
 
 
 @dataclasses.dataclass
 class ReadRequest:
-    """The demand on a sequence; its reader sets this before each read.
+    """The reader's request to a sequence, which it sets before each read.
 
     Attributes:
-        max_count: The largest number of batches wanted, in one block if the source can make one.
-        capacity: The number of batches that a block has room for.
-        is_cancelled: No more batches are wanted, not even those that the source is reading towards.
+        max_count: The largest number of batches, in one block if the source can make one.
+        capacity: The length of a block.
+        is_cancelled: Whether the source must stop reading, also while it reads towards a position.
     """
 
     max_count: int = 1
@@ -85,7 +86,7 @@ class ReadRequest:
 
 
 class ReadCancelled(Exception):
-    """Raised when the batches that a source is reading towards are no longer wanted."""
+    """Raised by a source that is reading towards a position when the read request is cancelled."""
 
 
 def num_batches_of(source: Any) -> float | None:
@@ -101,9 +102,8 @@ class BatchSequence(Protocol):
 
     Attributes:
         num_batches: The number of batches; None if it is not known.
-        arrays: The arrays that it iterates over, if that is known: many of their batches at once cost hardly more than
-            one.
-        restart: Words of its messages.
+        arrays: The arrays that it iterates over, if known. Many of their batches are read in hardly more time than one.
+        restart: Advice in its messages.
         passes: The number of passes over the source, from its beginning on.
     """
 
@@ -116,8 +116,8 @@ class BatchSequence(Protocol):
         """Yields the batches after a position.
 
         Args:
-            position: The position of a batch of this source, or of an equal source in an earlier process.
-            demand: The demand. If it ends before the position is reached, `ReadCancelled` is raised.
+            position: The position after a batch of this source, or of an equal source in an earlier process.
+            demand: The request. If it is cancelled before the position is reached, `ReadCancelled` is raised.
 
         Raises:
             FailedPreconditionError: The source cannot reach that position.
@@ -125,22 +125,21 @@ class BatchSequence(Protocol):
         ...
 
     def next_pass(self, position: dict[str, Any]) -> dict[str, Any] | None:
-        """Allows one more pass than were made up to a position, and returns its beginning; None if there is none."""
+        """Allows one more pass than were made up to a position; returns the start of that pass, None if impossible."""
         return None
 
     def on_saved(self, position: dict[str, Any]) -> None:
-        """Called when a checkpoint holds a position, so that no reader will go back before it."""
+        """Called after a checkpoint has saved a position; no reader will seek to an earlier one."""
 
     def before_save(self) -> None:
-        """Called before a position is written for a later process."""
+        """Called before a position is saved."""
 
 
 class _MultiPassSequence(BatchSequence):
     """A source that can be read in several passes.
 
-    A position counts the batches of its pass, and has the number of passes before it. After the second of three
-    batches in the third pass, it is `{"count": 2, "passes": 2, ...}`. Arrays count epochs instead, so that each pass
-    has the next shuffle.
+    A position has the number of batches in its pass, and the number of passes before. After two batches of the third
+    pass it is `{"count": 2, "passes": 2, ...}`. Arrays count epochs instead, so that each pass has its own shuffle.
     """
 
     def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
@@ -153,7 +152,7 @@ class _MultiPassSequence(BatchSequence):
             position, done = START, done + 1
 
     def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
-        """Yields the batches of a pass after a position in it; of arrays, those of all passes."""
+        """Yields the batches of a pass after a position in it; for arrays, the batches of all passes."""
         ...
 
     def next_pass(self, position: dict[str, Any]) -> dict[str, Any] | None:
@@ -163,17 +162,17 @@ class _MultiPassSequence(BatchSequence):
 
 
 def _of_pass(read: ReadResult, done: int) -> ReadResult:
-    return read._replace(position=lambda place: {**read.position(place), "passes": done})
+    return read._replace(position=lambda index: {**read.position(index), "passes": done})
 
 
 def passes_made(position: dict[str, Any], arrays: ArraySource | None) -> int:
-    """Returns the number of passes up to a position; the one that it is in counts."""
-    place = array_position(position, arrays)
+    """Returns the number of passes up to a position, including its own."""
+    start = array_position(position, arrays)
     if arrays is None:
         return position.get("passes", 0) + (position["count"] > 0)
-    if place is None or not arrays.epochs:
+    if start is None or not arrays.epochs:
         return 0
-    return -(-(place[0] + (place[1] > 0)) // arrays.epochs)
+    return -(-(start[0] + (start[1] > 0)) // arrays.epochs)
 
 
 class RestartableSource(_MultiPassSequence):
@@ -183,8 +182,8 @@ class RestartableSource(_MultiPassSequence):
     at the same batch.
 
     Attributes:
-        num_batches: The number of batches; None if the source has no length, or has not been read.
-        arrays: As in `BatchSequence`; known when it is first read.
+        num_batches: The number of batches; None if the source has no length, or was not read yet.
+        arrays: As in `BatchSequence`; known after the first read, or if given.
     """
 
     def __init__(self, make: Callable[[], Iterable[Any]], who: str, arrays: ArraySource | None = None) -> None:
@@ -211,7 +210,7 @@ class RestartableSource(_MultiPassSequence):
             except StopIteration:
                 raise self._not_repeatable(f"it ended after {done} batches, and {count} were used") from None
         if count and batches.crc32c(batches.copy_owned(batch)) != position["crc32c"]:
-            raise self._not_repeatable(f"batch {count} is not the one that was used")
+            raise self._not_repeatable(f"batch {count} differs from the one that was used")
         for number, item in enumerate(iterator, start=count + 1):
             yield _checksummed(batches.copy_owned(item), number)
 
@@ -228,9 +227,9 @@ def _checksummed(batch: Any, count: int) -> ReadResult:
 
 
 class StatefulSource(_MultiPassSequence):
-    """A single iterable or iterator with a state. The present state is its beginning; a new reader takes it over.
+    """A single iterable or iterator with a state. Its first state is its beginning; only the newest reader may read it.
 
-    `passes` returns the number of passes, of arrays that it iterates over; by default its own.
+    `passes` returns the number of passes over arrays; by default this sequence's own.
     """
 
     def __init__(self, source: Any, who: str, passes: Callable[[], int] | None = None) -> None:
@@ -266,7 +265,7 @@ class StatefulSource(_MultiPassSequence):
             with self._lock:
                 if next(iterator, _END) is _END:
                     raise FailedPreconditionError.from_message(
-                        f"{self._who}: its source ended {done} batches after a state, and more were used."
+                        f"{self._who}: its source ended {done} batches after a saved state, but more were used."
                     )
         state = None
         while True:
@@ -286,7 +285,7 @@ class StatefulSource(_MultiPassSequence):
                             found = read_many(*wanted)
                         except StopIteration:
                             raise
-                        except Exception:  # Only the unreadable batch is an error: the others come alone.
+                        except Exception:  # Single reads follow, so that only the unreadable batch is an error.
                             self._set_state(copy.deepcopy(before))
                             read_many, batch = None, batches.copy_owned(next(iterator))
                         else:
@@ -307,17 +306,17 @@ class StatefulSource(_MultiPassSequence):
         if lengths != {(capacity,)} or not 1 <= size <= count:
             raise ValueError(
                 f"{self._who}: read_many({count}, {capacity}) of its source, a {type(self._source).__name__}, must "
-                f"return arrays of length {capacity} and the number of batches in them, from 1 to {count}; it returned "
-                f"arrays of the lengths {sorted(lengths)}, and {size}."
+                f"return arrays of length {capacity} and the number of batches in them, from 1 to {count}, but it "
+                f"returned arrays of the lengths {sorted(lengths)}, and {size}."
             )
         return block, size
 
     def _warn_of_address(self, state: Any) -> None:
-        """Warns of a state with the address of an object: Grain's DataLoader compares the `repr` of its source."""
+        """Warns if a state has the address of an object: Grain's DataLoader compares the `repr` of its source."""
         text = state.decode("latin1") if isinstance(state, bytes) else state if isinstance(state, str) else ""
         if (found := _ADDRESS.search(text)) is not None:
             _logger.warning(
-                "%s: the state of its source has the address of an object, %r, so another process cannot resume with "
+                "%s: the state of its source has the address of an object, %r, so another process cannot resume from "
                 "it. Give the class a __repr__ without an address.",
                 self._who,
                 found[0],
@@ -328,8 +327,9 @@ class StatefulSource(_MultiPassSequence):
             self._set(state)
         except Exception as error:
             error.add_note(
-                f"hookline: while {self._who} set the state of its source, a {type(self._source).__name__}. Without "
-                f"it, the data can only begin anew: Loop(..., resume_data=False), iterator(..., resume=False)"
+                f"hookline: {self._who} got this error when it set the state of its source, a "
+                f"{type(self._source).__name__}. To start from the beginning instead, use "
+                f"Loop(..., resume_data=False) or iterator(..., resume=False)."
             )
             raise
 
@@ -339,8 +339,8 @@ class StatefulSource(_MultiPassSequence):
     def _block(
         self, block: Any, count: int, size: int, before: Any, after: Any, state_after: Callable[[Any, int], Any] | None
     ) -> ReadResult:
-        def position(place: int) -> dict[str, Any]:
-            done, state, skip = place + 1, after, {}
+        def position(index: int) -> dict[str, Any]:
+            done, state, skip = index + 1, after, {}
             if done < size and state_after is not None:
                 state = state_after(before, done)
             elif done < size:  # A source that reads many at once is quick to read again.
@@ -362,23 +362,23 @@ def array_position(position: dict[str, Any], arrays: ArraySource | None) -> tupl
 
 def _other_source_error(who: str, position: dict[str, Any], restart: RestartAdvice) -> FailedPreconditionError:
     if (of := position.get("of")) is not None:
-        by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
+        by = f"{len(of)} SPMD processes, each in its own part of the data" if len(of) > 1 else "a single process"
         return FailedPreconditionError.from_message(
             f"{who} cannot resume at the checkpoint's position: it was saved by {by}, and with another number of "
             f"processes the parts differ. Run the same number; or {restart.restart}, to start from the beginning. "
-            f"hookline.data.from_arrays resume with any number of processes."
+            f"hookline.data.from_arrays resumes with any number of processes."
         )
     return FailedPreconditionError.from_message(
         f"{who} cannot resume at the checkpoint's position, which is of another kind of source (with a state, or "
-        f"without). Give the source that was used then; or {restart.restart}, to start from the beginning."
+        f"without). Give the source of the earlier start; or {restart.restart}, to start from the beginning."
     )
 
 
 def taken_over_error(who: str) -> FailedPreconditionError:
-    """Returns the error for a reader whose source another session reads now."""
+    """Returns the error for a reader after another session has begun to read its source."""
     return FailedPreconditionError.from_message(
-        f"{who}: another session reads from its source, which serves one at a time. Give a function that makes the "
-        f"iterator, so that each session has its own."
+        f"{who}: another session has begun to read from its source, which serves one session at a time. Give a "
+        f"function that makes the iterator, so that each session has its own."
     )
 
 
@@ -391,7 +391,7 @@ def state_accessors(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
 def _serialize_state(state: Any, who: str) -> Any:
-    """Returns a state as a checkpoint can store it: bytes, JSON if that is enough, else the pytree itself."""
+    """Encodes a state for a checkpoint: as bytes, as JSON if possible, or else as the pytree itself."""
     if isinstance(state, bytes):
         return {"bytes": state}
     try:
@@ -411,7 +411,7 @@ def _serialize_state(state: Any, who: str) -> Any:
 
 
 def _deserialize_state(state: Any, who: str) -> Any:
-    """Returns a state from the result of `_serialize_state`."""
+    """Decodes a state from the result of `_serialize_state`."""
     try:
         ((kind, value),) = state.items()
         return json.loads(value) if kind == "json" else value

@@ -1,4 +1,4 @@
-"""What a source becomes: a sequence that starts again, that has a state, or that gives each batch once."""
+"""Makes a sequence of a source: restartable, with a state, or a plain iterator."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _NOT_SOURCES = (str, bytes, Mapping, np.ndarray, jax.Array)
 
 
 class IteratorSource(BatchSequence):
-    """An iterator that cannot be restarted. It keeps the batches since the last checkpoint, to go back there.
+    """An iterator that cannot be restarted. It keeps the batches since the last checkpoint, to replay them.
 
     Args:
         iterator: The iterator.
         who: The iterator of the graph, for messages.
-        replay_bytes: The largest number of bytes of batches to keep, not counting the latest; `None` if no reader goes
-            back and each continues after the previous one.
+        replay_bytes: The largest number of bytes of batches to keep, not counting the latest; `None` if no reader seeks
+            back: each continues after the previous one.
     """
 
     def __init__(self, iterator: Iterator[Any], who: str, replay_bytes: int | None) -> None:
@@ -51,7 +51,7 @@ class IteratorSource(BatchSequence):
         self._can_rewind = replay_bytes is not None
         # Positions from another process do not belong to this iterator.
         self._token = secrets.token_hex(8)
-        # A reader may stay inside the iterator for long; the kept batches are managed without waiting for it.
+        # `next` of the iterator may block for long, so the kept batches have a lock of their own.
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._kept: deque[Any] = deque()
         self._first = self._bytes = 0
@@ -75,7 +75,7 @@ class IteratorSource(BatchSequence):
             yield self._numbered(batch, count)
 
     def _numbered(self, batch: Any, count: int) -> ReadResult:
-        # The checksum is for a function that makes the iterator, if the next process gives one.
+        # The next process may give a function that makes the iterator; that needs the checksum.
         return ReadResult(batch, lambda _: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
 
     def _batch_at(self, count: int) -> Any:
@@ -107,8 +107,8 @@ class IteratorSource(BatchSequence):
             raise
         except KeyboardInterrupt as error:
             self._error = FailedPreconditionError.from_message(
-                f"{self._who}: a KeyboardInterrupt came while its source, an iterator, was reading, and the iterator "
-                f"may not be able to continue. Give a function that makes the iterator, so that it can be restarted."
+                f"{self._who}: a KeyboardInterrupt was raised inside its source, an iterator, which may not be able to "
+                f"continue. Give a function that makes the iterator, so that it can be restarted."
             )
             self._error.__cause__ = error
             raise
@@ -125,8 +125,8 @@ class IteratorSource(BatchSequence):
             self._has_warned = True
             _logger.warning(
                 "%s starts from the beginning, though the checkpoint had used %d batches: its source, %s, cannot be "
-                "set to a position. Give a function that makes the iterator to resume there. If the data shall begin "
-                "anew at each start, %s.",
+                "set to a position. Give a function that makes the iterator to resume there. If each start shall read "
+                "the data from the beginning, %s.",
                 self._who,
                 position["count"],
                 _describe_iterator(self._iterator),
@@ -142,8 +142,8 @@ class IteratorSource(BatchSequence):
         if not (self._has_warned or self._has_announced) and process_group.is_primary():
             _logger.warning(
                 "%s: its source, %s, cannot be set to a position, so a later start of the training %s. To resume, give "
-                "a function that makes it, hookline.data.from_arrays, or a source with get_state and set_state. If the "
-                "data shall begin anew at each start, %s.",
+                "a function that makes it, hookline.data.from_arrays, or a source with get_state and set_state. If "
+                "each start shall read the data from the beginning, %s.",
                 self._who,
                 _describe_iterator(self._iterator),
                 self.restart.outcome,
@@ -159,7 +159,7 @@ class IteratorSource(BatchSequence):
 
 
 def _describe_iterator(iterator: Any) -> str:
-    name = getattr(iterator, "__name__", None)  # A generator has that of its function.
+    name = getattr(iterator, "__name__", None)  # A generator's is the name of its function.
     return f"a {type(iterator).__name__}" if name is None else f"the {type(iterator).__name__} {name!r}"
 
 
@@ -172,12 +172,12 @@ def make_sequence(
         source: The source.
         who: The iterator, for messages.
         replay_bytes: As in `IteratorSource`.
-        is_lazy: Whether the batches of `arrays` are gathered only when their rows are read.
+        is_lazy: Whether the batches of `from_arrays` are gathered only when their rows are read.
     """
     check_source(source, who)
     if isinstance(source, ArraySource):
         return RestartableSource(source.iter_lazily if is_lazy else lambda: source, who, source)
-    if not isinstance(source, type):  # A class makes iterables, but has their methods, too.
+    if not isinstance(source, type):  # A class is a function that makes iterables, though it has their methods.
         if state_accessors(source) is not None and hasattr(source, "__iter__"):
             return StatefulSource(source, who)
         if is_plain_iterator(source):
@@ -197,7 +197,7 @@ def check_source(source: Any, who: str) -> None:
 
 
 def describe_value(value: Any) -> str:
-    """Describes a value in short, for messages: arrays by dtype and shape, as in "float64[9,2]"."""
+    """Describes a value briefly, for messages: arrays by dtype and shape, as in "float64[9,2]"."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {describe_value(part)}' for key, part in value.items())}}}"
     if isinstance(value, np.ndarray | jax.Array):

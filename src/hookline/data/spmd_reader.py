@@ -1,4 +1,4 @@
-"""Reading in step: the batches of a run do not depend on a process's speed, and all processes end together."""
+"""Reads in SPMD processes: a run's batches do not depend on a process's speed, and all processes end together."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hookline.session import Position
 
 @dataclasses.dataclass(slots=True)
 class _HostBatch(PrefetchedBatch):
-    """A batch on the host, or the batch or block that a run has taken.
+    """A batch on the host; or the batch or block that a run has taken.
 
     Attributes:
         placed: The same batch on the devices, if it was put there.
-        parts: If a run has taken it, the items that it was made of.
+        parts: If a run has taken it, the items that it consists of.
     """
 
     placed: Any = None
@@ -36,10 +36,11 @@ class _HostBatch(PrefetchedBatch):
 
 
 class SpmdPrefetcher(Prefetcher):
-    """Reads ahead in one of several processes that run in step.
+    """Prefetches in one of several SPMD processes.
 
-    Its items are single batches, which stay on the host until a run takes them. If runs take single batches, these are
-    put on the devices beforehand. If runs take blocks, no thread reads, so that all processes get blocks of one size.
+    Its items are single batches, whose host arrays are kept until a run takes them. For runs that take single batches,
+    they are also put on the devices beforehand. For runs that take blocks, no thread reads, so that all processes get
+    blocks of one size.
 
     Attributes:
         num_batches: The number of batches that it gives; None before the processes have agreed on it.
@@ -53,7 +54,7 @@ class SpmdPrefetcher(Prefetcher):
         return self.num_batches is not None and self.request.capacity == 1 and super().is_worthwhile
 
     def read(self, max_count: int, *, ahead: bool = False, read_size: int = 1) -> bool:  # noqa: D102
-        # One at a time: each counts towards the end, and runs may have begun to take blocks while the thread reads.
+        # One at a time: each counts towards the end, and runs may begin to take blocks while the thread reads.
         return super().read(1, ahead=ahead)
 
     def _next(self) -> ReadResult:
@@ -78,9 +79,9 @@ class SpmdPrefetcher(Prefetcher):
             self._add(item)
 
     def set_num_batches(self, who: str, num_batches: float, error: BaseException | None, *, is_known: bool) -> None:
-        """Sets the number of batches to give, or an error to give instead; from then on runs may take them.
+        """Sets the number of batches to give, or an error to raise instead; from then on runs may take batches.
 
-        With `is_known` the source must have that many; else it may end by itself.
+        With `is_known` the source must have that many; otherwise it may end by itself.
         """
         if error is not None or (not num_batches and self.items[0].error is None):
             self.items.clear()
@@ -90,9 +91,9 @@ class SpmdPrefetcher(Prefetcher):
     # By the runs ------------------------------------------------------------------------------------------------
 
     def num_ready(self, max_count: int) -> int:
-        """Returns how many batches a run may take: `max_count`, or as many of one form as there are; 0: more may come.
+        """Returns the number of batches that a run may take; 0 if it must wait, because more may come.
 
-        An error or the end counts as 1.
+        That is `max_count`, or as many of one form as there are. An error or the end counts as 1.
         """
         if self.num_batches is None or not self.items:
             return 0
@@ -106,7 +107,7 @@ class SpmdPrefetcher(Prefetcher):
             self._notify()
         try:
             value = item.placed if item.placed is not None else self._batch_sharding.device_put(item.value)
-        except BaseException:  # The batch goes back: the next run gets it.
+        except BaseException:  # The next run gets the batch.
             self.give_back(item)
             raise
         return _HostBatch(self, item.number, value, position=item.position, parts=(item,))
@@ -118,13 +119,13 @@ class SpmdPrefetcher(Prefetcher):
         try:
             value = batches.stack([part.value for part in parts], capacity)
             value = self._batch_sharding.device_put(value, jax.tree.map(outline, parts[0].value))
-        except BaseException:  # The batches go back: the next run gets them.
+        except BaseException:  # The next run gets the batches.
             for part in reversed(parts):
                 self.give_back(part)
             raise
         reached = [part.position for part in parts]
         return _HostBatch(
-            self, parts[-1].number, value, 0, count, capacity, lambda place: reached[place](0), parts=parts
+            self, parts[-1].number, value, 0, count, capacity, lambda index: reached[index](0), parts=parts
         )
 
     def give_back(self, item: PrefetchedBatch) -> None:  # noqa: D102
@@ -134,12 +135,12 @@ class SpmdPrefetcher(Prefetcher):
 
 
 class SpmdBatchReader(BatchReader):
-    """One session's way through a sequence, in one of several processes that run in step.
+    """Reads a sequence for one session, in one of several SPMD processes.
 
-    All processes open it, run it and ask for its positions at the same places of the script.
+    All processes make the same calls in the same order: to open it, to read, and to get its position.
 
     Args:
-        joint: The batches of all processes.
+        joint: The check of all processes' batches.
         arguments: As in `BatchReader`.
     """
 
@@ -161,13 +162,13 @@ class SpmdBatchReader(BatchReader):
             max_count = 1
         if (capacity := max(max_count, capacity)) > self._capacity:
             self._set_capacity(capacity)
-        ahead = self._prefetcher
-        if ahead.num_batches is None:
+        prefetcher = self._prefetcher
+        if prefetcher.num_batches is None:
             self._agree()
-        while not ahead.num_ready(max_count):
-            if ahead.is_worthwhile and not ahead.request.is_cancelled:
-                ahead.start(f"hookline-data-{self._node.name}", self._coord)
-                ahead.wait()
+        while not prefetcher.num_ready(max_count):
+            if prefetcher.is_worthwhile and not prefetcher.request.is_cancelled:
+                prefetcher.start(f"hookline-data-{self._node.name}", self._coord)
+                prefetcher.wait()
             else:
                 self._read(more=max_count > 1)
 
@@ -180,16 +181,16 @@ class SpmdBatchReader(BatchReader):
 
     def _agree(self) -> None:
         """Reads the first batch, and agrees with the other processes on the number of batches."""
-        ahead, node = self._prefetcher, self._node
+        prefetcher, node = self._prefetcher, self._node
         self._read()
-        front = ahead.front
+        front = prefetcher.front
         batch, error = (None, None) if front is None else (front.value, front.error)
         position = front.position(0) if front is not None and error is None else START
-        most, refused = self._global_check.agree(node.name, batch, position, error)
+        num_batches, refused = self._global_check.agree(node.name, batch, position, error)
         if error is None or isinstance(error, StopIteration):
-            ahead.set_num_batches(node.node_def, most, refused, is_known=self._batch_sharding.is_part)
+            prefetcher.set_num_batches(node.node_def, num_batches, refused, is_known=self._batch_sharding.is_part)
         else:
-            ahead.set_num_batches(node.node_def, math.inf, None, is_known=False)
+            prefetcher.set_num_batches(node.node_def, math.inf, None, is_known=False)
 
     def position(self) -> Position:  # noqa: D102
         own = self._value()
@@ -204,11 +205,11 @@ class SpmdBatchReader(BatchReader):
         super().seek(_own_position(position, peers.index, peers.count) if self._batch_sharding.is_part else position)
 
 
-# A position of several processes as one: each has its own position in its part of the data.
+# The positions of several processes, combined into one: each has its own position in its part of the data.
 
 
 def _own_position(position: dict[str, Any], process: int, count: int) -> dict[str, Any]:
-    """Returns the position of one of `count` processes; a position of another number of processes cannot be used."""
+    """Returns the position of one of `count` processes, or one that no source accepts if their number was another."""
     texts = position.get("of", [None])
     if not position["count"] and len(texts) != count:
         return START
@@ -239,20 +240,20 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return {"list" if isinstance(value, list) else "tuple": [_to_json(part) for part in value]}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        held = io.BytesIO()
-        np.save(held, np.asarray(value), allow_pickle=False)
-        return {"array": base64.b64encode(held.getvalue()).decode()}
+        file = io.BytesIO()
+        np.save(file, np.asarray(value), allow_pickle=False)
+        return {"array": base64.b64encode(file.getvalue()).decode()}
     raise TypeError(f"A position cannot be sent to other processes, because it contains a {type(value).__name__}.")
 
 
 def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "bytes":
-        return base64.b64decode(held)
+        return base64.b64decode(content)
     if kind == "dict":
-        return {key: _from_json(part) for key, part in held}
+        return {key: _from_json(part) for key, part in content}
     if kind == "array":
-        return np.load(io.BytesIO(base64.b64decode(held)), allow_pickle=False)
-    return [_from_json(part) for part in held] if kind == "list" else tuple([_from_json(part) for part in held])
+        return np.load(io.BytesIO(base64.b64decode(content)), allow_pickle=False)
+    return [_from_json(part) for part in content] if kind == "list" else tuple([_from_json(part) for part in content])

@@ -1,4 +1,4 @@
-"""Conditions on the device: guards hold back a run's updates, latches remember the first run that met them."""
+"""Conditions that the device evaluates: a guard skips a run's updates, a latch remembers the first run that met it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Condition(Function):
 
 
 class Guard(Condition):
-    """The node behind `skip_updates_if`: true if the run's updates are to be skipped."""
+    """The node behind `skip_updates_if`: if it is true, the run changes no variables."""
 
     type = "SkipUpdatesIf"
     forbids_remote_updates = True
-    """Whether a run with it must not update parameter servers, which it cannot hold back."""
+    """Whether a run with it must not update parameter servers, because it cannot skip their updates."""
 
 
 def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
-    """Returns a tensor with the value of a condition; a run that needs it, and finds it true, changes no variables.
+    """Returns the condition as a tensor; a run that needs it changes no variables if it is true.
 
     The device decides within the step, and nothing waits for it. The run still counts: the global step and the counters
-    of random keys advance, and batches of `hookline.data` are used up. Its fetches return the values that it computed,
-    as if nothing had been held back. A variable that the run initialises is initialised. If a run has several such
-    tensors, a single true one is enough.
+    of random keys advance, and batches of `hookline.data` are used up. Fetches return the values that the run computed,
+    as if it had kept its updates. Initializers still run. If a run has several such tensors, a single true one is
+    enough.
 
     Args:
         condition: A bool, or a tensor of a bool. It may be computed from anything in the run.
@@ -69,7 +69,7 @@ def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
 
 
 class Latch(Condition):
-    """The node behind `latch`. The latched value belongs to the session that runs it."""
+    """The node behind `latch`. Each session that runs it has its own latch value."""
 
     type = "Latch"
 
@@ -81,8 +81,8 @@ def latch(condition: Any, name: str = "latch") -> Operation:
     beside the variables, and `Session.latched(operation)` reads it at any convenient time. A hook for a rare event
     declares `trigger = train.latched(...)`; then it adds almost nothing to the time of a step.
 
-    The latched value belongs to one session. It is not a variable and not in checkpoints, and is forgotten when the
-    trained variables are loaded or restored.
+    The latch value belongs to one session. It is not a variable, is not in checkpoints, and is reset when the trained
+    variables are loaded or restored.
 
     Args:
         condition: A bool, or a tensor of one. It may be computed from anything in the run.
@@ -107,7 +107,7 @@ def latch(condition: Any, name: str = "latch") -> Operation:
 
 
 def is_run_counter(variable: Variable) -> bool:
-    """Returns whether a variable counts runs or draws, and so advances even if the effects of runs are undone."""
+    """Returns whether a variable counts runs or draws, and so advances even in a run that skips its updates."""
     return variable.per_worker or variable is find_global_step(variable.graph)
 
 

@@ -1,4 +1,4 @@
-"""Front ends: the classes, results and checks that users of a graph get, and the line of theirs that made a node."""
+"""Front ends: the classes and results that users of a graph get; and the user's line that made a node."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from hookline.signals import notebooks
 
 
 class FrontEnd:
-    """The behaviour of a graph towards its users; this one is the core's own, and changes nothing.
+    """The extension points of another front end; this default changes nothing.
 
-    A graph has it as `front_end`; another front end subclasses `Graph` and names its own. All graphs of a class share
-    one, so it holds no data of a graph. Its methods are overridden in a class: they are looked up there.
+    Another front end subclasses this class, and sets an instance as `front_end` of its subclass of `Graph`. All graphs
+    of that class share the instance, so it holds no data of a graph. Override methods in the class: whether they are
+    overridden is looked up there, not in the instance.
 
     Attributes:
-        hidden_modules: Modules and packages of the front end, whose lines are not those that made an operation.
+        hidden_modules: Modules and packages of the front end. Their lines do not count as the user's line that made an
+            operation.
     """
 
     hidden_modules: tuple[str, ...] = ()
 
     def class_for(self, kind: type) -> type:
-        """Returns the class to construct when an operation, tensor, variable or session of class `kind` is made.
+        """Returns the class to construct for an operation, tensor, variable or session of class `kind`.
 
-        It is `kind` or a subclass of it; for a class that it has returned, it is that class again.
+        It is `kind` or a subclass of it. For a class that this method has returned, it is that class.
         """
         return kind
 
     def convert_results(self, values: list[Any]) -> list[Any]:
-        """Converts the values of the fetches of a run, except those of late hooks."""
+        """Converts the values of the fetches of a run, except those of deferred hooks."""
         return values
 
     def check_run(self, graph: Any) -> None:
-        """Called when a run of the graph has been made; may raise an error found in it."""
+        """Called after each run of the graph; may raise an error found in it."""
 
     def is_static(self, op: Any, computed: Collection[Any]) -> bool:
-        """Returns whether XLA must know a value fed for an operation: each new value is then compiled anew.
+        """Returns whether the value fed for an operation is static: each new value compiles the program again.
 
         Args:
             op: The operation.
@@ -46,7 +48,7 @@ class FrontEnd:
 
 
 class FrontEndObject:
-    """An object that the front end of a graph may make of a subclass."""
+    """An object whose class the graph's front end may replace by a subclass."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102
         front_end = cls._graph_for(*args, **kwargs).front_end
@@ -62,10 +64,10 @@ class FrontEndObject:
 
 
 def user_location(skipped_modules: tuple[str, ...] = ()) -> str:
-    """Returns the line of the nearest caller, for messages about the operation made there.
+    """Returns the line of the nearest caller outside of this package, for messages about the operation made there.
 
     Args:
-        skipped_modules: Modules and packages whose lines are passed over, as those of this package are.
+        skipped_modules: Further modules and packages to skip.
     """
     hidden = tuple(f"{name}." for name in (__name__.partition(".")[0], *skipped_modules))
     frame = sys._getframe(1)

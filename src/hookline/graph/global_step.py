@@ -50,7 +50,7 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     """
     graph = get_default_graph() if graph is None else graph
     if not isinstance(graph, Graph):
-        raise TypeError(f"The global step is one of a graph: give a hookline.Graph or None, got {graph!r}.")
+        raise TypeError(f"A global step belongs to a graph: give a hookline.Graph or None, got {graph!r}.")
     found = _single_item(graph, GraphKeys.GLOBAL_STEP, "global step")
     if found is None:
         named = (v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step")
@@ -63,7 +63,7 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
 def find_global_step(graph: Graph) -> Variable | None:
     """Returns the global step of the graph if it has a valid one, else `None`.
 
-    A variable called `global_step` that is not an integer scalar is an error only if a caller asks for the global step.
+    A variable called `global_step` that is not an integer scalar is an error only where a global step is required.
     """
     try:
         return get_global_step(graph)

@@ -1,9 +1,9 @@
 """Gradients of a tensor with respect to variables or other tensors, through the operations between them.
 
-The rule: a gradient waits for its control inputs with its own work only; operations between `xs` and `ys` keep the
-order of their creation. So a gradient computes nothing on its path. It knows the path (`Gradient.path`). In a run each
-operation on the path is computed at its own place in creation order, on a tape (`session/program/trace.py`). When the
-gradient's turn comes, it goes back over the tape (`session/program/tape.py`).
+The rule: control inputs of a gradient delay only the gradient itself; operations between `xs` and `ys` keep their order
+of creation. So a gradient does not compute the operations on its path, it only lists them (`Gradient.path`). A run
+computes each of them at its own position in creation order, and records it on a tape (`session/program/trace.py`). At
+the position of the gradient, it runs backward over the tape (`session/program/tape.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = log.get_logger(__name__)
 
 
 class Gradient(Operation):
-    """The node behind `gradients`: in a run it goes back from `ys` to `xs`.
+    """The node behind `gradients`: in a run it goes backward from `ys` to `xs`.
 
-    The operations between them have been computed by then, each at its own place and once, however many gradients pass
-    through it. So the node's control inputs affect only its own work.
+    The operations between them were computed before, each at its own position and once, however many gradients pass
+    through it. So the node's control inputs do not delay them.
 
     Attributes:
         xs: The tensors to differentiate with respect to; a path leads from each of them to one of `ys`.
@@ -60,12 +60,12 @@ class Gradient(Operation):
 def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, name: str = "gradients") -> list[Any]:
     """Returns the gradient of the sum of `ys` with respect to each of `xs`.
 
-    A gradient has the structure, shapes and dtypes of its `x`. JAX differentiates the operations in between at their
-    own places, so a run that fetches both a loss and its gradients, or several gradients, computes the loss once.
+    A gradient has the structure, shapes and dtypes of its `x`. A run that fetches both a loss and its gradients, or
+    several gradients, computes the loss once.
 
-    Inside `control_dependencies` a gradient waits with its own work only, and the operations between `xs` and `ys` keep
-    their places. So it may wait for operations that are computed from the loss or lead to it. An update on the path is
-    not differentiated: its result counts as a constant, and a warning says so.
+    Inside `control_dependencies` only the gradient itself waits; the operations between `xs` and `ys` keep their order.
+    So the control inputs may depend on the loss, or lead to it. An update on the path is not differentiated: its result
+    counts as a constant, and a warning says so.
 
     Args:
         ys: A tensor or several: floating point arrays, usually one scalar loss.
@@ -151,7 +151,7 @@ def _is_part(tensor: Tensor, sources: set[Any]) -> bool:
 
 
 def _operations_between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
-    """Returns, in order, the operations that can be reached from the sources or from parts of them."""
+    """Returns, in creation order, the operations of `behind` that depend on the sources or on parts of them."""
     reached: dict[Operation, None] = {}
     for operation in sorted(behind, key=lambda operation: operation.index):
         if any(_may_have_gradient(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):
@@ -162,7 +162,7 @@ def _operations_between(behind: set[Operation], sources: set[Any]) -> list[Opera
 
 
 def _warn_of_updates(read: Iterable[Operation], xs: Sequence[Tensor]) -> None:
-    """Warns of the updates that cut a path from `xs` to `ys`: their results count as constants."""
+    """Warns about updates that cut a path from `xs` to `ys`: their results count as constants."""
     ends = {x.op for x in xs}
     for operation in read:
         if isinstance(operation, Update) and operation not in ends and not ends.isdisjoint(ancestors(operation.inputs)):

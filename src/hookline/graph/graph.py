@@ -44,13 +44,12 @@ class Graph(Registry):
     Attributes:
         front_end: Its behaviour towards users. A subclass may name another.
         default_sharding: The default sharding of arrays in its sessions, such as the global step: replicated over the
-            mesh of its
-            variables. None leaves it to JAX.
-        mesh_context: A replicated sharding on the mesh in which its operations are traced, as after `jax.set_mesh`: the
-            mesh
-            in which the graph was built, or one with explicit axes, which need it. None without such a mesh: functions
-            may behave differently inside a mesh, as Flax does, and the graph computes like a hand-written loop.
-        num_reshards: The number of times that a step's own sharding has moved a variable.
+            mesh of its variables. None leaves it to JAX.
+        mesh_context: A replicated sharding on the mesh in whose context operations are traced, as after `jax.set_mesh`:
+            the mesh context in which the graph was built, or a mesh with explicit axes, which need one. Else None:
+            functions may behave differently in a mesh context (Flax's do), so the graph traces like a hand-written
+            loop.
+        num_reshards: The number of times that variables were resharded because a step fixes other shardings for them.
 
     Example:
         >>> import hookline as hl
@@ -73,7 +72,7 @@ class Graph(Registry):
         self.default_sharding: jax.sharding.Sharding | None = None
         self.mesh_context: jax.sharding.Sharding | None = None
         self.num_reshards = 0
-        self._is_global_default = False  # No sharding was given; in step the home is then all devices of all processes.
+        self._is_global_default = False  # No sharding was given, and SPMD processes default to all devices of all.
         self._operations: dict[str, Operation] = {}
         self._control_local = threading.local()
 
@@ -90,7 +89,7 @@ class Graph(Registry):
         return len(self._operations)
 
     def register(self, operation: Operation) -> int:
-        """Adds a new operation and returns its index in creation order. Only `Operation` calls it."""
+        """Adds a new operation and returns its index in creation order; only `Operation` calls it."""
         with self._lock:
             self.check_not_finalized(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
@@ -98,7 +97,7 @@ class Graph(Registry):
 
     @property
     def is_pristine(self) -> bool:
-        """Whether nothing has been made in it, and no block or scope of it is open."""
+        """Whether it is empty and not finalized, and no block or scope of it is open."""
         is_empty = not (self._operations or self._collections)
         return is_empty and not (self.finalized or self.current_scope or self.current_control_inputs)
 
@@ -106,17 +105,17 @@ class Graph(Registry):
         """Records the shardings of arrays in its sessions, so that all other arrays go to the same devices.
 
         Raises:
-            ValueError: JAX does not compute with these shardings and the earlier ones together. The error begins with
+            ValueError: JAX cannot compute with these shardings and the earlier ones together. The error begins with
                 `who`.
         """
         known = None if self._is_global_default else self.default_sharding
-        home = placement.default_sharding_for([known, *shardings], f"{who}: the graph it belongs to")
-        if home is None and placement.is_spmd():
-            home, self._is_global_default = jax.NamedSharding(placement.global_mesh(), jax.P()), True
-        elif home is not None:
+        default = placement.default_sharding_for([known, *shardings], f"{who}: the graph it belongs to")
+        if default is None and placement.is_spmd():
+            default, self._is_global_default = jax.NamedSharding(placement.global_mesh(), jax.P()), True
+        elif default is not None:
             self._is_global_default = False
-            placement.check_spmd(who, home)
-        self.default_sharding = home or self.default_sharding
+            placement.check_spmd(who, default)
+        self.default_sharding = default or self.default_sharding
         needed = self.default_sharding if placement.has_explicit_axes(self.default_sharding) else None
         self.mesh_context = self.mesh_context or placement.current_mesh_context() or needed
 
@@ -124,15 +123,15 @@ class Graph(Registry):
 
     @property
     def current_control_inputs(self) -> tuple[Operation, ...]:
-        """The operations that every operation made by this thread now will wait for."""
+        """The control inputs of each operation that this thread makes now."""
         return getattr(self._control_local, "control", ())
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Operation | Tensor | str] | None) -> Iterator[None]:
-        """Makes every operation made inside run after the given ones, in addition to those of outer blocks.
+        """Orders each operation made inside after the given ones, in addition to those of outer blocks.
 
-        It orders the operations made inside, and nothing else. The initialisation of a variable made inside does not
-        wait, and a gradient made inside waits with its own work only (see `gradients`).
+        It orders nothing else: the initialisation of a variable made inside does not wait, and of a gradient made
+        inside only the gradient itself waits (see `gradients`).
 
         Args:
             control_inputs: Operations, tensors, or names of them; `None` leaves all outer blocks.
@@ -324,7 +323,7 @@ class Operation(FrontEndObject):
 
 
 class Function(Operation):
-    """A node whose value is that of `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
+    """A node whose value is `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
 
     supports_check = True
 
@@ -334,7 +333,7 @@ class Function(Operation):
         for tensor in jax.tree.leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and tensor.op.host_only:
                 raise TypeError(
-                    f"{self.type} {name!r}: {tensor.name!r} holds text or an object, which no device has; use "
+                    f"{self.type} {name!r}: {tensor.name!r} holds text or an object, which no device can hold; use "
                     f"hookline.host_op for it."
                 )
         super().__init__(name, (args, kwargs or {}))
@@ -352,7 +351,7 @@ class Function(Operation):
 
     def infer_spec(self) -> Any:
         """Returns the spec of its value."""
-        # A function may know it: to trace a large step takes seconds.
+        # A function may declare it: tracing a large step takes seconds.
         if (known := getattr(self.fn, "result_spec", None)) is not None:
             return known
 
@@ -471,7 +470,7 @@ It is not the default graph: a traced function adds nothing to it.
 
 
 class _Thread(threading.local):
-    """The default graphs of a thread: its own, and those of the `as_default` blocks that it is in."""
+    """The stack of a thread's default graphs: its own, then one for each open `as_default` block."""
 
     def __init__(self) -> None:
         self.graphs = [Graph()]
@@ -486,9 +485,9 @@ def get_default_graph() -> Graph:
 
 
 def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
-    """Returns the default graph, which is to be of class `kind`.
+    """Returns the default graph, and checks that it is of class `kind`.
 
-    While the thread's own default graph is untouched, it is made anew as one.
+    If the thread's own default graph is untouched, a new graph of that class replaces it.
 
     Raises:
         TypeError: It is of another class.
@@ -507,7 +506,7 @@ def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
 
 def reset_default_graph() -> None:
-    """Gives the calling thread a new, empty default graph; an error inside `as_default`."""
+    """Replaces the calling thread's default graph by an empty one; raises `RuntimeError` inside `as_default`."""
     if len(_thread.graphs) > 1:
         raise RuntimeError("reset_default_graph must not be called inside a `with graph.as_default():` block.")
     _thread.graphs[0] = Graph()

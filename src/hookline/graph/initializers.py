@@ -1,4 +1,4 @@
-"""Trees and groups of variables, and the operations that give them their initial values."""
+"""The variables of a graph, pytrees of variables, and their initializers."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def local_variables_initializer() -> Operation:
 
 
 def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -> Tensor:
-    """Returns a tensor of the names of the variables that have no value yet: an empty list when all is ready.
+    """Returns a tensor of the names of the variables that have no value yet: an empty list if all have one.
 
     Args:
-        var_list: Variables to look at; by default all global and local ones made so far.
+        var_list: The variables to check; by default all global and local ones made so far.
 
     Example:
         >>> import hookline as hl
@@ -102,7 +102,7 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True, *, sha
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
         label = "/".join([name, *(re.sub(r"[^A-Za-z0-9_.-]|^\.*$", "_", part) for part in parts)])
         leaf = op(lambda values: dict(jax.tree.leaves_with_path(values))[path], name="initial_value")(initial)
-        return Variable(leaf, name=label, trainable=trainable, sharding=next(places))
+        return Variable(leaf, name=label, trainable=trainable, sharding=next(shardings))
 
     graph = get_default_graph()
     with graph.control_dependencies(None):
@@ -110,5 +110,5 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True, *, sha
         if initial.spec is specs.UNKNOWN:
             raise TypeError(f"variables {name!r} requires a pytree of known structure, got {tree!r}.")
 
-        places = iter(initial_shardings(f"variables {name!r}", initial, tree, initial.spec, sharding))
+        shardings = iter(initial_shardings(f"variables {name!r}", initial, tree, initial.spec, sharding))
         return jax.tree.map_with_path(make, initial.spec)

@@ -21,19 +21,18 @@ from hookline.graph.variable import Variable, update
 
 
 class ExponentialMovingAverage:
-    """Keeps averages that slowly follow the values of variables and tensors.
+    """Keeps exponential moving averages of variables and tensors.
 
     The average of a variable starts at the variable's initial value, and the average of a tensor starts at 0. Averages
     are ordinary untrained variables with names like `weights/ExponentialMovingAverage`.
 
     Args:
-        decay: The share of the average that stays at each update, between 0 and 1; 0.999 is usual. A number or a
-            tensor.
+        decay: The weight of the old average in each update, between 0 and 1; 0.999 is usual. A number or a tensor.
         num_updates: The number of updates so far, usually the global step: the decay is then at most
             `(1 + num_updates) / (10 + num_updates)`, so that the first averages follow quickly.
-        zero_debias: For tensors: the average is divided by the weight that its values have reached so far, so that it
-            does not start near 0 (Kingma and Ba, "Adam", section 3). The two numbers this needs are kept beside it, as
-            `<average>/biased` and `<average>/local_step`. For variables it has no effect.
+        zero_debias: Whether averages of tensors are divided by the sum of the weights so far, so that they do not start
+            near 0 (Kingma and Ba, "Adam", section 3). The variables `<average>/biased` and `<average>/local_step` hold
+            the uncorrected average and the number of updates. For variables it has no effect.
         name: The last part of the averages' names.
 
     Example:
@@ -74,8 +73,8 @@ class ExponentialMovingAverage:
     def apply(self, var_list: Tensor | Iterable[Tensor] | None = None) -> Operation:
         """Returns an operation that moves the averages towards the values.
 
-        It reads like any operation: to average the results of a training step, make it inside
-        `control_dependencies([train_op])`. The variables that hold the averages wait for nothing.
+        Like any operation, it reads variables from before the run: to average the results of a training step, make it
+        inside `control_dependencies([train_op])`. The variables of the averages ignore control dependencies.
 
         Args:
             var_list: Variables and tensors; by default all trainable variables.
@@ -156,7 +155,7 @@ class ExponentialMovingAverage:
         return var.graph.free_name(f"{self.prefix(var.graph)}{_name_of(var)}/{self.name}")
 
     def prefix(self, graph: Graph) -> str:
-        """Returns what `make_variable` would put in front of a name now; the empty string if nothing."""
+        """Returns the prefix that `make_variable` would add to a name now; empty if it adds none."""
         return ""
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:

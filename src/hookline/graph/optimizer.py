@@ -94,7 +94,7 @@ class Optimizer:
         self._hyperparameters = hyperparameters
         self._hyperparameter_tensors: dict[str, Tensor] = {}
         self._name = arguments.check_str("Optimizer", "name", name)
-        # This one gives only the initial state and the dependences between variables.
+        # This instance serves only to find the initial state, and the dependencies between variables.
         fixed = {key: _example_value(key, value) for key, value in hyperparameters.items()}
         self._make_transformation: Any = (lambda: transformation) if is_made else transformation
         try:
@@ -169,7 +169,7 @@ class Optimizer:
         for variable in variables:
             _check_variable(variable)
         if len(set(variables)) < len(variables):
-            raise ValueError(f"Optimizer: a variable stands twice in var_list: {[v.op.name for v in variables]}.")
+            raise ValueError(f"Optimizer: var_list contains a variable twice: {[v.op.name for v in variables]}.")
         floating = [variable for variable in variables if not _is_integral(variable)]
         found = dict(zip(floating, gradients(loss, floating), strict=True))
         return [(found.get(variable), variable) for variable in variables]
@@ -215,8 +215,8 @@ class Optimizer:
                     updates = [self._update(variables, [grad for grad, _ in pairs], "joint", tensors)]
             except InsideTraceError as error:
                 raise TypeError(
-                    "Optimizer: a tensor stands inside the Optax transformation, where it has no value. Give the "
-                    "function that makes the transformation, and the tensor by its name: "
+                    "Optimizer: the Optax transformation contains a tensor, which has no value there. Give the "
+                    "function that makes the transformation, and the tensor as a keyword: "
                     "Optimizer(optax.adam, learning_rate=tensor)."
                 ) from error
             if global_step is not None:
@@ -226,7 +226,7 @@ class Optimizer:
         return train_op
 
     def _make_hyperparameter_tensors(self, global_step: Variable | None) -> dict[str, Tensor]:
-        """Returns the rate and the hyperparameters given as tensors; the tensors made here wait for nothing."""
+        """Returns tensors of the rate and of each hyperparameter that may vary; new ones have no control inputs."""
         made: dict[str, Tensor] = {}
         with get_default_graph().control_dependencies(None):
             for key, value in self._hyperparameters.items():
@@ -253,7 +253,7 @@ class Optimizer:
             slots = Variable(start, name=name, trainable=False, sharding=self._state_shardings(variables))
         self.slots.append(slots)
 
-        # It refers to the transformation alone, because the function is sent to the variables' process.
+        # `apply` must not refer to this object, because it is sent to the process of the variables.
         make, given = (
             self._make_transformation,
             {key: value for key, value in self._hyperparameters.items() if key not in tensors},
@@ -269,7 +269,7 @@ class Optimizer:
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
 
     def _state_shardings(self, variables: Any) -> Any:
-        """Returns the shardings of the state: leaves with the shape of an array are beside it, others replicated."""
+        """Returns the shardings of the state: its parameter's for a leaf of the same shape, the default for others."""
         given = jax.tree.leaves(variables)
         default_sharding = given[0].graph.default_sharding
         if (
@@ -279,12 +279,12 @@ class Optimizer:
         ):
             return None
         params = jax.tree.map(lambda variable: variable.spec, variables)
-        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.shardings), variables)
+        shardings = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.shardings), variables)
 
-        def beside(slot: Any, param: Any, place: Any) -> Any:
+        def beside(slot: Any, param: Any, sharding: Any) -> Any:
             if isinstance(slot, optax.MaskedNode):
                 return slot
-            return place if slot.shape == param.shape else default_sharding
+            return sharding if slot.shape == param.shape else default_sharding
 
         try:
             return optax.tree_map_params(
@@ -292,14 +292,14 @@ class Optimizer:
                 beside,
                 jax.eval_shape(self._transformation.init, params),
                 params,
-                places,
+                shardings,
                 transform_non_params=lambda _: default_sharding,
                 is_leaf=lambda slot: isinstance(slot, optax.MaskedNode),
             )
         except (TypeError, ValueError):
             _logger.warning(
-                "Optimizer %r: Optax does not say which parts of its state belong to which variable, so all of it lies "
-                "whole on each device.",
+                "Optimizer %r: Optax cannot map the parts of its state to variables, so all of the state is replicated "
+                "on each device.",
                 self._name,
             )
             return None
@@ -317,7 +317,7 @@ class Optimizer:
                 return self._make_transformation(**given, **others, **{key: value}).init(params)
 
             if depends_on_first(jax.make_jaxpr(start)(_example_value(key, tensor), params).jaxpr):
-                raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
+                raise TypeError(f"Optimizer: the initial state depends on {key}; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
         """Returns whether the transformation treats variables independently, so that the updates may be separate."""

@@ -26,10 +26,10 @@ _IDENTITY_PRIMITIVES = ("select_n", "copy", "copy_p", "optimization_barrier")
 
 
 def common_mesh(shardings: Iterable[Any], subject: str = "The state") -> jax.sharding.Mesh | None:
-    """Returns the mesh of shardings; `None` if they have none.
+    """Returns the common mesh of shardings; `None` if they have none.
 
     The mesh may have one device: programs for many are tried on one. Two meshes of the same devices in the same order,
-    with automatic axes, are equal to JAX: the first is returned.
+    with automatic axes, are compatible: the first is returned.
 
     Args:
         shardings: Shardings; only a `NamedSharding` has a mesh.
@@ -47,7 +47,7 @@ def common_mesh(shardings: Iterable[Any], subject: str = "The state") -> jax.sha
             found = mesh
         elif are_incompatible(found, mesh):
             raise ValueError(
-                f"{subject} lies on two meshes, {describe_mesh(found)} and {describe_mesh(mesh)}, and JAX computes on "
+                f"{subject} is on two meshes, {describe_mesh(found)} and {describe_mesh(mesh)}, and JAX computes on "
                 f"one at a time. Put all of it on one."
             )
     return found
@@ -68,9 +68,9 @@ def as_sharding(sharding: Any) -> Any:
 
 
 def default_sharding_for(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None:
-    """Returns the default sharding beside arrays with these: replicated over all their devices.
+    """Returns the default sharding of a graph whose arrays have these: replicated over their mesh, or their device.
 
-    None if they determine no devices.
+    None if they have neither a mesh nor a common single device.
 
     Raises:
         ValueError: The error of `common_mesh`.
@@ -86,7 +86,7 @@ def default_sharding_for(shardings: Iterable[Any], what: str) -> jax.sharding.Sh
 
 
 def enter_mesh(sharding: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which a home's mesh is the mesh of JAX, as after `jax.set_mesh`."""
+    """Returns a context manager that sets a sharding's mesh, if it has one, as `jax.set_mesh` does."""
     mesh = getattr(sharding, "mesh", None)
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
@@ -98,13 +98,13 @@ def has_explicit_axes(sharding: Any) -> bool:
 
 
 def current_mesh_context() -> jax.sharding.Sharding | None:
-    """Returns the home of this thread's context: replicated over the mesh of `jax.set_mesh`, if there is one."""
+    """Returns the replicated sharding on the mesh of this thread's `jax.set_mesh`; `None` without one."""
     mesh = _current_mesh()
     return None if mesh is None else jax.NamedSharding(mesh, jax.P())
 
 
 def _current_mesh() -> jax.sharding.Mesh | None:
-    """Returns the mesh of the context; None without one, and inside a trace, which has no devices."""
+    """Returns the mesh of the mesh context; `None` without one, and inside a trace, where it has no devices."""
     if jax.sharding.get_abstract_mesh().empty:
         return None
     try:
@@ -225,17 +225,17 @@ def device_put_uncommitted(tree: Any, sharding: jax.sharding.Sharding | None) ->
 
 
 def addressable_data(array: jax.Array) -> jax.Array:
-    """Returns this process's part of an array: the whole, if the array is replicated."""
+    """Returns an array as this process can read it: the whole, if all is here or replicated; else a single shard."""
     return array if array.is_fully_addressable else array.addressable_data(0)
 
 
 def is_spmd() -> bool:
-    """Returns whether this process is one of several that run in step; in a single one, this starts no backend."""
+    """Returns whether this process is one of several in multi-process SPMD; in a single one, starts no backend."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def check_spmd(who: str, sharding: jax.sharding.Sharding) -> None:
-    """Checks that a state that runs in step is in all processes.
+    """Checks that a state is in all SPMD processes.
 
     Raises:
         ValueError: It is in some of them only, so each would train for itself. The error begins with `who`.
@@ -245,7 +245,7 @@ def check_spmd(who: str, sharding: jax.sharding.Sharding) -> None:
     found, count = sorted({device.process_index for device in sharding.device_set}), jax.process_count()
     if len(found) < count:
         raise ValueError(
-            f"{who}: this is process {jax.process_index()} of {count} that run in step, and the state lies in process "
+            f"{who}: this is process {jax.process_index()} of {count} SPMD processes, and the state is in process "
             f"{', '.join(map(str, found))} alone. Leave out the device or the mesh, or put it on a mesh of all "
             "devices: jax.make_mesh((jax.device_count(),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))."
         )
@@ -265,8 +265,8 @@ def apply_replicated(function: Callable[[Any], Any], array: Any) -> Any:
     mesh = jax.typeof(array).sharding.mesh
     if not mesh.explicit_axes:
         return function(array)
-    place = jax.NamedSharding(mesh, jax.P())
-    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
+    sharding = jax.NamedSharding(mesh, jax.P())
+    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=sharding)(array)
 
 
 def fixed_output_shardings(function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -280,41 +280,42 @@ def fixed_output_shardings(function: Callable[..., Any], *arguments: Any) -> lis
 
 
 def _find_fixed_shardings(jaxpr: Any) -> list[Any]:
-    makers = {id(out): (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
+    makers = {id(out): (equation, index) for equation in jaxpr.eqns for index, out in enumerate(equation.outvars)}
     inner: dict[int, list[Any]] = {}
 
     def of(out: Any) -> Any:
-        equation, place = makers.get(id(out), (None, 0))
+        equation, index = makers.get(id(out), (None, 0))
         if equation is None:
             return None
         name, params = equation.primitive.name, equation.params
         if name in _SHARDING_PRIMITIVES:
             return params.get("sharding", params.get("dst_sharding"))
         if name == "device_put":
-            return params["devices"][place]
+            return params["devices"][index]
         if name == "shard_map":
             # With some axes left to XLA, the spec is incomplete.
             is_whole = params.get("newly_manual_axes") == frozenset(params["mesh"].axis_names)
-            return jax.NamedSharding(params["mesh"], params["out_specs"][place]) if is_whole else None
+            return jax.NamedSharding(params["mesh"], params["out_specs"][index]) if is_whole else None
         if name in _IDENTITY_PRIMITIVES:
-            given = equation.invars[1:] if name == "select_n" else equation.invars[place : place + 1]
+            given = equation.invars[1:] if name == "select_n" else equation.invars[index : index + 1]
             return next((found for found in map(of, given) if found is not None), None)
         if (body := called_jaxpr(equation)) is not None:
-            sharding = params["out_shardings"][place] if "out_shardings" in params else None
+            sharding = params["out_shardings"][index] if "out_shardings" in params else None
             if isinstance(sharding, jax.sharding.Sharding):
                 return sharding
             if id(equation) not in inner:
                 inner[id(equation)] = _find_fixed_shardings(body)
-            return inner[id(equation)][place]
+            return inner[id(equation)][index]
         return None
 
     return [_to_concrete(as_sharding(of(out)), out.aval.shape) for out in jaxpr.outvars]
 
 
 def _to_concrete(sharding: Any, shape: Any) -> Any:
-    """Returns a sharding on devices; None if it is on an abstract mesh other than that of the context.
+    """Converts a sharding to one on devices.
 
-    None also if it leaves a dimension open, or does not divide an array of this shape.
+    None if its abstract mesh is not the mesh context's, if it leaves a dimension open, or if it does not divide an
+    array of this shape.
     """
     is_open = isinstance(sharding, jax.NamedSharding) and jax.P.UNCONSTRAINED in tuple(sharding.spec)
     if not isinstance(sharding, jax.sharding.Sharding) or is_open:
@@ -337,14 +338,14 @@ def shardings_of_spec(spec: Any) -> list[Any]:
 
 
 def with_explicit_shardings(spec: Any, shardings: Sequence[Any]) -> Any:
-    """Returns a spec with those shardings that have explicit axes, as in JAX's types."""
+    """Adds the shardings that have explicit axes to a spec, as JAX's types have them."""
     if spec is specs.UNKNOWN or not shardings:
         return spec
 
-    def leaf(array: Any, place: Any) -> Any:
-        if not has_explicit_axes(place):
+    def leaf(array: Any, sharding: Any) -> Any:
+        if not has_explicit_axes(sharding):
             return array
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
     leaves, structure = jax.tree.flatten(spec)
     return structure.unflatten(map(leaf, leaves, shardings))

@@ -14,16 +14,16 @@ from hookline.signals import notebooks
 FINALIZED = "Graph is finalized and cannot be modified."
 """The beginning of the error for an addition to a finalized graph."""
 _IN_A_NOTEBOOK = (
-    " If an earlier cell has a session open on it: call its close(), and have a cell that is run again make a graph of "
-    "its own, `with hookline.Graph().as_default():`."
+    " If an earlier cell opened a session on it, call the session's close(). Let a cell that you run again make a "
+    "graph of its own, `with hookline.Graph().as_default():`."
 )
 
 
 class GraphKeys:
     """The standard names of collections.
 
-    The library itself reads or writes the collections of the first block. The second block is a convention for models
-    and their authors. Any other hashable value may name a collection of your own.
+    The library itself reads or writes the collections down to `TRAIN_OP`, and `EVAL_STEP`. The others are a convention
+    for models and their authors. Any other hashable value may name a collection of your own.
 
     Example:
         >>> import hookline as hl
@@ -83,7 +83,7 @@ class Registry:
         self._collections: dict[Hashable, list[Any]] = {}
         self.finalized = False
         self._lock = threading.RLock()
-        # By the name in lower case: a checkpoint's folders may lie on a file system that ignores case.
+        # By the name in lower case: a checkpoint's folders may be on a file system that ignores case.
         self._counts: dict[str, int] = {}
         self._local = threading.local()
 
@@ -122,7 +122,7 @@ class Registry:
         return unique
 
     def free_name(self, name: str) -> str:
-        """Returns the name that an operation asking for `name` now would get, outside of all name scopes."""
+        """Returns the unique name that an operation called `name` would get now, outside of all name scopes."""
         check_name(name)
         with self._lock:
             return self._find_free_name(name)

@@ -67,7 +67,7 @@ class Update(Operation):
         if not self.variables or not all(isinstance(variable, Variable) for variable in self.variables):
             raise TypeError(f"update {name!r} requires variables to write, got {variables!r}.")
         if len(set(self.variables)) < len(self.variables):
-            raise ValueError(f"update {name!r}: a variable stands twice in {variables!r}.")
+            raise ValueError(f"update {name!r}: {variables!r} contains a variable twice.")
         self.overwrites, self.is_initializer = overwrites or is_initializer, is_initializer
         self.increment: int | None = None
         self.fn = fn
@@ -99,7 +99,7 @@ class Update(Operation):
 
     @calls_user_code
     def call(self, old: Any, *args: Any) -> Any:
-        """Returns the function's result for the old values and those of its other arguments."""
+        """Returns the function's result for the variables' old values and its other arguments."""
         return self.fn(old, *args)
 
     def check_new_values(self, new: Any) -> list[Any]:
@@ -135,14 +135,13 @@ class Variable(Tensor):
         dtype: The dtype of all its arrays; by default that of the initial value.
         sharding: The sharding of its arrays: a `jax.sharding.Sharding` or a device for all, a tree of them like the
             value or like the upper part of it, or a function from the value's shapes to one (`hookline.sharding`). By
-            default that of the initial value, or the one that the function fixes for it.
+            default the sharding of the initial value, or the one that its function fixes.
 
     Attributes:
         trainable: Whether optimizers change it by default.
         initializer: The operation that gives it its initial value.
         given_shardings: The shardings of its arrays, in order, with `None` for arrays without one; empty if no array
-            has one.
-            Initialisation, programs, `load` and a restore keep them.
+            has one. Initialisation, programs, `load` and a restore keep them.
         per_worker: Whether each worker has its own copy even if variables are shared, as for the counters of random
             keys.
 
@@ -202,10 +201,10 @@ class Variable(Tensor):
     @property
     def shardings(self) -> tuple[Any, ...]:
         """The shardings of its arrays in a session of this process, in order; empty if JAX decides."""
-        home = self.graph.default_sharding
-        if self.spec is specs.UNKNOWN or (home is None and not self.given_shardings):
+        default = self.graph.default_sharding
+        if self.spec is specs.UNKNOWN or (default is None and not self.given_shardings):
             return ()
-        return tuple(place or home for place in self.given_shardings or [None] * len(jax.tree.leaves(self.spec)))
+        return tuple(given or default for given in self.given_shardings or [None] * len(jax.tree.leaves(self.spec)))
 
     def pin(self, other: Tensor) -> None:
         """Gives its arrays the shardings of another variable, or of a part of one, with the same spec."""
@@ -215,16 +214,17 @@ class Variable(Tensor):
     def reshard(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
         """Changes the shardings of some of its arrays, given by index, and logs it."""
         before, paths = self.shardings, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
-        self.given_shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
+        self.given_shardings = tuple(moves.get(number, sharding) for number, sharding in enumerate(before))
         self.graph.num_reshards += 1
         self.spec = placement.with_explicit_shardings(self.spec, self.given_shardings)
         lines = [
             f"{self.op.name}{jax.tree_util.keystr(paths[number])} from {format_spec(before[number])} "
-            f"to {format_spec(place)}"
-            for number, place in moves.items()
+            f"to {format_spec(sharding)}"
+            for number, sharding in moves.items()
         ]
         _logger.info(
-            "The step itself puts variables elsewhere than they lay, so they go there first: %s.", "; ".join(lines)
+            "The step fixes other shardings for variables than they have, so they are resharded first: %s.",
+            "; ".join(lines),
         )
 
     @property
@@ -249,7 +249,7 @@ class Variable(Tensor):
         self._initial, self.initializer = value, initializer
 
     def read_value(self) -> Tensor:
-        """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""
+        """Returns a tensor that reads the variable at this point: after the updates in `control_dependencies`."""
         return op(lambda value: value, name=self._operation_name("read"))(self)
 
     def assign(self, value: Any, *, name: str | None = None) -> Tensor:
@@ -267,7 +267,7 @@ class Variable(Tensor):
         return self._add(name or self._operation_name("assign_sub"), delta, operator.sub, -1)
 
     def load(self, value: Any, session: Any) -> None:
-        """Sets it in a session, between two runs: `variable.load(0.1, session)`; see `Session.load`.
+        """Sets its value in a session, between two runs: `variable.load(0.1, session)`; see `Session.load`.
 
         Args:
             value: The whole value, with its structure, shapes and kinds of dtype.
@@ -377,7 +377,7 @@ def format_spec(place: Any) -> str:
 
 
 def is_counter(variable: Variable) -> bool:
-    """Returns whether it is a wide integer scalar: the host keeps a copy that advances without asking the device."""
+    """Returns whether it is a wide integer scalar: the host keeps a copy, and advances it without the device."""
     spec = variable.spec
     return specs.is_array(spec) and spec.shape == () and spec.dtype in (np.dtype("int32"), np.dtype("int64"))
 
@@ -417,13 +417,13 @@ def _shardings_of(part: Tensor) -> tuple[Any, ...]:
     else:
         leaves, structure = jax.tree.flatten(whole.spec)
         placed = [
-            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-            for leaf, place in zip(leaves, whole.given_shardings, strict=True)
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(leaves, whole.given_shardings, strict=True)
         ]
         with placement.enter_mesh(part.graph.mesh_context):
-            taken = get_at_path(structure.unflatten(placed), part.path)
-        found = [leaf.sharding for leaf in jax.tree.leaves(taken)]
-    return tuple(found) if any(place is not None for place in found) else ()
+            selected = get_at_path(structure.unflatten(placed), part.path)
+        found = [leaf.sharding for leaf in jax.tree.leaves(selected)]
+    return tuple(found) if any(sharding is not None for sharding in found) else ()
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Hooks: the contract between a session and its hooks, timers, and the built-in hooks."""
+"""Hooks: the contract between a session and its hooks, triggers, and the built-in hooks."""
 
 from __future__ import annotations
 

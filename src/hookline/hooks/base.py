@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class SessionRunArgs(NamedTuple):
     """The fetches, feeds and options of one request.
 
-    A hook returns one from `before_run` to add to the run that is about to start. A hook that asks for the same in each
+    A hook returns one from `before_run` to add to the run that is about to start. A hook with the same request in each
     run should return the same object each time.
 
     Args:
         fetches: Tensors, operations and names of them, in any nesting of lists, tuples, named tuples and dicts; None
             fetches nothing. `SessionRunValues.results` has the same structure; an operation yields None.
         feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
-        options: Merged with those of the caller and of the other hooks: numbers take the larger (a limit on the step
-            the smaller), booleans are or-ed, lists are joined.
+        options: Merged with the options of the caller and of the other hooks: the larger number counts (of
+            `last_step`, the smaller), booleans are or-ed, lists are joined.
 
     Example:
         >>> SessionRunArgs({"loss": "loss:0"}).fetches
@@ -43,9 +43,9 @@ class SessionRunValues(NamedTuple):
 
     Args:
         results: The values of the hook's own fetches, in their structure; None without fetches. Device values are
-            `jax.Array`s that may still be on their way; reading one waits for it.
+            `jax.Array`s that may still be computed; reading one blocks until it is ready.
         options: The merged options of the run.
-        run_metadata: The metadata that the options asked for; else empty.
+        run_metadata: The metadata that the options requested; else empty.
 
     Example:
         >>> from hookline import RunMetadata, RunOptions
@@ -66,13 +66,13 @@ class Firing(NamedTuple):
 
     Args:
         values: The values of the hook's `fetches`, in their structure; None without fetches, and if a latch fired it.
-            Values on the device are `jax.Array`s; those of a late hook are computed already.
+            Values on the device are `jax.Array`s; for a deferred hook they are computed already.
         global_step: The global step after the run that computed them; None in a graph without one.
         elapsed_steps: Global steps since the trigger last fired; None the first time, and the first time after the step
-            went back.
+            moved back.
         elapsed_secs: Seconds since then; None in the same cases.
         options: The merged options of the run.
-        run_metadata: The metadata that the options asked for; else empty.
+        run_metadata: The metadata that the options requested; else empty.
         context: The context of the current run, for `request_stop()` and the raw session.
 
     Example:
@@ -91,7 +91,7 @@ class Firing(NamedTuple):
 
 
 def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
-    """Asks the trigger of a hook outside the session's list: another hook calls it, with a context of its own."""
+    """Returns the request of a hook that another hook calls, outside the session's list, with its own context."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return None
@@ -108,7 +108,7 @@ def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> Sess
 
 
 def deliver_standalone(hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
-    """Calls `on_trigger` of such a hook, if it fires."""
+    """Calls `on_trigger` of a hook outside the session's list, if it fires; see `request_standalone`."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return
@@ -119,7 +119,7 @@ def deliver_standalone(hook: SessionRunHook, context: SessionRunContext, run_val
     if hook.fetches is not None and run_values.results is None:
         return
     asks = getattr(hook.before_trigger, "__func__", None) is not SessionRunHook.before_trigger
-    if asks and not vars(hook).get(_ASKED):  # It fires on the next run.
+    if asks and not vars(hook).get(_ASKED):  # This run lacks its request, so it fires on the next one.
         return
     step = _global_step(context.session)
     asked = vars(hook).get(_RUNS, 0) if step is None else step
@@ -142,7 +142,7 @@ def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
     """Returns the trigger of a hook, and resets it for a new raw session."""
     trigger, known = instance_trigger(hook), vars(hook).get(_SESSION)
     if trigger is not None and session is not None and (known is None or known() is not session):
-        # If after_create_session has marked it as fired, that is for this session.
+        # A firing that after_create_session recorded belongs to this session.
         if known is not None and trigger.last_triggered_step() != _global_step(session):
             trigger.reset()
         vars(hook)[_SESSION] = weakref.ref(session)
@@ -154,12 +154,12 @@ def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
 def _deliver_latched(
     latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
 ) -> None:
-    """Calls `on_trigger` for each latch that has latched, once."""
-    told = vars(hook).setdefault(_DELIVERED, set())
+    """Calls `on_trigger` once for each latch that has latched."""
+    delivered = vars(hook).setdefault(_DELIVERED, set())
     for latch in latches:
         step = context.session.latched(latch)
-        if step is not None and latch not in told:
-            told.add(latch)
+        if step is not None and latch not in delivered:
+            delivered.add(latch)
             about = run_values.options, run_values.run_metadata, context
             hook.on_trigger(Firing(None, step, None, None, *about))
 
@@ -180,7 +180,7 @@ def instance_trigger(hook: Any) -> Any:
             hook.trigger = trigger = trigger.clone()
         except AttributeError as exc:
             raise TypeError(
-                f"The hook {type(hook).__name__} has __slots__, so it cannot have a phase of its own for the trigger "
+                f"The hook {type(hook).__name__} has __slots__, so it cannot hold its own copy of the trigger "
                 f"{trigger!r} of its class. Make 'trigger' one of the slots and set it in __init__, or leave out "
                 "__slots__."
             ) from exc
@@ -236,11 +236,11 @@ class SessionRunContext:
         """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true.
 
         Args:
-            final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop`
-                remembers it with the checkpoint, and trains no step when it is started again, unless with
-                `train_on=True`. If a hook has the reason as its attribute `final`, it holds as long as a hook has it:
-                with another threshold in it, the training goes on. Without a reason, and outside of a `Loop`, the
-                training goes on when it is started again.
+            final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop` saves
+                it with the checkpoint, and trains no step when it is started again, unless with `train_on=True`. A
+                reason that is a hook's attribute `final` counts only while a hook has it: after a change of the
+                threshold in it, the training continues. Without a reason, and outside of a `Loop`, the training
+                continues when it is started again.
         """
         self.stop_requested = True
 
@@ -248,14 +248,14 @@ class SessionRunContext:
         """Delivers all results that hooks still wait for; for use in `after_run` and `on_trigger`.
 
         A hook that is about to make the present state permanent calls it first: otherwise a checkpoint could hold a
-        NaN that no hook has read yet. First the hooks later in the list get their `after_run` of this run, then late
-        firings are delivered, then latches are read.
+        NaN that no hook has read yet. First the hooks later in the list get their `after_run` of this run, then
+        deferred firings are delivered, then latches are read.
         """
 
     def stop_callbacks(self, hook: Any) -> None:
-        """Ends the calls of `before_run` and `after_run` until the next raw session; the trigger goes on firing.
+        """Stops the calls of `before_run` and `after_run` until the next raw session; the trigger still fires.
 
-        Call it once these callbacks have done their work, so that later runs do not pay for them. A callback that a
+        Call it when these callbacks have done their work, so that later runs do not pay for them. A callback that a
         subclass overrides is still called. Has no effect for a hook that is not in the session's list.
         """
 
@@ -277,13 +277,13 @@ class SessionRunHook:
 
     | attribute | meaning | default |
     |---|---|---|
-    | `trigger` | when the hook fires: `train.every(100)`, say | None: never |
+    | `trigger` | when the hook fires, such as `train.every(100)` | None: never |
     | `fetches` | values to fetch then: any nesting of tensors, operations and names | None: nothing |
     | `deferred` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
-    | `stacked` | whether to take the values of all steps of a run at once, in rows | False |
-    | `output_description` | its output and the place of it, in words, for `Loop.describe` | nothing |
-    | `steps_written` | a method: the steps of that output, for `Loop.describe` | those of its trigger, and the last |
-    | `state_key` | what it watches, by which a checkpoint tells it from others of its class | None: its `name`, a str |
+    | `stacked` | whether to get the values of all steps of a run at once, one row for each step | False |
+    | `output_description` | its output and the destination, as text, for `Loop.describe` | nothing |
+    | `steps_written` | a method: the steps of that output, for `Loop.describe` | its trigger's steps, and the last |
+    | `state_key` | a text that distinguishes it, in checkpoints, from others of its class | None: its `name`, a str |
 
     | callback | when | the graph |
     |---|---|---|
@@ -297,13 +297,12 @@ class SessionRunHook:
     | `get_state`, `set_state` | when a checkpoint is saved, and restored | |
 
     The declarations are read after `after_create_session`, which may still set them. A trigger that a class declares is
-    copied for each hook; one that is given to several hooks has one phase, and they fire together. A hook with neither
-    `fetches` nor a `before_trigger` of its own fires in the run that reaches the step, even if another session moved
-    the step; a hook with either may then fire one run later. `on_exception` is looked up by name, and is not defined
-    here.
+    copied for each hook; hooks that share one trigger share its phase, and fire together. A hook with neither `fetches`
+    nor an own `before_trigger` fires in the run that reaches the step, even if another session advanced the step; any
+    other hook may then fire one run later. `on_exception` is looked up by name, and is not defined here.
 
-    A hook may also declare its place relative to others, with `comes_after` and `comes_before`: a hook class, a hook,
-    or a tuple of them. The list keeps its order except where such a declaration demands another.
+    A hook may also declare its order relative to others, with `comes_after` and `comes_before`: a hook class, a hook,
+    or a tuple of them. Otherwise the order of the list is kept.
 
     Example:
         >>> from hookline import train
@@ -325,7 +324,7 @@ class SessionRunHook:
     state_key: str | None = None
 
     def begin(self) -> None:
-        """Called once, in the constructor of the monitored session, with the graph to be run as default graph.
+        """Called once, in the constructor of the monitored session, with the session's graph as default graph.
 
         It may add to the graph, or look up tensors. A second call on the same graph must not change the graph.
         """
@@ -352,12 +351,12 @@ class SessionRunHook:
     def set_state(self, state: Any) -> None:
         """Restores the state of the hook; called after `begin`, before `after_create_session`.
 
-        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. A hook is known by
-        its class (with the module) and its `state_key`, else its `name`; the order of the hooks does not matter. Two
-        hooks with a state that have both in common are refused. While a hook is absent, checkpoints keep its state.
+        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. A hook is identified
+        by its class (with the module) and its `state_key`, else its `name`; the order of the hooks does not matter. Two
+        hooks with a state and the same identity are an error. While a hook is absent, checkpoints keep its state.
 
         Args:
-            state: The value that `get_state` returned; types are kept, also those of tuples and numbers.
+            state: The value that `get_state` returned; types are kept, also of tuples and numbers.
         """
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -382,7 +381,7 @@ class SessionRunHook:
         return None if self.fetches is None else SessionRunArgs(self.fetches)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Called when the trigger fires: in the `after_run` of its run, in list order; if the hook is late, later.
+        """Called when the trigger fires: in the `after_run` of its run, in list order; later if the hook is deferred.
 
         Args:
             firing: The values, the step and the context.
@@ -403,18 +402,18 @@ class SessionRunHook:
         return None if self.trigger is None else run_context.ask(self)
 
     def steps_written(self, trigger: Any, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps at which a training will have the output of `output_description`, for `Loop.describe`.
+        """Returns the steps at which a training will write `output_description`, for `Loop.describe`.
 
         By default these are the steps on which its trigger fires, and the last one if it overrides `end`.
 
         Args:
-            trigger: A copy of the trigger, with its phase in the checkpoint; it may be changed. One that never fires if
-                the hook has none.
+            trigger: A copy of the trigger, with its phase in the checkpoint; it may be changed. A trigger that never
+                fires if the hook has none.
             first: The global step at which the training begins.
-            last: That at which it ends; None if it is not known, and then only the steps before it count.
+            last: The global step at which it ends; None if unknown, in which case no last step is returned.
 
         Returns:
-            The steps, in order; None if not steps alone decide on them.
+            The steps, in order; None if they do not depend on steps alone.
         """
         fired = trigger.firing_steps(first, last)
         ends = getattr(type(self), "end", None) not in (None, SessionRunHook.end)

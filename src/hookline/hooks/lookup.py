@@ -1,4 +1,4 @@
-"""Lookups of hooks in the default graph and in the session, with their errors."""
+"""Looks up tensors, the global step and savers for hooks, with their errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def require_global_step(hook: SessionRunHook) -> Tensor:
     global_step = get_global_step()
     if global_step is None:
         raise RuntimeError(
-            f"{type(hook).__name__} requires a global step, and the graph has none. Create it with "
-            "train.get_or_create_global_step() and hand it to the optimizer's minimize(global_step=...)."
+            f"{type(hook).__name__} requires a global step, but the graph has none. Create it with "
+            "train.get_or_create_global_step() and pass it to the optimizer's minimize(global_step=...)."
         )
     return global_step
 
@@ -65,18 +65,18 @@ def check_summary_writer(who: str, summary_writer: Any) -> None:
 
 
 def session_savers(session: Session) -> dict[Any, Callable[..., object]]:
-    """Returns the savers of this session's checkpoints, each with a function that saves now.
+    """Returns the savers of this session's checkpoints, each with a function that saves at once.
 
-    A hook with a saver adds it in `after_create_session`, for hooks that roll back or keep the best checkpoint. The
-    function is like `CheckpointSaverHook.save_now`.
+    A hook that saves adds its saver in `after_create_session`, for hooks that roll back or keep the best checkpoint.
+    The function is like `CheckpointSaverHook.save_now`.
     """
     return session.hook_data.setdefault("savers", {})
 
 
 def not_started_error(hook: SessionRunHook) -> RuntimeError:
-    """Returns the error for a hook that takes part in a run before its `after_create_session`."""
+    """Returns the error for a hook whose callbacks of a run are called before its `after_create_session`."""
     return RuntimeError(
         f"{type(hook).__name__} takes part in a run before its after_create_session was called. A monitored session "
         f"calls begin, then after_create_session, then the callbacks of each run. A program that calls hooks itself "
-        f"must do the same, and a subclass that overrides one of them must call that of super()."
+        f"must do the same, and a subclass that overrides one of these must call the method of super()."
     )

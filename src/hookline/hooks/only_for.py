@@ -1,4 +1,4 @@
-"""when: binds a hook to the runs with certain fetches."""
+"""Restricts a hook to the runs with certain fetches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hookline.session.plan.fetches import iter_fetches
 def only_for(fetches: Any, hook: Any) -> BoundHook:
     """Restricts a hook to the runs that fetch one of `fetches`.
 
-    Use it for several training operations under one session, such as the two steps of a GAN. All hooks share the one
-    global step; a hook that becomes due in another run fires in its next own run.
+    Use it for several training operations under one session, such as the two steps of a GAN. All hooks share one
+    global step; a hook that becomes due in another run fires in the next of its own runs.
 
     Args:
         fetches: An operation, tensor, variable or name, or any nesting of them. A run that fetches a group counts as
             fetching its members.
-        hook: The hook. It serves one session, through this binding only.
+        hook: The hook. Pass only the result to the session, and only to one session.
 
     Raises:
         TypeError: `hook` is a class, not a hook, or already bound; or `fetches` has an item that cannot be fetched.
@@ -48,18 +48,18 @@ def only_for(fetches: Any, hook: Any) -> BoundHook:
     if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in callbacks):
         raise TypeError(f"only_for requires a hook, an object with {', '.join(callbacks)}, got {hook!r}.")
     if isinstance(hook, BoundHook):
-        raise TypeError(f"only_for requires a hook that is not bound yet, got {hook!r}: give all fetches at once.")
+        raise TypeError(f"only_for requires a hook that is not bound yet, got {hook!r}. Give all fetches at once.")
     wanted = list(iter_fetches(fetches))
     if not wanted:
-        raise ValueError(f"only_for requires an operation or a tensor to wait for, got {fetches!r}.")
+        raise ValueError(f"only_for requires one operation or tensor, or more, got {fetches!r}.")
     for leaf in wanted:
         if not isinstance(leaf, Operation | Tensor | str):
-            raise TypeError(f"only_for requires operations, tensors or names of them to wait for, got {leaf!r}.")
+            raise TypeError(f"only_for requires operations, tensors or names of them, got {leaf!r}.")
     return BoundHook(fetches, hook)
 
 
 class BoundHook:
-    """The result of `only_for`: a hook and its fetches, which the session reads. Its callbacks are those of the hook.
+    """The result of `only_for`: a hook, with all its callbacks, and its fetches, which the session reads.
 
     The session counts the hook's runs in `runs`.
     """
@@ -70,7 +70,7 @@ class BoundHook:
         self.runs = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name == "hook":  # for an object that is being unpickled
+        if name == "hook":  # While the object is unpickled.
             raise AttributeError(name)
         return getattr(self.hook, name)
 

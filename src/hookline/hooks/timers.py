@@ -1,4 +1,4 @@
-"""Timers: TensorFlow's triggers in steps or seconds, and the cadence that a hook's arguments ask for."""
+"""Timers: TensorFlow's triggers in steps or seconds, and the trigger that a hook's arguments define."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SecondOrStepTimer(Trigger):
         100
 
     References:
-        `tf.train.SecondOrStepTimer`. Differences: monotonic time; a step that moves back moves the timer back, where
-        the reference stays silent until the old step is reached and reports negative rates.
+        `tf.train.SecondOrStepTimer`. Differences: monotonic time; a step that moves back moves the timer back, while
+        the reference does not fire until the old step is reached, and reports negative rates.
     """
 
     def __init__(self, every_secs: float | None = None, every_steps: int | None = None) -> None:
@@ -51,10 +51,10 @@ class SecondOrStepTimer(Trigger):
             every_steps = arguments.check_int("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
         self.every_secs = every_secs
         self.every_steps = every_steps
-        # The steps of the last firings, oldest first; `_has_older_firings` says whether it fired before them.
+        # The steps of the last firings, oldest first; with `_has_older_firings` it fired before them, too.
         self._fired_steps: collections.deque[int] = collections.deque(maxlen=_MAX_REMEMBERED_FIRINGS)
         self._has_older_firings = False
-        # The steps after the last firing that a shorter cadence would have passed before it was given; see `skip_to`.
+        # The number of steps after the last firing that count as passed, a multiple of `every_steps`; see `skip_to`.
         self._skipped_steps = 0
 
     @property
@@ -81,7 +81,7 @@ class SecondOrStepTimer(Trigger):
         if last is None:
             return True
         if step < last:
-            # `start` was not called, so this is the first sign that the training moved back: `step` may be due.
+            # The training has moved back without a call of `start`: `step` may be due.
             self.start(step - 1)
             return self.should_trigger_for_step(step)
         if self.every_steps is not None:
@@ -89,7 +89,7 @@ class SecondOrStepTimer(Trigger):
         return step != last and self.is_due(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes a firing at `step`; see `Trigger`."""
+        """Records a firing at `step`; see `Trigger`."""
         self._skipped_steps = 0
         self._has_older_firings |= len(self._fired_steps) == _MAX_REMEMBERED_FIRINGS
         self._fired_steps.append(step)
@@ -98,8 +98,7 @@ class SecondOrStepTimer(Trigger):
     def start(self, step: int) -> None:
         """Moves back with a training that returned to an earlier step; see `Trigger`.
 
-        It takes its state at that step again, as far back as it remembers. For earlier steps, a cadence in steps keeps
-        its phase.
+        It restores its state at that step, for the last 1000 firings. Before these, a cadence in steps keeps its phase.
         """
         if self._fired_step is None or step >= self._fired_step:
             return
@@ -142,7 +141,7 @@ class SecondOrStepTimer(Trigger):
         return max(0.0, self._since_secs + self.every_secs - clock.monotonic())
 
     def skip_to(self, step: int) -> None:
-        """Leaves out what was due up to `step`; a cadence in steps keeps its phase."""
+        """Skips all steps up to `step`; a cadence in steps keeps its phase."""
         super().skip_to(step)
         if self._fired_step is not None and self.every_steps is not None:
             self._skipped_steps = max(0, step - self._fired_step) // self.every_steps * self.every_steps

@@ -1,4 +1,4 @@
-"""Trigger: decides when a hook fires. Also the two combinations of triggers, `|` and `&`."""
+"""Decides when a hook fires: the base class of triggers, and their combinations `|` and `&`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MAX_MISSES = 100_000
 class Trigger(abc.ABC):
     """Decides when a hook fires, from the global step, the time, the count of runs, and the last firing.
 
-    A trigger only answers questions. The session asks it for the hooks that have it, and reports each firing with
+    A trigger takes no action. The session asks it whether its hooks fire, and reports each firing with
     `update_last_triggered_step`. A training resumed at step 150 with `every(100)` fires at 200. A step on which it was
     due stays due until it has fired, so a run of several steps cannot skip it.
 
     Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
     the steps that both have, so `every(3) & every(5)` fires at 15. A part in steps is due only on its own steps; a part
-    in seconds stays due until the combination fires. Triggers that count runs or wait for a latch have no steps, so
-    they have no `&`.
+    in seconds stays due until the combination fires. Triggers that count runs or read a latch have no steps, so they
+    cannot be combined with `&`.
 
     A subclass defines `next_step`, and also `is_due` if the steps alone do not decide.
 
@@ -50,27 +50,27 @@ class Trigger(abc.ABC):
         The timers of `tf.train` (`SecondOrStepTimer`), with the same methods; combinations have no counterpart there.
     """
 
-    # Two marks say what is past. A run of several steps must not skip a step on which the trigger is due, and no step
+    # Two steps bound the past. A run of several steps must not skip a step on which the trigger is due, and no step
     # may fire twice. With every(100), in a training resumed at 150:
     #
-    #   start(150)       base 150, looked 150   nothing up to 150 is due any more
-    #   asked about 199  looked 199             no member in 151..199
-    #   asked about 230  due                    200 is a member in 200..230; looked stays 199
-    #   the run fails    asked again about 230  due still, for it has not fired
-    #   fired at 230     base 230, looked 230
-    #   back at 210      base 210, looked 210   231..299 were not looked at; it fires at 300 again
+    #   start(150)       base 150, checked 150   no step up to 150 is due any more
+    #   asked about 199  checked 199             no step in 151..199 is due
+    #   asked about 230  due                     200 is due, in 200..230; checked stays 199
+    #   the run fails    asked again about 230   still due, because it has not fired
+    #   fired at 230     base 230, checked 230
+    #   back at 210      base 210, checked 210   it fires at 300 next
     #
     # The step of the start or the last firing: no step up to this one is due any more.
     _base: int | None = None
-    # The last step for which the answer was no, which is not asked about again.
+    # The last step for which the answer was no; steps up to it are not checked again.
     _checked_step: int = -1
     # The time of the last firing, or of the start.
     _since_secs: float = 0.0
     _fired_step: int | None = None
     _moved_back: bool = False
-    # Whether the time has passed, as processes in step have agreed; None: the clock of this process decides.
+    # Whether the time has passed, as the SPMD processes have agreed; None: the clock of this process decides.
     agreed: bool | None = None
-    # Whether each step must be checked; if so, a jump (a restore to a far step) is not checked in full.
+    # Whether each step must be checked; if so, of a large jump (a restore) only the last steps are checked.
     _checks_each_step: bool = False
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -84,7 +84,7 @@ class Trigger(abc.ABC):
 
     @property
     def has_steps(self) -> bool:
-        """Whether it looks at the global step, so that the graph must have one."""
+        """Whether it reads the global step, so that the graph must have one."""
         return not self.time_only
 
     @property
@@ -115,10 +115,10 @@ class Trigger(abc.ABC):
         return False
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes a firing at `step`.
+        """Records a firing at `step`.
 
         Returns:
-            The seconds and the steps since the firing before; both are None the first time, and the first time after
+            The seconds and the steps since the previous firing; both are None the first time, and the first time after
             the step moved back.
         """
         now = clock.monotonic()
@@ -133,7 +133,7 @@ class Trigger(abc.ABC):
     def has_elapsed(self, secs: float) -> bool:
         """Returns whether `secs` seconds have passed since the last firing, or since the start; for `is_due`.
 
-        In processes that run in step the chief's clock decides, for all of them in the same run.
+        In SPMD processes the chief's clock decides, for all of them in the same run.
         """
         return clock.monotonic() >= self._since_secs + secs if self.agreed is None else self.agreed
 
@@ -157,7 +157,7 @@ class Trigger(abc.ABC):
             self._fired_step = min(self._fired_step, step)
 
     def reset(self) -> None:
-        """Forgets that it was ever started or fired."""
+        """Forgets the start and all firings."""
         self._base = self._fired_step = None
         self._checked_step, self._since_secs, self._moved_back = -1, 0.0, False
 
@@ -187,7 +187,7 @@ class Trigger(abc.ABC):
         return other
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state for `set_state` of an equal trigger, and for `resume`: a dict of numbers and the text."""
+        """Returns the state for `set_state` and `resume`: a dict of numbers and the trigger's description."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
             "text": _description(self),
@@ -203,7 +203,7 @@ class Trigger(abc.ABC):
         self._apply_state(state)
 
     def _apply_state(self, state: Mapping[str, Any]) -> None:
-        for name in ("base", "looked", "fired", "waited_secs"):  # Now: a step would fail on a text, much later.
+        for name in ("base", "looked", "fired", "waited_secs"):  # Checked here, because a text would fail much later.
             if not isinstance(state[name], int | float | None):
                 raise TypeError(f"{name} is {state[name]!r}, not a number")
         if state["base"] is not None:
@@ -211,10 +211,10 @@ class Trigger(abc.ABC):
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
     def resume(self, state: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
-        """Goes on at `step` from a state of this trigger, or of one of another cadence or kind in its place.
+        """Resumes at `step` from a saved state of this trigger, or of another one that was used instead.
 
-        An equal trigger goes on exactly. Any other one counts from the last firing, and what would have been due up to
-        `step` is past: saved at 250 with `every(100)`, `every(20)` fires at 260.
+        An equal trigger resumes exactly. Any other one counts from the last firing, and steps up to `step` are not due
+        any more: saved at 250 with `every(100)`, `every(20)` fires at 260.
 
         Args:
             state: The result of `get_state`.
@@ -230,18 +230,18 @@ class Trigger(abc.ABC):
             self.skip_to(step)
 
     def check_up_to(self, step: int) -> None:
-        """Asks about the steps up to `step`, before a save, so that the state says whether one of them is due.
+        """Checks the steps up to `step`, before a save, so that the state records whether one of them is due.
 
         Example:
             A hook bound to the runs of a generator is due at 100, in a run of the discriminator. The checkpoint of 100
-            says so, and the hook fires in the next run of the generator. `every(20)` at 250, which fired at 240, has
-            looked at 250: if it is resumed with another predicate or cadence, no step before counts.
+            records this, and the hook fires in the next run of the generator. `every(20)`, which fired at 240, has
+            checked 250: if it is resumed there with another predicate or cadence, no earlier step is due.
         """
         if self._base is not None and self._base <= step and not self.should_trigger_for_step(step):
             self._checked_step = max(self._checked_step, step)
 
     def skip_to(self, step: int) -> None:
-        """Leaves out what was due up to `step`."""
+        """Skips all steps up to `step`: they are not due any more."""
         if self._base is not None:
             self._checked_step = max(self._checked_step, step)
 
@@ -251,9 +251,9 @@ class Trigger(abc.ABC):
         self.set_state(equal[0] if equal else state)
 
     def firing_steps(self, first: int, last: int | None) -> Iterator[int] | None:
-        """Fires on the steps after `first`, up to `last`, and yields them; None if steps alone do not decide.
+        """Yields the steps after `first`, up to `last`, on which it fires; returns None if steps alone do not decide.
 
-        Without a last step it gives up after many steps on which it does not fire.
+        It records each firing. Without a last step it ends after many steps on which it does not fire.
 
         Example:
             >>> from hookline.train import every
@@ -261,7 +261,7 @@ class Trigger(abc.ABC):
             [100, 200]
         """
         for leaf in self.leaves():
-            # A user's method may ask anything.
+            # A user's method may depend on other things than the step.
             own = [kind for kind in type(leaf).__mro__ if kind.__module__.partition(".")[0] != "hookline"]
             is_known = not any(name in vars(Trigger) and name[0] != "_" for kind in own for name in vars(kind))
             if not is_known or not leaf.has_steps or leaf.time_only or leaf.latches:
@@ -270,13 +270,13 @@ class Trigger(abc.ABC):
         return self._firing_steps(first, last)
 
     def _firing_steps(self, step: int, last: int | None) -> Iterator[int]:
-        end, looks = _LAST_STEP if last is None else last, 0
-        while (step := step + self.steps_until_trigger(step)) <= end and looks < _MAX_MISSES:
+        end, misses = _LAST_STEP if last is None else last, 0
+        while (step := step + self.steps_until_trigger(step)) <= end and misses < _MAX_MISSES:
             if self.should_trigger_for_step(step):
                 self.update_last_triggered_step(step)
                 yield step
             elif last is None:
-                looks += 1
+                misses += 1
 
     def leaves(self) -> list[Trigger]:
         """Returns the parts of a combined trigger; of any other, only itself."""
@@ -298,7 +298,7 @@ class _Composite(Trigger):
         # (a & b) & c has three parts.
         self.parts = parts = tuple(p for part in parts for p in (part.parts if type(part) is type(self) else (part,)))
         if len({id(leaf) for leaf in self.leaves()}) < len(self.leaves()):
-            raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
+            raise ValueError(f"{self!r} has the same trigger twice, but each part needs its own phase. Make two.")
 
     @property
     def has_steps(self) -> bool:
@@ -346,7 +346,7 @@ class _Composite(Trigger):
         return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        Trigger.reset(self)  # Not the parts: one that counts runs has no state, and continues.
+        Trigger.reset(self)  # Not the parts: a trigger that counts runs has no state, and continues.
         self._apply_state(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
@@ -378,7 +378,7 @@ class _Composite(Trigger):
 
 
 def _description(trigger: Trigger) -> str:
-    """Returns the description of a trigger, to compare with that of another process; empty if it has an address."""
+    """Returns the `repr` of a trigger, to compare with another process's; empty if it has an object's address."""
     text = repr(trigger)
     return "" if " at 0x" in text else text
 
@@ -401,11 +401,11 @@ class _AnyOf(_Composite):
         return any(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        # All parts are asked, because each notes the steps that have passed.
+        # All parts are asked, because each records the steps that it has checked.
         return any([part.should_trigger_for_step(step) for part in self.parts])
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes a firing at `step`; if no part was due, all of them count from there."""
+        """Records a firing at `step`; if no part was due, all of them count from there."""
         due = [part for part in self.parts if part.should_trigger_for_step(step)]
         for part in due or self.parts:
             part.update_last_triggered_step(step)
@@ -430,7 +430,7 @@ class _AllOf(_Composite):
             for leaf in part.leaves():
                 if not leaf.has_steps and not leaf.time_only:
                     raise TypeError(
-                        f"& combines triggers in steps and in seconds, got {leaf!r}, which has neither. Use |, or two "
+                        f"& requires triggers in steps or in seconds, got {leaf!r}, which has neither. Use |, or two "
                         "hooks."
                     )
         super().__init__(*parts)
@@ -458,7 +458,7 @@ class _AllOf(_Composite):
         return self.time_only or super().should_trigger_for_step(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes a firing at `step`: all parts count from there."""
+        """Records a firing at `step`: all parts count from there."""
         for part in self.parts:
             part.update_last_triggered_step(step)
         return super().update_last_triggered_step(step)
@@ -468,7 +468,7 @@ class _AllOf(_Composite):
         return NEVER if self.time_only else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds until all parts may be due on the step that was asked about last."""
+        """Returns the seconds until all parts may be due on the last checked step."""
         step = self._checked_step
         if self.time_only or step is None:
             return max(part.secs_until_trigger() for part in self.parts)

@@ -1,4 +1,4 @@
-"""Simple triggers, and the functions that make them: `every`, `first_then_every`, `at_steps`, `first_run`, ..."""
+"""Makes triggers: `every`, `first_then_every`, `at_steps`, `first_run`, ..."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class OffSteps(Trigger):
         return NEVER
 
     def start(self, step: int) -> None:
-        """Notes a step back."""
+        """Records that the step moved back."""
         if self._fired_step is not None and step < self._fired_step:
             self._moved_back = True
 
@@ -137,7 +137,7 @@ class Runs(OffSteps):
         return self._fired_run in (None, self.run) or self.run - self._fired_run >= self._runs
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes a firing on the run that led to `step`; see `Trigger`."""
+        """Records a firing on the run that led to `step`; see `Trigger`."""
         self._fired_run = self.run
         return super().update_last_triggered_step(step)
 
@@ -179,21 +179,21 @@ class FirstRun(OffSteps):
         self.on_new_session()
 
     def count_runs(self, runs: int) -> None:
-        """Sets the number of runs, and thereby those left until its own."""
+        """Sets the number of the run, and so the number of runs left until its own."""
         self._run = self._run or runs
         self._runs_left = self._run + self._number - 1 - runs
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether its run has come, and it has not fired in this session."""
+        """Returns whether its run is reached and it has not fired in this session."""
         return self._is_due and self._runs_left <= 0
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes the firing."""
+        """Records the firing."""
         self._is_due = False
         return super().update_last_triggered_step(step)
 
     def runs_until_trigger(self) -> int:
-        """Returns the runs left until its own; `NEVER` once it has fired."""
+        """Returns the number of runs left until its own; `NEVER` after it has fired."""
         return max(1, self._runs_left) if self._is_due else NEVER
 
     def __repr__(self) -> str:
@@ -201,7 +201,7 @@ class FirstRun(OffSteps):
 
 
 class Latched(OffSteps):
-    """Fires once the session has noticed that a latch has latched; `latched` makes it.
+    """Fires when the session has read that a latch has latched; `latched` makes it.
 
     Attributes:
         operation: The latch, which is part of every run of the session.
@@ -304,11 +304,11 @@ def first_run() -> Trigger:
 
 
 def latched(operation: Operation) -> Trigger:
-    """Returns a trigger that fires once a condition has held on the device; no run waits for it.
+    """Returns a trigger that fires when a condition was true on the device; no run waits for it.
 
-    The latch is part of every run of the monitored session. The hook fires once, when the session notices that the
-    latch has latched: at the latest before a save, at the end, or `SessionConfig.max_runs_ahead` runs later. Then
-    `firing.values` is None, and `firing.global_step` is the step after the run in which the condition first held.
+    The latch is part of every run of the monitored session. The hook fires once, when the session reads that the latch
+    has latched: at the latest before a save, at the end, or `SessionConfig.max_runs_ahead` runs later. Then
+    `firing.values` is None, and `firing.global_step` is the step after the first run in which the condition was true.
 
     Args:
         operation: The result of `hookline.latch`.
@@ -339,14 +339,14 @@ def at_steps(*steps: int) -> Trigger:
         raise ValueError("at_steps requires one step or more, got none.")
 
     def following(after: int) -> int:
-        place = bisect.bisect_right(members, after)
-        return members[place] if place < len(members) else NEVER
+        index = bisect.bisect_right(members, after)
+        return members[index] if index < len(members) else NEVER
 
     return _StepSet(following, f"at_steps({', '.join(map(str, members))})")
 
 
 def log_spaced(per_decade: int = 3) -> Trigger:
-    """Returns a trigger with steps evenly spaced on a logarithmic scale: frequent at first, then ever rarer.
+    """Returns a trigger that fires on steps evenly spaced on a logarithmic scale: often at first, then more rarely.
 
     Args:
         per_decade: The number of steps from one power of ten to the next; the powers of ten are among them.
@@ -370,9 +370,9 @@ def log_spaced(per_decade: int = 3) -> Trigger:
 def when_step(predicate: Callable[[int], object]) -> Trigger:
     """Returns a trigger that fires on the steps for which `predicate(step)` is true.
 
-    Only the predicate knows these steps, so the session asks this trigger on every run. The predicate may be called
-    more than once for a step, even before the run that leads there, so it should have no side effects. If the
-    global step jumps, only the last 10,000 steps are checked.
+    The steps are not known beforehand, so the session asks this trigger on every run. The predicate may be called more
+    than once for a step, even before the run that leads there, so it should have no side effects. If the global step
+    jumps, only the last 10,000 steps are checked.
 
     Example:
         >>> trigger = when_step(lambda step: step < 10 or step % 100 == 0)

@@ -1,4 +1,4 @@
-"""Sessions that initialise or restore themselves, call hooks around every run, recover, and end in order."""
+"""Monitored sessions: they initialise or restore their model, call hooks around runs, recover, and close gracefully."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation of checkpoints: of one, or of each new one while a training runs elsewhere."""
+"""Evaluates a checkpoint, or each new checkpoint of a training that runs in another process."""
 
 from __future__ import annotations
 
@@ -35,28 +35,29 @@ def evaluate_once(
 ) -> Any:
     """Restores a checkpoint, runs `eval_ops` until a hook requests a stop or the input ends, then `final_ops` once.
 
-    The default graph must hold the model, an input, and sums over the runs in local variables
-    (`collections=[GraphKeys.LOCAL_VARIABLES]`), which start afresh each time. Each run counts the evaluation step.
+    The default graph must have the model, an input, and local variables (`collections=[GraphKeys.LOCAL_VARIABLES]`)
+    that accumulate values over the runs; they are initialised for each evaluation. Each run increments the evaluation
+    step.
 
     Args:
-        checkpoint_path: A checkpoint, or a directory, which stands for its newest checkpoint.
-        master: Must be empty, because an evaluation has its own variables.
-        scaffold: The scaffold that restores and initialises; defaults fill missing parts. A `local_init_op` must
+        checkpoint_path: A checkpoint; or a directory, for its newest checkpoint.
+        master: Must be empty: an evaluation has its own variables.
+        scaffold: The scaffold that restores and initialises; missing parts get defaults. A `local_init_op` must
             initialise the evaluation step as well, see `Scaffold.default_local_init_op`.
-        eval_ops: The fetches to run repeatedly, in any structure; None runs nothing.
-        feed_dict: Feeds of these runs.
-        final_ops: The fetches to run at the end, in any structure.
-        final_ops_feed_dict: Feeds of that run.
+        eval_ops: The fetches of the repeated runs, in any structure; None makes no such runs.
+        feed_dict: The feeds of these runs.
+        final_ops: The fetches of the last run, in any structure.
+        final_ops_feed_dict: The feeds of that run.
         hooks: Hooks, such as `StopAfterNEvalsHook`.
         config: The session's configuration.
 
     Returns:
-        The values of `final_ops` in their structure; None if there are none.
+        The values of `final_ops`, in their structure; None without them.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: There is no path, or there is a `master`.
-        NotFoundError: There is no such checkpoint, or it lacks variables of the model.
+        ValueError: The path is empty or None, or `master` is not empty.
+        NotFoundError: The checkpoint does not exist, or lacks variables of the model.
         OpError: The checkpoint cannot be read or does not fit, or a run raises.
 
     Example:
@@ -75,8 +76,8 @@ def evaluate_once(
         >>> logdir.cleanup()
 
     References:
-        `tf.contrib.training.evaluate_once`. Differences: the states of the training's hooks in the checkpoint are not
-        given to the evaluation's hooks; None as the path is an error.
+        `tf.contrib.training.evaluate_once`. Differences: hooks of the evaluation do not get the states that hooks of
+        the training saved in the checkpoint; None as the path is an error.
     """
     if not checkpoint_path or not isinstance(checkpoint_path, str | os.PathLike):
         raise ValueError(
@@ -105,8 +106,8 @@ def evaluate_repeatedly(
 ) -> Any:
     """Evaluates each new checkpoint of a directory, as `evaluate_once` does; of several new ones, only the newest.
 
-    It is a job beside the training, usually in its own process, and it only reads. Hooks take part in each evaluation,
-    and see a session begin and end each time.
+    Run it beside the training, usually in its own process; it writes nothing to the directory. Each evaluation is a
+    session of its own for the hooks, from `begin` to `end`.
 
     Args:
         checkpoint_dir: The directory in which the training saves; it need not exist yet.
@@ -116,15 +117,16 @@ def evaluate_repeatedly(
         feed_dict: As in `evaluate_once`.
         final_ops: As in `evaluate_once`.
         final_ops_feed_dict: As in `evaluate_once`.
-        eval_interval_secs: The least number of seconds between the starts of two evaluations.
+        eval_interval_secs: The minimum number of seconds between the starts of two evaluations.
         hooks: As in `evaluate_once`.
         config: As in `evaluate_once`.
-        max_number_of_evaluations: The number of evaluations after which to end; None for no limit.
-        timeout: After this many seconds without a new checkpoint, end or ask `timeout_fn`; None waits for ever.
-        timeout_fn: Called without arguments when that time is over; True ends, False waits once more.
+        max_number_of_evaluations: The maximum number of evaluations; None for no limit.
+        timeout: The maximum number of seconds to wait for a new checkpoint; None for no limit.
+        timeout_fn: Called without arguments after the timeout; it returns True to end, or False to wait once more.
+            None ends.
 
     Returns:
-        The values of `final_ops` in the last evaluation; None if there was none.
+        The values of `final_ops` in the last evaluation; None without one.
 
     Raises:
         As in `evaluate_once`. If the training removes a checkpoint before it is read, it is skipped with a warning.
@@ -167,9 +169,9 @@ def _make_evaluate(
     runs: SessionRunArgs,
     last: SessionRunArgs,
 ) -> Callable[[str], Any]:
-    """Returns a function that evaluates the checkpoint at a path; its operations are added to the graph here, once.
+    """Returns a function that evaluates the checkpoint at a path; adds its operations to the graph once.
 
-    `runs` are `eval_ops` with their feed, and `last` are `final_ops` with theirs.
+    `runs` has `eval_ops` with their feeds, and `last` has `final_ops` with theirs.
     """
     if resolve_target(master) is not None:
         raise ValueError(
@@ -198,10 +200,10 @@ def _make_evaluate(
 
 
 class _EvaluationSessionCreator(ChiefSessionCreator):
-    """Restores a checkpoint, without the states of the training's hooks in it."""
+    """Restores a checkpoint, but not the states of the training's hooks."""
 
     def create_session(self) -> Session:
-        """Returns a session with the checkpoint's model."""
+        """Returns a session with the restored model."""
         session = super().create_session()
         session.backend.restored_hook_states = {}
         return session

@@ -1,4 +1,4 @@
-"""MonitoredSession and SingularMonitoredSession: the sessions that a training loop runs, one thread at a time."""
+"""MonitoredSession and SingularMonitoredSession: raw sessions with hooks around their runs, for a training loop."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ _CLOSED_INSIDE = (
 
 
 class MonitoredSession(FrontEndObject):
-    """A session with hooks that initialises or restores itself, recovers, and stops its threads at the end.
+    """Runs a graph with hooks: initialises or restores the model, recovers a lost session, stops threads at the end.
 
-    The constructor calls every hook's `begin`, finalizes the scaffold, creates the session, initialises or restores it,
-    and calls every hook's `after_create_session`, in this order. Closing calls every hook's `end`. Use it as a context
+    The constructor calls every hook's `begin`, finalizes the scaffold, creates the session, initialises or restores the
+    model, and calls every hook's `after_create_session`, in this order. Closing calls every hook's `end`. Use it as a
+    context
     manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block without an error.
 
     Args:
-        session_creator: Creates the session; by default a `ChiefSessionCreator`.
-        hooks: Hooks, called in this order. A hook serves one session at a time.
-        stop_grace_period_secs: The longest wait of closing for the threads.
-        recovery: The policy for a lost session; None lets the error pass.
+        session_creator: Creates the raw session; by default a `ChiefSessionCreator`.
+        hooks: Hooks, called in this order. A hook belongs to one open session at a time.
+        stop_grace_period_secs: The maximum wait for threads when the session closes.
+        recovery: The policy for a lost session; None raises the error.
         summary_dir: The directory of the shared writer `summary_writer`.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
-            By
-            default they are lost, with a warning.
-        preemption: The options of the reaction to SIGTERM and Ctrl-C; the default ones if None.
-        steps_per_run: The largest number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
+            By default they are lost, with a warning.
+        preemption: The reaction to SIGTERM and Ctrl-C; the defaults if None.
+        steps_per_run: The maximum number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
 
     Attributes:
-        StepContext: The class of the argument of a step function; see `run_step_fn`.
+        StepContext: The class of a step function's argument; see `run_step_fn`.
 
     Raises:
         TypeError: An item of `hooks` is not a hook.
-        RuntimeError: A hook serves another live session.
+        RuntimeError: A hook belongs to another open session.
 
     Example:
         >>> import hookline as hl
@@ -89,14 +89,14 @@ class MonitoredSession(FrontEndObject):
 
     References:
         `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `raise_on_write_errors`, `preemption`,
-        `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a
-        failed construction leaves no thread and no session behind; closing also closes the writers that it and its
-        hooks took from `FileWriterCache`; hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
+        `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a failed construction leaves no
+        thread and no session behind; closing also closes the writers that it and its hooks took from `FileWriterCache`;
+        hooks declare `trigger`, `fetches` and `deferred`, and may define `on_exception`.
     """
 
-    # The work is done by objects that it holds: the guard admits a thread, the fast path makes most runs,
-    # `RecoverableSession` all others, `SessionSetup` creates raw sessions with the hooks, `SessionTeardown` does what
-    # follows a failure or the end, and `StopRequest` knows whether to stop.
+    # It delegates its work: `SessionGuard` admits one thread at a time, `FastPath` makes most runs and
+    # `RecoverableSession` the others, `SessionSetup` creates raw sessions with the hooks, `SessionTeardown` handles
+    # failures and the end, and `StopRequest` decides whether to stop.
 
     StepContext = step_context.StepContext
 
@@ -127,9 +127,9 @@ class MonitoredSession(FrontEndObject):
         arguments.check_path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.check_number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.check_optional(who, "recovery", recovery, RecoveryPolicy)
-        # A session made in another's callback, such as an evaluation, is finished before the other one is closed.
+        # A session that a callback of another one opens, such as an evaluation, continues to its end after a signal.
         heeds = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
-        # In a notebook, until its `with` block is entered: an interrupt ends a cell, and the session continues.
+        # In a notebook, before its `with` block: an interrupt ends a cell, and the session continues.
         self._is_in_cell_mode = notebooks.ipython_shell() is not None and wanted.on_signal == EXIT
         self._summary_dir, self._writers = summary_dir, WriterScope(raise_on_write_errors)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
@@ -138,8 +138,8 @@ class MonitoredSession(FrontEndObject):
             wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=heeds
         )
         self._signals = self._preemption.signals
-        # During a step function, outside of its runs: the session that it runs with hooks, and the session's count of
-        # writes when the function began, or last ran with hooks.
+        # During a step function, outside of its runs with hooks: the hooked session, and the number of writes to its
+        # variables when the function began or last ran with hooks.
         self._step_fn_session: HookedSession | None = None
         self._step_fn_writes: int | None = None
         self._last_fetches: Any = None
@@ -147,7 +147,7 @@ class MonitoredSession(FrontEndObject):
         self._spmd = None
         if others is not None:
             self._spmd = SpmdSync(others, self._stop, lambda why: self._teardown.log_stop_reason(why))
-            recovery = None  # A process that is lost takes the others with it: all are started again.
+            recovery = None  # When a process is lost, the others end too, and all are started again.
         self._setup = SessionSetup(
             creator,
             get_default_graph(),
@@ -176,31 +176,31 @@ class MonitoredSession(FrontEndObject):
                     if (error := self._preemption.error()) is not None:
                         raise error
                     self._preemption.open(graceful=False)
-        except BaseException as exc:  # The hooks, the graph, threads and files must be given back.
+        except BaseException as exc:  # The hooks, the graph, threads and files must be released.
             with SessionAccess(self._guard) as claim:
                 claim.acquire()
                 self._teardown.handle_setup_failure(exc)
             raise
 
     def _install_signal_handlers(self) -> None:
-        """Catches signals: to leave in order if that is worthwhile, else to interrupt no run in its middle."""
-        # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
-        opening = self._setup
+        """Catches signals: to close gracefully if a save or another process needs that, else to interrupt no run."""
+        # A worker saves nothing; it closes gracefully for the workers that continue. SPMD processes close together.
+        setup = self._setup
         is_worth_it = (
-            opening.hooks.save_on_failure_callbacks
-            or isinstance(opening.creator, WorkerSessionCreator)
+            setup.hooks.save_on_failure_callbacks
+            or isinstance(setup.creator, WorkerSessionCreator)
             or self._spmd is not None
         )
-        # In a notebook the objects outlive the cell.
+        # In a notebook the session outlives the cell.
         self._preemption.open(graceful=bool(is_worth_it) or notebooks.ipython_shell() is not None)
 
     def _end_cell_mode(self) -> None:
-        """Has an interrupt end the session from now on: it is in a `with` block, or being closed."""
+        """Makes an interrupt end the session from now on: in its `with` block, and while it closes."""
         if self._is_in_cell_mode:
             self._is_in_cell_mode = False
             self._install_signal_handlers()
 
-    # What it has ------------------------------------------------------------------------------------------------
+    # Parts ------------------------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> Graph:
@@ -209,20 +209,20 @@ class MonitoredSession(FrontEndObject):
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator of the threads; a new one after a recovery."""
+        """The coordinator of its threads; a new one after a recovery."""
         return self._recoverable.coord
 
     @property
     def scaffold(self) -> Scaffold | None:
-        """The scaffold that initialises and saves the model; None if the session's creator has none."""
+        """The scaffold that initialises and saves the model; None if the session creator has none."""
         return getattr(self._setup.creator, "scaffold", None)
 
     @property
     def summary_writer(self) -> FileWriter | None:
         """The writer that the library's hooks share, for summaries of your own; None without a summary directory.
 
-        It is closed with the session, unless other code has taken it from `FileWriterCache`; after that, this is a new
-        one.
+        It is closed with the session, unless other code took it from `FileWriterCache` too. Then the property returns a
+        new one.
         """
         if self._summary_dir is None:
             return None
@@ -235,8 +235,8 @@ class MonitoredSession(FrontEndObject):
     def raw_session(self) -> Session:
         """Returns the raw session, whose runs call no hooks; a new one after a recovery.
 
-        Use it between runs for work without hooks: an evaluation, reading a variable, `load`. Its errors do not lead to
-        a recovery, except inside `run_step_fn`. A recovery closes it.
+        Use it between runs for work without hooks: an evaluation, reading a variable, `load`. Its errors cause no
+        recovery, except inside `run_step_fn`. A recovery closes it.
 
         Raises:
             RuntimeError: The session is closed.
@@ -247,18 +247,18 @@ class MonitoredSession(FrontEndObject):
         return self._recoverable.require_live().raw
 
     def add_hook(self, hook: Any) -> None:
-        """Adds a hook, from the next run on.
+        """Adds a hook, which takes part from the next run on.
 
-        Its `begin` and `after_create_session` are called at once. It comes last, unless a hook declares another order.
+        Calls its `begin` and `after_create_session` at once. It comes last, unless a hook declares another order.
 
         Args:
             hook: A hook whose `begin` adds nothing to the graph.
 
         Raises:
             TypeError: It is not a hook.
-            ValueError: It or a hook of the session keeps a state, and both have the same identity.
+            ValueError: It has the identity of another hook of the session, and one of both has a state.
             RuntimeError: Its `begin` adds to the graph, which is finalized by now; a run is under way; it already
-                serves a session; or the session is closed.
+                belongs to a session; or the session is closed.
             BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
         """
         (hook,) = checked_hooks([hook])
@@ -282,19 +282,19 @@ class MonitoredSession(FrontEndObject):
         """Runs the fetches, with the hooks around them.
 
         Args:
-            fetches: Any nesting of lists, tuples and dicts around tensors, operations and names of them.
+            fetches: Tensors, operations or their names, in any nesting of lists, tuples and dicts.
             feed_dict: Values for tensors of the graph.
-            options: The options of this run; the options of the hooks are merged into them.
-            run_metadata: Filled with the facts that the run recorded.
+            options: The options of this run, merged with the options of the hooks.
+            run_metadata: Gets the metadata that the run records.
 
         Returns:
-            The values, in the structure of `fetches`; an operation yields None.
+            The values, in the structure of `fetches`; None for an operation.
 
         Raises:
             OutOfRangeError: The input has ended; the `with` block swallows it.
-            Preempted: A signal asked the process to end; leave the `with` block, or close the session.
-            RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
-                or around the hook callback that makes this call.
+            Preempted: The process received a signal to end; leave the `with` block, or close the session.
+            RuntimeError: The session is closed, a hook has requested a stop, or a run is under way: in another thread,
+                or the run whose hook callback makes this call.
         """
         if self._is_in_cell_mode:
             preemption.reinstall_handlers()
@@ -310,12 +310,12 @@ class MonitoredSession(FrontEndObject):
                     result = self._fast_path.run(fetches, feed_dict)
                     if result is not SLOW_PATH:
                         return result
-                except BaseException as error:  # The session may be lost, and is then given back.
+                except BaseException as error:  # The session may be lost; `_run_with_hooks` then recovers.
                     failed = error
-            # Not while the error is handled: what a second attempt raises has nothing to do with it.
+            # Outside of the `except` block: an error of a second attempt must not have this one as its context.
             return self._run_with_hooks(fetches, feed_dict, options, run_metadata, failed)
         finally:
-            failed = None  # Its traceback holds this frame, and the fed values.
+            failed = None  # Its traceback refers to this frame, and so to the fed values.
             guard.leave(key)
             if signals.interrupt_pending:  # A Ctrl-C came during the run.
                 signals.raise_pending_interrupt()
@@ -323,7 +323,7 @@ class MonitoredSession(FrontEndObject):
     def _run_with_hooks(
         self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
     ) -> Any:
-        """Makes a run with hooks; or handles the failure of one on the fast path, and may then repeat it."""
+        """Makes a run with hooks; with `failed`, handles the error of a run on the fast path and may retry it."""
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
         outer = WRITER_SCOPE.set(self._writers)
@@ -338,15 +338,15 @@ class MonitoredSession(FrontEndObject):
             WRITER_SCOPE.reset(outer)
 
     def _attempt(self, function: Callable[[HookedSession], Any], failed: BaseException | None = None) -> Any:
-        """Calls a function that runs the session, again after each recovery; tells the hooks if it fails."""
+        """Calls a function that runs the session, and again after each recovery; notifies the hooks of an error."""
         try:
             if failed is None and self._signals.shutdown_signal is not None:
                 self._preemption.check()
             elif failed is None and self._signals.must_exit_now:
-                preemption.reinstall_handlers()  # The script has caught a second Ctrl-C, and goes on.
+                preemption.reinstall_handlers()  # The script caught a second Ctrl-C, and continues.
             return self._recoverable.call(function, failed)
-        except BaseException as exc:  # The hooks must know: they give back what they hold.
-            # The last state is not saved if a step function has changed variables itself.
+        except BaseException as exc:  # The hooks must be notified, so that they release their resources.
+            # The last state is not saved if a step function has changed variables outside of runs with hooks.
             saves = self._step_fn_writes in (None, self._recoverable.raw.backend.write_count)
             error = self._teardown.handle_run_failure(exc, save_state=saves)
             if error is exc:
@@ -354,10 +354,10 @@ class MonitoredSession(FrontEndObject):
             raise error from exc
 
     def run_step_fn(self, step_fn: Callable[[step_context.StepContext], Any]) -> Any:
-        """Calls a function that makes runs, with or without hooks.
+        """Calls a step function, which makes runs with or without hooks.
 
         Args:
-            step_fn: A function whose only parameter is called `step_context`. After a recovery it is called again.
+            step_fn: A function whose only parameter is named `step_context`. After a recovery it is called again.
 
         Returns:
             The function's result.
@@ -365,7 +365,7 @@ class MonitoredSession(FrontEndObject):
         Raises:
             ValueError: It has other parameters.
             StopIteration: It called `step_context.request_stop()`; the `with` block swallows it.
-            Preempted: A signal asked the process to end.
+            Preempted: The process received a signal to end.
             RuntimeError: The session is closed.
         """
         check_step_fn(step_fn)
@@ -381,7 +381,7 @@ class MonitoredSession(FrontEndObject):
                 return self._run_in_step_fn(hooked, *args, **kwargs)
 
             try:
-                # A training must not be left in the middle of a step function.
+                # A signal must not end the training in the middle of a step function.
                 with preemption.finishing(lambda: raw.backend.write_count != begun):
                     return step_fn(self.StepContext(raw, run_with_hooks, self.request_stop))
             finally:
@@ -397,8 +397,8 @@ class MonitoredSession(FrontEndObject):
     def _run_in_step_fn(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
         if not self._guard.is_held_by_this_thread or self._step_fn_session is not hooked:
             raise RuntimeError(
-                "A step context serves the thread that its step function was called in, while that function is at work "
-                "and outside of its runs with hooks."
+                "A step context is for the thread of its step function, while that function runs and outside of its "
+                "runs with hooks."
             )
         self._step_fn_session = None
         try:
@@ -409,7 +409,7 @@ class MonitoredSession(FrontEndObject):
             preemption.raise_pending_interrupt()
 
     def _enter_exclusively(self, claim: SessionAccess, what: str) -> None:
-        """Keeps other threads out of this session."""
+        """Excludes other threads; raises if the session is busy, closed or lost."""
         if not claim.acquire():
             raise self._busy_error(what)
         if self._stop.closed:
@@ -417,16 +417,16 @@ class MonitoredSession(FrontEndObject):
         self._recoverable.require_live()
 
     def _busy_error(self, what: str) -> RuntimeError:
-        """Returns the error for a call that comes while the session is busy."""
+        """Returns the error for a call while the session is busy."""
         if self._stop.closed:
             return RuntimeError(_CLOSED)
         if self._guard.is_held_by_this_thread:
             return RuntimeError(_INSIDE.format(what=what))
         if self._guard.has_waiters:
-            return RuntimeError(f"A monitored session that is being closed cannot {what}; ask should_stop() before.")
+            return RuntimeError(f"A monitored session that is being closed cannot {what}; check should_stop() first.")
         return RuntimeError(
-            f"A monitored session does one thing at a time, and {self._guard.owner} is inside: it cannot {what} for "
-            f"{threading.current_thread().name} now. Let one thread run it; others may run raw_session() instead."
+            f"A monitored session admits one thread at a time, and {self._guard.owner} runs it now: it cannot {what} "
+            f"in {threading.current_thread().name}. Let one thread run it; others may run raw_session() instead."
         )
 
     # Stopping ---------------------------------------------------------------------------------------------------
@@ -434,8 +434,8 @@ class MonitoredSession(FrontEndObject):
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.
 
-        If a thread reported a preemption error, this recovers, as often as the policy allows. After any other error it
-        returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
+        If a thread has reported a preemption error, this recovers, as often as the policy allows. After any other error
+        it returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
         """
         stop = self._stop
         if not stop.was_ever_requested and self._signals.shutdown_signal is None and self._spmd is None:
@@ -447,10 +447,10 @@ class MonitoredSession(FrontEndObject):
         return self._reserve_next_run(self._spmd) or stop.requested or self._recoverable.failure is not None
 
     def _reserve_next_run(self, spmd: SpmdSync) -> bool:
-        """Reserves the next run, unless the processes have agreed to stop before it; other threads only check.
+        """Reserves the next run, unless the SPMD processes have agreed to stop before it; other threads only check.
 
         Returns:
-            Whether a signal asks all of them to end.
+            Whether they have agreed to end because of a signal.
         """
         with SessionAccess(self._guard) as claim:
             if spmd.thread == threading.get_ident() and claim.acquire() and self._recoverable.failure is None:
@@ -464,12 +464,12 @@ class MonitoredSession(FrontEndObject):
         return self._preemption.shutdown_signal is not None
 
     def request_stop(self, *, final: str | None = None) -> None:
-        """Makes `should_stop()` true and tells the threads to stop.
+        """Makes `should_stop()` true and requests the threads to stop.
 
-        In processes that run in step this takes effect before the next run that none of them has begun.
+        In SPMD processes this takes effect before the next run that none of them has started.
 
         Args:
-            final: The reason why the training is complete, as in `SessionRunContext.request_stop`.
+            final: The reason for a final stop, as in `SessionRunContext.request_stop`.
 
         Raises:
             RuntimeError: The session is closed.
@@ -484,14 +484,14 @@ class MonitoredSession(FrontEndObject):
         self._recoverable.request_stop()
 
     def _on_shutdown_signal(self) -> None:
-        """Asks threads, and waits on the coordinator, to stop because of a signal."""
+        """Requests a stop of the threads after a signal, or proposes it to the other SPMD processes."""
         if self._spmd is not None:
             self._spmd.propose(spmd_sync.SIGNAL, preemption.received_signal())
         elif not self._stop.closed:
             self._recoverable.request_stop()
 
     def _describe_activity(self) -> str:
-        """Returns the session's activity when a signal comes, for the log."""
+        """Describes the current activity of the session, for the log line about a signal."""
         if self._stop.closed:
             return "the end of the session"
         if not self._is_open:
@@ -511,19 +511,19 @@ class MonitoredSession(FrontEndObject):
     ) -> bool:
         try:
             if spmd_sync.is_success_exit(exception) and self._make_remaining_runs():
-                self._stop.exit_error, exception = exception, None  # In the end the exit is raised.
+                self._stop.exit_error, exception = exception, None  # The exit is raised after closing.
         except BaseException as failure:  # The session must be closed.
             self._leave_block(failure)
             raise
         return self._leave_block(exception)
 
     def _leave_block(self, exception: BaseException | None) -> bool:
-        """Closes the session after its body; returns whether the exception that leaves the body ends here."""
+        """Closes the session after its body; returns whether to swallow the body's exception."""
         ended = exception is None or isinstance(exception, CLEAN_EXITS)
         with SessionAccess(self._guard) as claim:
             try:
                 self._enter_for_close(claim)
-            except BaseException as waiting:  # A Ctrl-C too: the hooks must be told of the body's error.
+            except BaseException as waiting:  # Also after a Ctrl-C the hooks must be notified of the body's error.
                 if ended or exception is None:
                     raise
                 self._teardown.notify_hooks(exception)
@@ -541,15 +541,15 @@ class MonitoredSession(FrontEndObject):
     def close(self) -> None:
         """Calls every hook's `end`, stops the threads and closes the session.
 
-        If another thread is running the session, this requests a stop and waits for the end of that run, at most as
-        long as for the threads.
+        If another thread runs the session, this requests a stop and waits for the end of that run, at most
+        `stop_grace_period_secs`.
 
         Raises:
-            Preempted: A signal asked the process to end; everything is closed.
+            Preempted: The process received a signal to end; everything is closed.
             RuntimeError: The session is already closed. Or this was called inside a hook's callback or a step function,
                 or the run of another thread did not end in time; then nothing has been closed.
-            BaseException: The first error of a late hook or an `end`, of a thread, or of closing; others are noted
-                on it.
+            BaseException: The first error of a deferred hook, an `end`, a thread, or closing; it has the others as
+                notes.
         """
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
@@ -557,7 +557,7 @@ class MonitoredSession(FrontEndObject):
         self._leave_block(None)
 
     def _enter_for_close(self, claim: SessionAccess) -> None:
-        """Keeps other threads out for good; waits for the run of a thread that is inside."""
+        """Waits for the end of another thread's run, and excludes other threads from now on."""
         if self._guard.is_held_by_this_thread:
             raise RuntimeError(_CLOSED_INSIDE)
         if claim.acquire():
@@ -570,15 +570,15 @@ class MonitoredSession(FrontEndObject):
             )
 
     def _raise_exit_error(self) -> None:
-        """Raises the reason for which the session was left, if it is a signal, or `sys.exit()` in step."""
+        """Raises the exception of a signal, or of `sys.exit(0)` in an SPMD process, if it ended the session."""
         error = self._preemption.error() or self._stop.exit_error
         if error is not None:
             raise error
 
     def _make_remaining_runs(self) -> bool:
-        """Makes the runs that other processes in step have begun when the script leaves; returns whether it could.
+        """Makes the runs that other SPMD processes have started when this script exits; returns whether it could.
 
-        They are as the last run. If there was none, or it had feeds, this process cannot know them.
+        They repeat the last run. If there was none, or it had feeds or options, this process cannot repeat it.
         """
         if self._spmd is None or self._spmd.has_failed or self._stop.closed or self._last_fetches is None:
             return False
@@ -590,20 +590,20 @@ class MonitoredSession(FrontEndObject):
 
 
 class SingularMonitoredSession(MonitoredSession):
-    """A monitored session of a single process: always a chief, never recovers, and gives access to the raw session.
+    """A monitored session that is always a chief and never recovers.
 
     Args:
         hooks: Hooks, called in this order.
-        scaffold: The scaffold that initialises, restores and summarises; defaults fill missing parts.
-        master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
+        scaffold: The scaffold that initialises, restores and summarises; missing parts get defaults.
+        master: Where variables are: in this process (""), or on a `hookline.distributed.Cluster` or its `target`.
         config: The raw session's configuration.
-        checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
-        stop_grace_period_secs: The longest wait of closing for the threads.
+        checkpoint_dir: A directory; its newest checkpoint is restored, if it has one.
+        stop_grace_period_secs: The maximum wait for threads when the session closes.
         checkpoint_filename_with_path: A checkpoint to restore.
         preemption: As in `MonitoredSession`.
 
     Raises:
-        ValueError: Both a directory and a checkpoint are given.
+        ValueError: Both `checkpoint_dir` and `checkpoint_filename_with_path` are given.
 
     Example:
         >>> import hookline as hl
@@ -634,7 +634,7 @@ class SingularMonitoredSession(MonitoredSession):
         super().__init__(creator, hooks, stop_grace_period_secs, recovery=None, preemption=preemption)
 
     def should_stop(self) -> bool:
-        """Returns whether to leave the training loop; raises the error that a thread has reported."""
+        """Returns whether to leave the training loop; raises the error that a thread has reported, if any."""
         if self._stop.was_ever_requested and not self._stop.closed and self._spmd is None:
             error = self._recoverable.reported_error()
             if error is not None:

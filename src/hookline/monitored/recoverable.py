@@ -1,4 +1,4 @@
-"""RecoverableSession: ends with the threads that serve it, and is created again when it is lost; RecoveryPolicy."""
+"""RecoverableSession: creates a lost session again, and closes it with its threads; RecoveryPolicy."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RecoveryPolicy:
-    """The limits and waits with which a recoverable session creates its session again.
+    """Configures how often a lost session is created again, and the waits before that.
 
-    Attempts are counted until there is progress: until the global step passes the highest one reached before the
-    failure. So a step that always fails ends the job instead of repeating for ever.
+    The count of attempts starts over when there is progress: when the global step passes the highest one before the
+    failure. So a step that always fails ends the job, instead of repeating forever.
 
     Args:
-        max_attempts: The number of attempts in a row, without progress between them; at least 1.
+        max_attempts: The maximum number of consecutive attempts without progress; at least 1.
         initial_backoff_secs: The wait before the first attempt.
         multiplier: The factor by which the wait grows from one attempt to the next.
-        max_backoff_secs: The longest wait.
-        jitter: The fraction by which a wait may vary either way, so that workers do not all come back at once.
-        seed: The seed of the variation.
+        max_backoff_secs: The maximum wait.
+        jitter: The fraction by which a wait varies at random, up or down, so that workers do not all retry at once.
+        seed: The seed of the jitter.
 
     Raises:
         TypeError: An argument is not a number.
@@ -48,7 +48,7 @@ class RecoveryPolicy:
         [1.0, 4.0, 16.0]
 
     References:
-        No counterpart in `tf.train`, which creates sessions again without limits and waits.
+        None in `tf.train`, which creates sessions again without limits and waits.
     """
 
     max_attempts: int = 12
@@ -80,18 +80,17 @@ class RecoveryPolicy:
             raise ValueError(f"RecoveryPolicy requires 0 <= jitter <= 1, got {self.jitter}.")
 
     def generator(self) -> random.Random:
-        """Returns a new source of the variation, which depends only on the seed."""
+        """Returns a new random generator for the jitter, which depends only on the seed."""
         return random.Random(self.seed)
 
     def backoff_secs(self, attempt: int, generator: random.Random) -> float:
         """Returns the wait before an attempt, in seconds.
 
         Args:
-            attempt: 1 for the first.
-            generator: The source of the variation.
+            attempt: The number of the attempt, from 1 on.
+            generator: The generator of the jitter.
         """
-        # The exponent is bounded because 2.0 ** 1024 is an OverflowError; the wait has long reached its maximum by
-        # then.
+        # The exponent is bounded, because 2.0 ** 1024 raises an OverflowError.
         grown = self.initial_backoff_secs * self.multiplier ** min(attempt - 1, 64)
         return min(grown, self.max_backoff_secs) * (1 + self.jitter * generator.uniform(-1, 1))
 
@@ -101,20 +100,20 @@ DEFAULT_RECOVERY = RecoveryPolicy()
 
 
 class RecoverableSession:
-    """A hooked session with the coordinator of its threads; it survives `AbortedError` and `UnavailableError`.
+    """Holds a hooked session and the coordinator of its threads; recovers from `AbortedError` and `UnavailableError`.
 
     After such an error, of a run or reported by a thread, it closes the session, creates a new one, restored from the
-    last checkpoint, and retries the run. The hooks get `after_create_session` again, but never `begin`.
+    last checkpoint, and retries the run. The hooks get `after_create_session` again, but not `begin`.
 
     Args:
         create: Creates the session and its coordinator; called by `open` and at each recovery.
-        policy: The limits and waits of recoveries; None lets every error pass.
-        stop: The state of the request to stop, which outlives each session.
+        policy: The limits and waits of recoveries; None raises every error.
+        stop: The request to stop, which outlives each session.
         guard: Admits one thread at a time.
-        grace_secs: The longest wait of `close` for the threads.
+        grace_secs: The maximum wait for threads in `close`.
 
     Attributes:
-        failure: The error of a failed recovery, after which there is no live session.
+        failure: The error of a failed recovery, after which there is no open session.
 
     References:
         The coordinated and the recoverable session inside `tf.train.MonitoredSession`. Differences: attempts are
@@ -136,7 +135,7 @@ class RecoverableSession:
         self._highest_step: int | None = None
         self._current: tuple[HookedSession, Coordinator] | None = None
         self._recovering = False
-        # The error that a thread has reported, and the same mapped: it is looked up often, and stays the same object.
+        # The error that a thread has reported, and its mapped error: each call must return the same object.
         self._reported: tuple[BaseException | None, BaseException | None] = (None, None)
         self.failure: BaseException | None = None
 
@@ -144,7 +143,7 @@ class RecoverableSession:
         """Creates the first session.
 
         Raises:
-            BaseException: It could not be created, as often as the policy allows.
+            BaseException: The error of the last attempt that the policy allows.
         """
         try:
             self._current = self._create()
@@ -160,7 +159,7 @@ class RecoverableSession:
 
     @property
     def coord(self) -> Coordinator:
-        """The coordinator of the threads that serve the current session; a new one after a recovery."""
+        """The coordinator of the current session's threads; a new one after a recovery."""
         assert self._current is not None, "It is open."
         return self._current[1]
 
@@ -178,20 +177,20 @@ class RecoverableSession:
     # Runs -------------------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[[HookedSession], T], failed: BaseException | None = None) -> T:
-        """Calls a function that runs the session, again after each recovery.
+        """Calls a function that runs the session, and again after each recovery.
 
         Args:
             function: The function.
-            failed: The error of a first attempt, on the fast path.
+            failed: The error of the first attempt, if that was a run on the fast path.
 
         Raises:
-            BaseException: An error that allows no recovery, or the last error when the attempts are used up.
+            BaseException: An error from which the policy does not recover, or the error of the last attempt.
         """
         if self.failure is not None:
             raise self.failure
         assert self._current is not None, "It is open."
         hooked, _ = self._current
-        # An attempt's effects on variables that live elsewhere remain when its session is lost.
+        # If variables are on servers, the updates of an attempt remain when its session is lost.
         retry = Retry() if hooked.raw.backend.shared else None
         token = RETRY.set(retry)
         try:
@@ -210,11 +209,11 @@ class RecoverableSession:
             RETRY.reset(token)
 
     def _recover_or_raise(self, exc: BaseException, retry: Retry | None) -> HookedSession:
-        """Creates the session again if a failed attempt has lost it, and returns it; raises any other error."""
+        """Creates the session again if the error means that it is lost, and returns it; raises any other error."""
         error = self._root_cause(exc)
         if not isinstance(error, PREEMPTION_ERRORS):
             raise error
-        RETRY.set(None)  # The hooks' work on the new session is not part of the run.
+        RETRY.set(None)  # Runs by hooks on the new session are not part of the retried run.
         self._recover(error)
         if retry is not None:
             retry.begin_again()
@@ -222,7 +221,7 @@ class RecoverableSession:
         return self.hooked
 
     def _root_cause(self, exc: BaseException) -> BaseException:
-        """Returns the error of an attempt, mapped; or the preemption error that a thread had reported before it."""
+        """Returns the mapped error of an attempt; or the preemption error that a thread reported before."""
         error = self.raw.backend.map_error(exc)
         if isinstance(error, Exception) and not isinstance(error, PREEMPTION_ERRORS):
             reported = self.reported_error()
@@ -238,10 +237,10 @@ class RecoverableSession:
     def should_stop(self) -> bool:
         """Returns whether to stop. Never raises: `close` raises an error that a thread has reported.
 
-        It recovers from a preemption error, as often as the policy allows, unless another thread is inside.
+        It recovers from a preemption error, as often as the policy allows, unless another thread runs the session.
         """
         while self.failure is None:
-            # The coordinator of a session that is being replaced was stopped for the replacement.
+            # During a recovery the old coordinator is stopped, without a request to stop.
             if self._recovering:
                 return self._stop.is_requested_or_pending
             if not self.coord.should_stop():
@@ -252,7 +251,7 @@ class RecoverableSession:
             with SessionAccess(self._guard) as claim:
                 if not claim.acquire():
                     return self._stop.is_requested_or_pending
-                if error is self.reported_error():  # Else another thread has recovered in the meantime.
+                if error is self.reported_error():  # Else another thread has recovered meanwhile.
                     try:
                         self._recover(error)
                     except (Exception, *GRACEFUL_EXITS) as failure:
@@ -260,20 +259,20 @@ class RecoverableSession:
         return True
 
     def request_stop(self) -> None:
-        """Asks the coordinator to stop; the request survives a recovery, unless `clear_stop` was called before it."""
+        """Requests a stop of the coordinator; it survives a recovery, unless `clear_stop` was called before."""
         self._stop.requested_by_user = True
         if self._current is not None:
             self.coord.request_stop()
         if (
             not self._stop.requested_by_user
-        ):  # A recovery that began between these lines has taken it for one that was cleared.
+        ):  # A recovery that began between these lines treated the request as cleared.
             self.request_stop()
 
     def reported_error(self) -> BaseException | None:
-        """Returns the error that a thread has reported, if any, mapped like the errors of a run."""
+        """Returns the mapped error that a thread has reported, if any."""
         try:
             self.coord.raise_requested_exception()
-        except BaseException as exc:  # It raises whatever a thread has reported.
+        except BaseException as exc:  # A thread may have reported any exception.
             if exc is not self._reported[0]:
                 self._reported = exc, self.raw.backend.map_error(exc)
             return self._reported[1]
@@ -282,8 +281,8 @@ class RecoverableSession:
     def close(self) -> None:
         """Stops the threads, waits for them at most the grace period, and closes the session, if there is one.
 
-        If nothing is left to lose, a lost session is only logged: where closing itself meets a preemption error, and
-        where a thread has reported one from which the policy recovers.
+        A preemption error of closing is only logged, and so is one that a thread has reported if the policy recovers
+        from it: no run is left to repeat.
 
         Raises:
             BaseException: The error that a thread has reported.
@@ -308,8 +307,9 @@ class RecoverableSession:
 
     # Recovery ---------------------------------------------------------------------------------------------------
     #
-    # Attempts are counted until the global step passes the highest one before the failure, so that a step that always
-    # fails ends the job. With max_attempts=3, a checkpoint at step 4, and a run to step 6 that loses the session:
+    # The count of attempts starts over when the global step passes the highest one before the failure, so a step that
+    # always fails ends the job. With max_attempts=3, a checkpoint at step 4, and a run to step 6 that loses the
+    # session:
     #
     #     restored at   runs                attempts   highest step
     #     -             5 succeeds, 6 fails     1           5         5 is above 0: counted from the start
@@ -317,7 +317,7 @@ class RecoverableSession:
     #     4             5 succeeds, 6 fails     3           5
     #     4             5 succeeds, 6 fails     -           5         the error of the last run is raised
     #
-    # Had a run to step 6 succeeded once, the next loss would have begun with attempt 1 again, and the highest step 6.
+    # If a run to step 6 succeeds once, the next loss begins with attempt 1 again, and the highest step is 6.
 
     def _recovers_from(self, error: BaseException) -> bool:
         return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
@@ -327,7 +327,7 @@ class RecoverableSession:
             raise exc
         reported = self.reported_error()
         if reported is not None and not isinstance(reported, PREEMPTION_ERRORS):
-            raise reported from exc  # A new session would forget it.
+            raise reported from exc  # The new coordinator would not have it.
         self._recovering = True
         try:
             self._replace(exc)
@@ -335,12 +335,12 @@ class RecoverableSession:
             self._recovering = False
 
     def _replace(self, exc: BaseException) -> None:
-        # A hook may have stopped the coordinator, or the user have cleared the stop.
+        # A hook may have stopped the coordinator, or the user may have cleared the stop.
         stops = self.coord.should_stop()
         self._stop.requested_by_user = stops and (self._stop.requested_by_user or self.reported_error() is None)
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
-        # Runs on the fast path are not noted one by one. Without a global step, any of them is progress.
+        # `_note_progress` does not see runs on the fast path. Without a global step, any run is progress.
         progressed = not highest and self.hooked.has_run if step_before is None else step_before > highest
         if progressed and not self.raw.backend.shared:
             self._attempts = 0
@@ -353,7 +353,7 @@ class RecoverableSession:
                 logger.warning("Closing the lost session: %s: %s", type(closing).__name__, closing)
         try:
             self._current = self._recreate(exc)
-        except BaseException as failure:  # The session was given back, and there is no other.
+        except BaseException as failure:  # The old session is closed, and there is no new one.
             self.failure = failure
             raise
         self._reported = (None, None)
@@ -362,7 +362,7 @@ class RecoverableSession:
         logger.error("Recovered from %s. %s", _format_error(exc), loss)
 
     def _forward_stop_request(self) -> None:
-        """Stops the new coordinator if a stop was requested of an earlier one."""
+        """Stops the new coordinator if the user has requested a stop."""
         if self._stop.requested_by_user:
             self.coord.request_stop()
 
@@ -391,12 +391,12 @@ class RecoverableSession:
 
     def _note_progress(self, repeats: bool) -> None:
         step = _global_step(self.raw)
-        # Without a global step, a successful run is the only visible progress. If the run repeated updates of an
-        # earlier attempt, reaching the highest step again is progress too.
+        # Without a global step, a successful run counts as progress. If the run repeated updates of an earlier attempt,
+        # reaching the highest step again is progress too.
         if step is None or self._highest_step is None or step > self._highest_step - repeats:
             self._attempts = 0
         if step is not None:
-            # The step may have been lost with the session; then this is the highest one known.
+            # The step of a lost session may be unknown; then this is the highest known step.
             self._highest_step = max(self._highest_step or 0, step)
 
 

@@ -14,13 +14,13 @@ _HOLDER = "holder"
 
 
 class SessionGuard:
-    """Admits one thread at a time to a monitored session. Entering a free session costs as much as a lock.
+    """Admits one thread at a time to a monitored session, at the cost of a lock.
 
-    A thread enters with a key, a list with the thread's number, and leaves with the same key; a second `leave` does
-    nothing. While it is inside, a Ctrl-C is noted (`preemption`), and raised by whoever has called `leave`.
+    A thread enters with a key, a list with the thread's identifier, and leaves with the same key; a second `leave` does
+    nothing. A Ctrl-C in between is pending (see `preemption`); the code that calls `leave` then raises it.
 
     Args:
-        scope: The owner of the summary writers that are taken inside.
+        scope: The scope of the summary writers that a thread takes inside.
 
     Example:
         >>> guard = SessionGuard()
@@ -39,7 +39,7 @@ class SessionGuard:
 
     @property
     def is_held_by_this_thread(self) -> bool:
-        """Whether the calling thread is inside. Takes no lock: the handler of signals asks it."""
+        """Whether the calling thread is inside. Takes no lock, because the signal handler calls it."""
         holder = self._holder.get(_HOLDER)
         return holder is not None and holder[0] == threading.get_ident()
 
@@ -61,12 +61,12 @@ class SessionGuard:
         return next(names, "another thread")
 
     def enter(self, key: list[int]) -> bool:
-        """Enters if no thread is inside or waiting; returns whether it did."""
+        """Enters if no thread is inside or waits; returns whether it entered."""
         return not self._waiting and self._holder.setdefault(_HOLDER, key) is key
 
     @uninterruptible
     def leave(self, key: list[int]) -> None:
-        """Leaves, if the thread inside has entered with this key."""
+        """Leaves, if the thread inside entered with this key."""
         if self._holder.get(_HOLDER) is key:
             self._holder.clear()
         if self._waiting:
@@ -74,7 +74,7 @@ class SessionGuard:
                 self._released.notify_all()
 
     def wait(self, key: list[int], timeout_secs: float) -> bool:
-        """Waits to enter, at most this long and ahead of `enter`; returns whether it did."""
+        """Waits to enter, before any later `enter`, at most this long; returns whether it entered."""
         with self._released:
             self._waiting += 1
             try:
@@ -85,13 +85,13 @@ class SessionGuard:
 
 
 class SessionAccess:
-    """One call inside a session, with its summary writers; at its end it raises a Ctrl-C that was noted meanwhile."""
+    """One call inside a session, in the scope of its summary writers; at its end it raises a pending Ctrl-C."""
 
     def __init__(self, guard: SessionGuard) -> None:
         self._guard, self._key, self._outer = guard, [threading.get_ident()], WRITER_SCOPE.get()
 
     def acquire(self, wait_secs: float | None = None) -> bool:
-        """Enters the session if it is free, or waits for that; returns whether it did."""
+        """Enters the session if no thread is inside, or waits for that; returns whether it entered."""
         taken = self._guard.enter(self._key) if wait_secs is None else self._guard.wait(self._key, wait_secs)
         if taken:
             WRITER_SCOPE.set(self._guard.scope)

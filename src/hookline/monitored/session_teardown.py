@@ -1,4 +1,4 @@
-"""Ending: what becomes of a monitored session whose run or body has failed, or that is closed."""
+"""SessionTeardown: handles failures of a monitored session, and closes it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ logger = log.get_logger(__name__)
 
 _NOTIFIED = "_hookline_notified"
 CLEAN_EXITS = (*END_OF_INPUT, *GRACEFUL_EXITS)
-"""Exceptions that leave a session in order, so that `end` is called."""
+"""The exceptions after which a session closes gracefully: the hooks get `end`."""
 
 
 class SessionTeardown:
-    """Ends a monitored session, in order or after a failure, and tells the hooks.
+    """Closes a monitored session, gracefully or after a failure, and notifies the hooks.
 
     Args:
         session: The session.
@@ -37,7 +37,7 @@ class SessionTeardown:
         stop: The request to stop.
         signals: The handling of signals.
         spmd: The agreement with the other processes; None if there are none.
-        writers: The owner of the summary writers.
+        writers: The scope of the summary writers.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class SessionTeardown:
     ) -> None:
         self._session, self._setup, self._stop = session, setup, stop
         self._signals, self._spmd, self._writers = signals, spmd, writers
-        # Errors that hooks have been told of get this mark; keeping them would keep their tracebacks, and so fed
+        # Marks the errors that hooks were notified of: references to them would keep their tracebacks, and so fed
         # values.
         self._notified_mark = object()
 
     # A failure --------------------------------------------------------------------------------------------------
 
     def handle_failure(self, exception: BaseException, *, save_state: bool = True) -> None:
-        """Saves the last state and tells the hooks, after a run or the body failed; not if the session ends in order.
+        """Saves the last state and notifies the hooks, after an error of a run or the body that is no clean exit.
 
         Args:
             exception: The error.
-            save_state: Whether the variables are those that the last run with hooks left.
+            save_state: Whether to save; not if a step function has changed variables outside of runs with hooks.
         """
         if not isinstance(exception, CLEAN_EXITS):
             if self._spmd is not None:
@@ -74,7 +74,7 @@ class SessionTeardown:
             self.notify_hooks(exception)
 
     def handle_run_failure(self, exception: BaseException, *, save_state: bool = True) -> BaseException:
-        """Does the same after a run; returns its error, or that of another process, which has led to it."""
+        """Does the same after a run; returns its error, or the error of another process that caused it."""
         other = None
         if self._spmd is not None and getattr(exception, "process_index", None) is None:
             other = self._spmd.failure_of_other_process()
@@ -82,7 +82,7 @@ class SessionTeardown:
         return other or exception
 
     def handle_setup_failure(self, exception: BaseException) -> None:
-        """Tells the hooks that the session could not be opened, and releases what it has; other errors are noted."""
+        """Notifies the hooks that the session could not open, and releases its resources; errors become notes."""
         self._stop.closed = True
         if self._spmd is not None:
             self._spmd.report_error(exception)
@@ -92,19 +92,19 @@ class SessionTeardown:
             exception.add_note(f"Releasing the session's resources failed as well: {failure!r}")
 
     def _deliver_ready(self) -> None:
-        """Delivers the arrived values to late hooks, because the session may not run again."""
+        """Calls the deferred hooks whose values are ready, because the session may not run again."""
         try:
             if self._session.failure is None:
                 self._session.hooked.deliver_ready()
-        except BaseException as failure:  # The other hooks must still be told of the first one.
-            logger.error("A late hook failed: %s: %s", type(failure).__name__, failure)
+        except BaseException as failure:  # The other hooks must still be notified of the first error.
+            logger.error("A deferred hook failed: %s: %s", type(failure).__name__, failure)
 
     def _save_on_failure(self, exception: BaseException) -> None:
-        """Lets the hooks that save write the state of the last completed run, after a run or the body failed."""
+        """Calls every `save_on_failure`, if the variables are those after the last completed run."""
         if self._session.failure is not None or preemption.must_exit_now():
             return
         if self._spmd is not None:
-            return  # All processes save together, and a failed one is not at the same run as the others.
+            return  # All processes save together, and a failed one may be at another run than the others.
         savers, hooked = self._setup.hooks.save_on_failure_callbacks, self._session.hooked
         if not savers or hooked.raw.closed or hooked.raw.backend.shared or not hooked.is_state_consistent:
             return
@@ -114,7 +114,7 @@ class SessionTeardown:
                 return
             for save_on_failure in savers:
                 save_on_failure(hooked.raw, exception)
-        except BaseException as failure:  # Also a second Ctrl-C: the hooks must still be told of the first error.
+        except BaseException as failure:  # Also after a second Ctrl-C the hooks must be notified of the first error.
             logger.error(
                 "After %s no last checkpoint was saved: %s: %s",
                 type(exception).__name__,
@@ -123,7 +123,7 @@ class SessionTeardown:
             )
 
     def notify_hooks(self, exception: BaseException) -> None:
-        """Tells the hooks about a failure, once: the error of a run usually leaves the `with` block too."""
+        """Notifies the hooks of an error once: the error of a run usually leaves the `with` block too."""
         if not self._is_notified(exception) and not isinstance(exception, END_OF_INPUT):
             vars(exception)[_NOTIFIED] = self._notified_mark
             assert self._setup.raw is not None, "A failure needs a session."
@@ -135,19 +135,19 @@ class SessionTeardown:
     # The end ----------------------------------------------------------------------------------------------------
 
     def finish(self, body_error: BaseException | None) -> list[BaseException]:
-        """Ends or abandons the training and closes everything; returns the errors in order.
+        """Ends the training, or handles its failure, and closes everything; returns the errors in order.
 
         Args:
-            body_error: The exception that leaves the body.
+            body_error: The exception of the body, if any.
         """
         self._stop.closed = self._stop.was_ever_requested = True
         self._log_end_reason(body_error)
         ended = _collect_errors(lambda: self._end_or_fail(body_error), self._agree_on_signals)
-        # A Ctrl-C that was noted meanwhile comes last, so that it hides no other error.
+        # A pending Ctrl-C comes last, so that it hides no other error.
         return [*ended, *self._release(), *_collect_errors(preemption.raise_pending_interrupt)]
 
     def _release(self) -> list[BaseException]:
-        """Leaves the other processes, and gives back threads, session, files, signals, hooks and graph."""
+        """Leaves the SPMD processes, and releases threads, session, files, signals, hooks and graph."""
         return _collect_errors(
             *([] if self._spmd is None else [self._spmd.close]),
             self._session.close,
@@ -165,24 +165,24 @@ class SessionTeardown:
                 self._warn_no_runs(body_error)
             return self._end_hooks()
         elif not self._is_notified(lost):
-            # should_stop() could not raise this.
+            # should_stop() met this error, and never raises.
             self.notify_hooks(lost)
             return [lost]
         return []
 
     def _end_hooks(self) -> list[BaseException]:
-        raw, is_settled = self._session.raw, False
-        while not is_settled:
+        raw, is_delivered = self._session.raw, False
+        while not is_delivered:
             try:
                 if isinstance(self._setup.creator, ChiefSessionCreator):
                     # No worker's update may come after the state that the hooks save and evaluate in `end`.
                     raw.backend.end_training()
                 self._session.hooked.deliver_pending()
-                is_settled = True
-            except BaseException as exc:  # The hooks must be told: they give back what they hold.
+                is_delivered = True
+            except BaseException as exc:  # The hooks must be notified, so that they release their resources.
                 failure = raw.backend.map_error(exc)
-                # Errors of late hooks count as errors of the run. The end of the input is not a failure, and the loop
-                # settles the rest.
+                # Errors of deferred hooks count as errors of the run. The end of the input is no failure: the loop then
+                # delivers the remaining results.
                 if not isinstance(failure, END_OF_INPUT):
                     self._deliver_ready()
                     self.notify_hooks(failure)
@@ -196,26 +196,26 @@ class SessionTeardown:
         return self._setup.hooks.end(raw)
 
     def _agree_on_signals(self) -> None:
-        """Lets a signal that came after the last run, to any process, end all of them."""
+        """Ends all SPMD processes if one has received a signal after the last run."""
         process, number = (0, None) if self._spmd is None else self._spmd.agree_on_signals()
         if number is not None:
             if self._signals.shutdown_signal is None:
-                self.log_stop_reason(f"process {process} has got {signal.Signals(number).name}")
+                self.log_stop_reason(f"process {process} has received {signal.Signals(number).name}")
             preemption.set_agreed_signal(number)
 
-    # Words ------------------------------------------------------------------------------------------------------
+    # Logs -------------------------------------------------------------------------------------------------------
 
     def log_stop_reason(self, reason: str) -> None:
-        """Logs, in processes that run in step, why the training stops; the chief does so for all."""
+        """Logs why the training of SPMD processes stops; the chief does so for all."""
         if self._spmd is not None:
             try:
-                place = f"step {self._session.raw.global_step}"
-            except Exception:  # There is none, or it is lost.
-                place = f"run {self._stop.runs}"
-            logger.info("The training stops after %s: %s.", place, reason)
+                position = f"step {self._session.raw.global_step}"
+            except Exception:  # The graph has no global step, or it is lost.
+                position = f"run {self._stop.runs}"
+            logger.info("The training stops after %s: %s.", position, reason)
 
     def _log_end_reason(self, body_error: BaseException | None) -> None:
-        """Logs, in processes that run in step, why the session ends, unless they have agreed on a stop."""
+        """Logs why the session of SPMD processes ends, unless they have agreed on a stop."""
         failure = body_error or self._session.failure
         if isinstance(failure, END_OF_INPUT):
             self.log_stop_reason("the data have ended")
@@ -225,7 +225,7 @@ class SessionTeardown:
             self.log_stop_reason("the script has left the session")
 
     def _warn_no_runs(self, ended: OutOfRangeError) -> None:
-        """Warns that the data ended before the first run, as after a training that has read them all."""
+        """Warns that the data ended before the first run, as when a training has read them all before."""
         raw = self._session.raw
         if self._stop.runs or not process_group.is_primary() or find_global_step(raw.graph) is None:
             return
@@ -242,18 +242,18 @@ class SessionTeardown:
 
 
 def _collect_errors(*parts: Callable[[], Iterable[BaseException] | None]) -> list[BaseException]:
-    """Calls functions, each even if others raise; returns the errors that they return or raise."""
+    """Calls all functions, even if some raise; returns the errors that they return or raise."""
     failures: list[BaseException] = []
     for part in parts:
         try:
             failures += part() or ()
-        except BaseException as exc:  # Whatever it is, the other parts must be given back.
+        except BaseException as exc:  # After any error, the other parts must be released.
             failures.append(exc)
     return failures
 
 
 def first_with_notes(failures: list[BaseException]) -> BaseException:
-    """Returns the first error, with the others noted on it."""
+    """Returns the first error, with the others as notes."""
     found, *others = failures
     for other in others:
         if other is not found:

@@ -1,4 +1,4 @@
-"""InStep: keeps a monitored session in step with the sessions of other processes."""
+"""SpmdSync: keeps the monitored sessions of all processes of a multi-process SPMD job at the same run."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ _ANSWER_TIMEOUT_SECS = 0.5
 _STUCK_SECS, _BUSY_SECS = 5.0, 60.0
 _session_numbers = itertools.count(1)
 
-# Each process logs its own failures; warnings of hooks are the same in all.
+# Each process logs its own failures; warnings of hooks are the same in all processes.
 _LEVELS = {"hooks": logging.ERROR, **dict.fromkeys(("loop", "monitored", "checkpoint"), logging.WARNING)}
 
 STOP, SIGNAL, DUE = "stop", "signal", "due"
-"""The proposals of processes, beside `FAILURE`: to stop; to act on a signal; that triggers have become due in time."""
+"""The proposals of a process, beside `FAILURE`: to stop, to act on a signal, to fire triggers that are due by time."""
 
 
 class SpmdSync:
-    """Keeps a monitored session in step (synchronous) with the sessions of other processes of the same script.
+    """Keeps the monitored sessions of all processes of a multi-process SPMD job at the same run.
 
-    A fact that one process alone knows is proposed, and takes effect before the same run in all of them. Each run is
-    reserved first: by `should_stop`, or by the run itself.
+    A process proposes whatever it alone knows, such as a signal; the proposal takes effect before the same run in all
+    processes. `should_stop`, or else the run itself, reserves each run first.
 
     Args:
-        processes: The processes.
-        stop: The request to stop of this process's session, which takes effect when all have agreed.
-        say_why: Called with the reasons for a stop, once all have agreed on it.
+        processes: The processes of the job.
+        stop: The request to stop this process's session, which takes effect when all have agreed.
+        say_why: Logs the reasons for a stop; called once all have agreed on it.
 
     Attributes:
-        is_chief: Whether this process decides, saves and writes.
+        is_chief: Whether this process is the chief, which saves and writes.
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
         is_in_hook: Returns whether a hook is being called.
-        thread: The thread that runs the session, which is the one that made it.
+        thread: The identifier of the thread that created the session, which also runs it.
 
     Raises:
-        DeadlineExceededError: Another process has not made its session in time.
+        DeadlineExceededError: Another process has not created its session in time.
     """
 
     def __init__(self, processes: ProcessGroup, stop: StopRequest, say_why: Callable[[str], None]) -> None:
@@ -77,7 +77,7 @@ class SpmdSync:
         assert found_launches is not None, "They are several."
         self._launches = found_launches
         processes.barrier("a session")
-        if not self._launches.sessions:  # No other session is open, which might have a run under way.
+        if not self._launches.sessions:  # Another open session might have a run under way.
             processes.reset()
         self._launches.reset()
         self._agreement = Agreement(processes.store, processes.index, processes.count, str(self._session_number))
@@ -95,14 +95,14 @@ class SpmdSync:
         self._is_due = False
         self.is_running, self.thread = False, threading.get_ident()
         self._launches.sessions.append(self)
-        self.receive_end(None, self._launches.tampering_error)  # It may have come before.
+        self.receive_end(None, self._launches.tampering_error)  # The error may be older than this session.
         preemption.set_agreed_signal()
         stop.propose = functools.partial(self.propose, STOP)
 
     # Runs -------------------------------------------------------------------------------------------------------
 
     def reserve_run(self) -> None:
-        """Reserves the next run, unless it is reserved; carries out the decisions before it.
+        """Reserves the next run, unless it is reserved already, and carries out the decisions before it.
 
         Raises:
             AbortedError: Another process has failed, or cannot be reached.
@@ -120,7 +120,7 @@ class SpmdSync:
             raise self._launch_mismatch
 
     def _carry_out(self, decision: Decision) -> None:
-        """Carries out a decision, before the same run in all processes."""
+        """Carries out a decision; all processes do so before the same run."""
         for _, kind, value in decision.proposals:
             if kind == FAILURE:
                 self.has_failed = True
@@ -136,25 +136,25 @@ class SpmdSync:
                 self._stop.apply(_asked(value)[1])
 
     def use_reservation(self) -> None:
-        """Uses up the reservation, for a run that begins now."""
+        """Uses the reservation for a run that begins now."""
         self._is_reserved = False
 
     def propose(self, kind: str, value: Any = None) -> None:
-        """Makes a proposal, from any thread; after one by the main thread, no run begins before it is decided."""
+        """Makes a proposal, from any thread; after one by the main thread, no run begins before the decision."""
         if not self._has_left:
             self._agreement.propose(kind, value)
 
     def report_failure(self, reason: str, process: int | None = None) -> None:
-        """Tells the others that this process has failed, or that it ends because of `process`."""
+        """Notifies the other processes that this one has failed, or that `process` has, so that this one ends."""
         self.has_failed = True
         failed = self._process_group.index if process is None else process
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # A process that cannot be reached is lost.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # An unreachable process is lost anyway.
             self.propose(FAILURE, [failed, reason])
             if not self._has_left:
                 self._launches.broadcast([self._session_number, failed, reason])
 
     def report_error(self, exception: BaseException) -> None:
-        """Tells the others that this process has failed with an error, unless a process is known to have failed."""
+        """Notifies the other processes of this one's error, unless a failure is known already."""
         if self.failure_of_other_process() is not None or self.has_failed:
             return
         if service.is_connection_loss(exception):
@@ -165,7 +165,7 @@ class SpmdSync:
             self.report_failure(f"{type(exception).__name__}: {exception}", getattr(exception, "process_index", None))
 
     def exit_for_lost_process(self, exception: BaseException) -> None:
-        """Logs the number of a lost process, and ends this one with status 75: without the other it cannot save."""
+        """Logs the number of a lost process, and makes this one exit with status 75: it cannot save alone."""
         self.has_failed = self._has_lost_process = self._process_group.failure_suspected = True
         missing = ", ".join(map(str, self._launches.unresponsive(_ANSWER_TIMEOUT_SECS))) or "another"
         own = self._process_group.index
@@ -175,9 +175,9 @@ class SpmdSync:
         service.skip_exit_barrier(os.EX_TEMPFAIL)
 
     def failure_of_other_process(self) -> OpError | None:
-        """Returns the error of another failed process, if it is known and was not handled yet."""
+        """Returns the error of another failed process, if it is known and not handled yet."""
         found = self._known_failure()
-        if self.has_failed or (found is not None and found[0] == self._process_group.index):  # Its own error says more.
+        if self.has_failed or (found is not None and found[0] == self._process_group.index):  # Its own says more.
             return None
         error = self.known_failure()
         if error is None and (error := self._launches.difference) is not None:
@@ -186,9 +186,9 @@ class SpmdSync:
         return error
 
     def known_failure(self) -> OpError | None:
-        """Returns the error of a failed process, this one or another, if it is known."""
+        """Returns the error of a failed process, including this one, if any is known."""
         if self.has_failed:
-            return AbortedError.from_message("This process has failed, or another: nothing is awaited any more.")
+            return AbortedError.from_message("A process of this job has failed; nothing waits for the others any more.")
         found = self._known_failure()
         return None if found is None else self._failure_error(*found)
 
@@ -197,7 +197,7 @@ class SpmdSync:
         return self._reported_failure or self._agreement.failure()
 
     def _failure_error(self, process: int, reason: str) -> OpError:
-        """Returns the error with which this process ends because another has failed."""
+        """Returns the error that ends this process because another has failed."""
         text = f"Process {process} has failed, and the others end with it: {reason}"
         return self._launches.difference or AbortedError.from_message(text)
 
@@ -210,20 +210,20 @@ class SpmdSync:
         """
         if self._has_left or self.has_failed:
             return
-        self._is_ending = True  # From here on, another process may have ended sooner.
+        self._is_ending = True  # From here on, another process may end first.
         if self._compare_thread is not None:
             self._compare_thread.join()
         self._launches.begin_comparison("the end of a training")()
 
     def agree_on_signals(self) -> tuple[int, int | None]:
-        """Returns a process and the signal that it has heard by the end of the session, after the last run; or None."""
+        """Returns a process and the signal it received by the end of the session, after the last run; or 0 and None."""
         if self._has_left or self.has_failed:
             return 0, None
-        heard = enumerate(self._process_group.all_gather("signals", preemption.received_signal()))
-        return next(((process, number) for process, number in heard if number), (0, None))
+        received = enumerate(self._process_group.all_gather("signals", preemption.received_signal()))
+        return next(((process, number) for process, number in received if number), (0, None))
 
     def close(self) -> None:
-        """Ends the participation of this process: the session is over."""
+        """Leaves the other processes at the end of the session."""
         self._stop.propose = None
         if not self._has_left:
             self._has_left = True
@@ -238,7 +238,7 @@ class SpmdSync:
             self._launches.sessions.remove(self)
 
     def receive(self, news: Any) -> None:
-        """Notes, in a thread, that a process has failed: if this one waits for it, no decision can be made."""
+        """Handles, in a thread, the failure of another process: with it, no decision can be made any more."""
         number, process, why = news
         if number == self._session_number and not self.has_failed and self._reported_failure is None:
             self._reported_failure = process, why
@@ -246,14 +246,14 @@ class SpmdSync:
             try_start(threading.Thread(target=self._exit_if_stuck, name="hookline-end", daemon=True))
 
     def receive_end(self, ended_process: int | None, tampering: UnauthenticatedError | None) -> None:
-        """Notes, in a thread, that a process has ended its script, or that a stranger has written on the board."""
+        """Handles, in a thread, the end of a process's script, or an entry of an unauthenticated writer."""
         if tampering is not None:
             self._agreement.abort(tampering)
         elif ended_process not in (None, self._process_group.index) and not self._is_ending:
             self.receive([self._session_number, ended_process, "it has ended its script, and left the session open"])
 
     def _exit_if_stuck(self) -> None:
-        """Ends this process, if its main thread does not notice that another has failed, as in a collective."""
+        """Ends this process if its main thread, blocked by a collective, does not notice the failure of another."""
         waited = 0.0
         while not (self.has_failed or self._has_left):
             clock.sleep(_POLL_SECS)
@@ -269,11 +269,11 @@ class SpmdSync:
                 service.exit_now(os.EX_TEMPFAIL)
 
     def _is_computing(self) -> bool:
-        """Returns whether the main thread is in a run, outside of hooks: it may hang in a collective."""
+        """Returns whether the main thread is in a run, outside of hooks, where a collective may block it."""
         return self.is_running and not self._launches.is_in_hook
 
     def _compare_launches(self) -> None:
-        """Starts a thread that compares the programs launched by the processes so far."""
+        """Starts a thread that compares the programs which the processes have launched so far."""
         if self._compare_thread is not None:
             self._compare_thread.join()
         check = self._launches.begin_comparison(f"launches of session {self._session_number}")
@@ -288,17 +288,17 @@ class SpmdSync:
         self._compare_thread.start()
 
     def set_in_hooks(self, hooks_are_called: Callable[[], bool]) -> None:
-        """Makes runs that hooks make themselves meet the other processes first."""
+        """Makes runs by hooks wait for the other processes first."""
         self.is_in_hook = hooks_are_called
 
     def set_fetching_hooks(self, hooks: str) -> None:
-        """Notes the hooks with fetches in the next program, for the error if it differs."""
+        """Sets the hooks with fetches in the next program, for the error message if the programs differ."""
         self._launches.requested_by = hooks
 
     # The clock --------------------------------------------------------------------------------------------------
 
     def detach_clocks(self, triggers: Iterable[Trigger]) -> None:
-        """Detaches these triggers from the clock: the chief's clock decides for all processes when they are due."""
+        """Detaches triggers from the local clock: the chief's clock decides for all processes when they are due."""
         self._timed_triggers = [leaf for trigger in triggers for leaf in trigger.leaves() if _uses_clock(leaf)]
         self._proposed.clear()
         for leaf in self._timed_triggers:
@@ -323,7 +323,7 @@ class SpmdSync:
         return math.inf if is_due else -math.inf
 
     def _become_due(self, numbers: Iterable[int]) -> None:
-        """Notes that these triggers are due, as all processes have agreed."""
+        """Makes these triggers due, as all processes have agreed."""
         for number in numbers:
             self._proposed.discard(number)
             if number < len(self._timed_triggers):
@@ -331,29 +331,29 @@ class SpmdSync:
 
 
 def _reasons(decision: Decision, count: int) -> str:
-    """Returns the reasons for a stop with those who have proposed it; an empty text if it is none."""
+    """Describes the reasons for a stop and the processes that proposed it; empty if the decision is no stop."""
     found: dict[str, list[int]] = {}
     for process, kind, value in decision.proposals:
         if kind == STOP:
-            found.setdefault(f"asked for it ({_asked(value)[0]})", []).append(process)
+            found.setdefault(f"requested it ({_asked(value)[0]})", []).append(process)
         elif kind == SIGNAL:
-            found.setdefault(f"got {signal.Signals(value).name}", []).append(process)
+            found.setdefault(f"received {signal.Signals(value).name}", []).append(process)
     return "; ".join(f"{_describe_processes(who, count)} {what}" for what, who in found.items())
 
 
 def _asked(value: Any) -> tuple[Any, str]:
-    """Returns who has asked for a stop, and the reason if it is final; a stranger may have written anything else."""
+    """Returns the code that requested a stop, and the reason if it is final, from an untrusted value."""
     by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
     return by, final if isinstance(final, str) else ""
 
 
 def is_success_exit(exception: BaseException | None) -> bool:
-    """Returns whether an exception is that of `sys.exit()` or `sys.exit(0)`."""
+    """Returns whether an exception comes from `sys.exit()` or `sys.exit(0)`."""
     return isinstance(exception, SystemExit) and exception.code in (None, 0)
 
 
 def exit_as_stop_request(stop: StopRequest) -> Callable[[Any, str, Callback], Callback]:
-    """Makes `sys.exit(0)` in the callbacks of runs a request to stop: this process leaves with the others.
+    """Turns `sys.exit(0)` in a callback of a run into a request to stop, so that all processes stop together.
 
     Returns:
         A function that wraps a callback, given its hook and its name.
@@ -371,7 +371,7 @@ def exit_as_stop_request(stop: StopRequest) -> Callable[[Any, str, Callback], Ca
                     raise
                 stop.exit_error = stop.exit_error or exit
                 stop.request(f"sys.exit() in {type(unwrap(hook)).__name__}.{name}")
-            return last  # This run still needs what the hook requests in the other processes.
+            return last  # The other processes make this run with the hook's request, so this one does too.
 
         return call
 
@@ -386,7 +386,7 @@ def _describe_processes(processes: list[int], count: int) -> str:
 
 
 def _silence_logs() -> None:
-    """Raises the log levels of this process, so that hooks log on the chief alone; leaves levels that were set."""
+    """Raises the log levels of this process, so that hooks log on the chief alone; keeps levels that are set."""
     for part, level in _LEVELS.items():
         logger = logging.getLogger(f"hookline.{part}")
         if logger.level == logging.NOTSET:

@@ -11,12 +11,12 @@ from hookline.session import Session
 
 
 class StepContext:
-    """The actions of a step function: run without hooks, run with hooks, and stop.
+    """Gives a step function its actions: run without hooks, run with hooks, and request a stop.
 
     Args:
         session: The raw session.
-        run_with_hooks: Runs with the hooks.
-        request_stop: Asks the monitored session to stop.
+        run_with_hooks: Makes a run with hooks.
+        request_stop: Requests a stop of the monitored session.
 
     Attributes:
         session: The raw session; its runs call no hooks.
@@ -31,7 +31,7 @@ class StepContext:
         self._request_stop = request_stop
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """Does the same as `run` of the monitored session, inside a step function."""
+        """Makes a run with hooks, like `MonitoredSession.run`."""
         return self._run_with_hooks(*args, **kwargs)
 
     def request_stop(self) -> NoReturn:
@@ -45,10 +45,10 @@ class StepContext:
 
 
 def check_step_fn(step_fn: Callable[..., Any]) -> None:
-    """Checks that a step function has the one documented parameter.
+    """Checks that a step function has one parameter, named `step_context`.
 
     Raises:
-        ValueError: It has parameters other than `step_context` (besides `self`).
+        ValueError: It has other parameters (besides `self`).
 
     Example:
         >>> check_step_fn(lambda step_context: None)

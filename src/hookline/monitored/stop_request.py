@@ -1,4 +1,4 @@
-"""StopRequest: whether a monitored session is to stop, whoever has asked for it."""
+"""StopRequest: the request to stop a monitored session."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ _MAX_STALL_WARNINGS = 5
 
 
 class StopRequest:
-    """The request to stop a monitored session, and the count of its runs; it outlives the raw sessions.
+    """Records whether to stop a monitored session, and counts its runs; it outlives the raw sessions.
 
     Attributes:
         runs: The number of runs made so far.
-        was_ever_requested: Whether anything, such as a hook, a thread or a lost session, has ever asked for a stop.
-            Until then
-            `should_stop()` checks nothing else.
-        closed: Whether the monitored session is closed, or about to be.
-        requested_by_user: Whether the user has asked for it, a signal, or code that closes the session.
-        requested: Whether the stop is in effect: no further run.
-        propose: In processes that run in step, proposes the stop to all of them, with the code that has asked for it,
-            and
-            the reason if it is final. It takes effect when they have agreed.
-        final_reason: The reason why the training is complete, after a final request; else empty.
-        exit_error: In processes that run in step: the `sys.exit()` with which to leave the session in the end.
-        requested_for_retry: Whether it was requested during a failed attempt. The retry of that run is still allowed,
-            and the stop
+        was_ever_requested: Whether a stop was ever requested, by a hook, a thread, a lost session or other code. Until
+            then `should_stop()` checks nothing else.
+        closed: Whether the monitored session is closed or closing.
+        requested_by_user: Whether the user, a signal or closing the session has requested it.
+        requested: Whether the stop is in effect, so that no further run is made.
+        propose: In SPMD processes, proposes the stop to all of them: a list of the code that requests it, and the
+            reason if it is final. It takes effect when they have agreed. Otherwise None.
+        final_reason: The reason of a final stop; empty without one.
+        exit_error: In SPMD processes, the `SystemExit` to raise after the session has closed.
+        requested_for_retry: Whether it was requested during a failed attempt. That run is still retried, and the stop
             takes effect when it succeeds.
     """
 
@@ -45,37 +42,37 @@ class StopRequest:
 
     @property
     def is_requested_or_pending(self) -> bool:
-        """Whether a hook or the user has requested the stop, also during an attempt that will be retried."""
+        """Whether a hook or the user has requested the stop, also in an attempt that will be retried."""
         return self.requested or self.requested_for_retry or self.requested_by_user
 
     def note_request(self, requested_by: str) -> None:
-        """Notes a request to stop by some code."""
+        """Records that some code requests a stop; in SPMD processes, proposes it to all."""
         self.was_ever_requested = True
         if self.propose is not None:
             self.propose([requested_by, ""])
 
     def request(self, requested_by: str, final_reason: str = "") -> None:
-        """Puts the stop into effect, or proposes it to the other processes."""
-        carried_for, carried_final = self._pending_request
-        requested_by, final_reason = requested_by or carried_for, final_reason or carried_final
+        """Puts the stop into effect; in SPMD processes, proposes it to all."""
+        pending_by, pending_reason = self._pending_request
+        requested_by, final_reason = requested_by or pending_by, final_reason or pending_reason
         if self.propose is not None:
             self.propose([requested_by, final_reason])
         else:
             self.apply(final_reason)
 
     def apply(self, final_reason: str) -> None:
-        """Puts the stop into effect, after all processes have agreed."""
+        """Puts the stop into effect, in SPMD processes after all have agreed."""
         self.final_reason = self.final_reason or final_reason
         self.requested = True
         self.was_ever_requested = True  # Last, because other threads check this first.
 
     def request_after_retry(self, requested_by: str, final_reason: str = "") -> None:
-        """Puts the stop into effect once the retried run succeeds."""
+        """Requests a stop that takes effect when the retried run succeeds."""
         self.requested_for_retry, self._pending_request = True, (requested_by, final_reason)
         self.was_ever_requested = True
 
     def warn_stalled(self, step: int) -> None:
-        """Warns that the global step does not move, at most five times."""
+        """Warns that the global step stays the same, at most five times."""
         if self._stall_warnings < _MAX_STALL_WARNINGS:
             self._stall_warnings += 1
             _logger.warning(

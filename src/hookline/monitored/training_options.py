@@ -1,4 +1,4 @@
-"""The options of a training, in groups: arguments of `Loop.run` and of `MonitoredTrainingSession`."""
+"""Options of a training, in groups, for `Loop.run` and `MonitoredTrainingSession`."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ class UseDefault(enum.Enum):
 USE_DEFAULT = UseDefault.USE_DEFAULT
 
 Cadence = tuple[float | None, int | None]
-"""The seconds and the steps from one event to the next; None for neither."""
+"""The seconds and the steps from one event to the next; None for a part that is off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
     """Configures how a training saves and restores, for `Loop.run` and `MonitoredTrainingSession`.
 
-    A training without a directory saves nothing, and warns of options for that.
+    A training without a directory saves nothing, and warns if options for saving are given.
 
     Args:
-        save_secs: Seconds from one checkpoint to the next: 600, if neither cadence is given. None for none.
+        save_secs: Seconds from one checkpoint to the next; 600 if neither `save_secs` nor `save_steps` is given. None
+            turns it off.
         save_steps: Global steps from one checkpoint to the next. With both, whichever comes first.
-        saver: The saver, for how many checkpoints are kept: `Saver(max_to_keep=3)`. Each training has its own one like
-            it, so that the options may serve several.
+        saver: The saver, which decides how many checkpoints are kept: `Saver(max_to_keep=3)`. Each training uses a
+            clone of it, so several trainings may share the options.
         restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
         restore_hyperparams: Whether a `Loop` resumes with the hyperparameters of its checkpoint (the values of
-            `optax.inject_hyperparams`), or else with those of the script. The log shows where they differ.
-        recovery: The policy for a lost session, which goes on from its last checkpoint; None lets the error pass.
-        lock_timeout_secs: The longest wait while another process saves its checkpoints in the directory.
+            `optax.inject_hyperparams`), or else with those of the script. The log shows the differences.
+        recovery: The policy for a lost session, which continues from its last checkpoint; None raises the error.
+        lock_timeout_secs: The maximum wait while another process holds the lease on the directory.
 
     Attributes:
         cadence: The seconds and the steps from one checkpoint to the next.
@@ -97,21 +98,21 @@ class LoggingOptions:
     """Configures which numbers a training writes, and where, for `Loop.run` and `MonitoredTrainingSession`.
 
     Args:
-        summary_steps: Global steps from one summary to the next: 100, if neither cadence is given. None for none.
+        summary_steps: Global steps from one summary to the next; 100 if neither `summary_steps` nor `summary_secs` is
+            given. None turns it off.
         summary_secs: Seconds from one summary to the next. With both, whichever comes first.
-        summary_dir: The directory of summaries; by default that of the checkpoints.
-        rate_steps: Global steps from one measurement of the speed to the next; None for none.
-        per_step: Counts in a step, for rates: `{"tokens": 16384}`. A `Loop` counts the examples of the first batch, the
-            common length of its arrays, unless you give counts.
-        peak_flops: The peak floating point operations per second of all devices together, for the share of it that the
-            training reaches (MFU). For a `Loop` XLA counts the operations of a step, the body of a loop
-            (`jax.lax.scan`) once; or give them as `per_step["flops"]`.
+        summary_dir: The directory of summaries; by default the directory of the checkpoints.
+        rate_steps: Global steps from one measurement of the speed to the next; None measures nothing.
+        per_step: Counts per step, for rates: `{"tokens": 16384}`. By default a `Loop` counts examples: the common
+            length of the arrays in the first batch.
+        peak_flops: The peak floating point operations per second of all devices together, for the model FLOPs
+            utilization (MFU). For a `Loop` XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
+            once; or give them as `per_step["flops"]`.
         sinks: Destinations of the numbers beside TensorBoard's files; without a directory, instead of them:
-            `hookline.sinks.Csv()`, ...
-        hparams: Hyperparameters, for sinks and for TensorBoard, as of `SinkHook`.
+            `hookline.sinks.CsvWriter()`, ...
+        hparams: Hyperparameters for sinks and for TensorBoard, as in `SinkHook`.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
-            By
-            default they are lost, with a warning.
+            By default they are lost, with a warning.
 
     Attributes:
         cadence: The seconds and the steps from one summary to the next.
@@ -153,7 +154,7 @@ class LoggingOptions:
             raise ValueError(f"LoggingOptions requires peak_flops > 0, got {self.peak_flops}.")
         sinks, _ = checked("LoggingOptions", self.sinks, self.hparams)
         object.__setattr__(self, "summary_dir", summary_dir)
-        object.__setattr__(self, "sinks", tuple(sinks))  # An iterator would serve the first training alone.
+        object.__setattr__(self, "sinks", tuple(sinks))  # The first training would exhaust an iterator.
         _check_bool("LoggingOptions", "raise_on_write_errors", self.raise_on_write_errors)
 
 
@@ -162,10 +163,10 @@ class PreemptionOptions:
     """Configures the reaction to SIGTERM and Ctrl-C, for `Loop.run` and `MonitoredTrainingSession`.
 
     Args:
-        on_signal: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the current run is
-            finished, every `end` is called, including its save, and the block is left with `Preempted`. "ignore": the
-            signals have their usual effect.
-        timeout_secs: The longest time for leaving in order; then the process is ended.
+        on_signal: The effect of SIGTERM and of a first Ctrl-C on a chief that saves, and on workers. "exit": the
+            current run is completed, every `end` is called, so the state is saved, and the block raises `Preempted`.
+            "ignore": the signals have their usual effect.
+        timeout_secs: The maximum time for closing gracefully; then the process is ended.
 
     Raises:
         TypeError, ValueError: An option has the wrong type, or is out of range.
@@ -206,7 +207,7 @@ def _check_cadence(who: str, **given: float | UseDefault | None) -> None:
 
 
 def _cadence(secs: float | UseDefault | None, steps: int | UseDefault | None, default: Cadence) -> Cadence:
-    """Returns the cadence that applies: the default one, unless one of both is given."""
+    """Returns the given cadence; the default one if neither part is given."""
     if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
         return default
     return (None if isinstance(secs, UseDefault) else secs, None if isinstance(steps, UseDefault) else steps)

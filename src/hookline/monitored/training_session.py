@@ -1,4 +1,4 @@
-"""MonitoredTrainingSession: a monitored session with the usual hooks."""
+"""MonitoredTrainingSession: a monitored session with the default hooks."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ def MonitoredTrainingSession(
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
-    A chief has its hooks in this order: with sinks or hyperparameters a `SinkHook`; `chief_only_hooks`; with a
-    directory for summaries a `StepCounterHook` and a `SummarySaverHook`; with a `checkpoint_dir` a
-    `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and waits until the chief has made the model ready.
-    With a `Cluster` (asynchronous, on parameter servers), each has a `StalenessHook` before `hooks`.
+    The hooks of a chief, in this order: with sinks or hyperparameters a `SinkHook`; `chief_only_hooks`; with a
+    directory for summaries or sinks a `StepCounterHook` and a `SummarySaverHook`; with a `checkpoint_dir` a
+    `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and waits until the chief has initialised or
+    restored the model. With a `Cluster` (asynchronous, on parameter servers), each process has a `StalenessHook` before
+    `hooks`.
 
-    In processes that run in step (synchronous, `hookline launch --spmd`) each has all hooks of the chief, and
-    `is_chief` has no effect: process 0 is the chief. Only the chief's hooks of the library write and log. A hook in
-    `chief_only_hooks` requests the same values in every process; its `on_trigger`, `after_run` and `end` are called on
-    the chief alone.
+    In multi-process SPMD (`hookline launch --spmd`) each process has all hooks of the chief, and `is_chief` has no
+    effect: process 0 is the chief. hookline's hooks write and log on the chief alone. A hook in `chief_only_hooks`
+    requests the same values in every process; its `on_trigger`, `after_run` and `end` are called on the chief alone.
 
-    The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
-    given. Giving both means both; None or a number <= 0 turns a cadence off. A `checkpoint_dir` in which nothing
-    saves is logged as a warning. Cadences, `summary_dir` and the saver have TensorFlow's names here, and may be given
-    as options of a group instead, as to `Loop.run`.
+    Checkpoints and summaries each have a cadence in seconds and one in steps. If neither is given, the defaults are 600
+    seconds for checkpoints and 100 steps for summaries. If both are given, both apply; None or a number <= 0 turns one
+    off. A `checkpoint_dir` in which no hook saves is logged as a warning. Cadences, `summary_dir` and the saver may be
+    given by TensorFlow's names or in the groups of options, as for `Loop.run`.
 
     Args:
-        master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
+        master: Where variables are: in this process (""), or on a `hookline.distributed.Cluster` or its `target`.
         is_chief: Whether this process initialises, saves and writes.
         checkpoint_dir: The directory to save to and restore from.
         scaffold: The scaffold that initialises, restores and summarises.
@@ -84,23 +84,23 @@ def MonitoredTrainingSession(
         save_summaries_steps: Global steps between summaries.
         save_summaries_secs: Seconds between summaries.
         config: The raw session's configuration.
-        stop_grace_period_secs: The longest wait of closing for the threads.
-        log_step_count_steps: Global steps between two measurements of the speed; None or <= 0 for none. TensorFlow's
-            100 counts as not given, beside `rate_steps` of `logging`.
-        max_wait_secs: The longest wait of a worker for the chief.
+        stop_grace_period_secs: The maximum wait for threads when the session closes.
+        log_step_count_steps: Global steps between two measurements of the speed; None or <= 0 measures nothing. The
+            default of 100 counts as not given if `logging` has `rate_steps`.
+        max_wait_secs: The maximum wait of a worker for the chief.
         save_checkpoint_steps: Global steps between checkpoints.
         summary_dir: The directory for summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
-        steps_per_run: The largest number of steps of a run, in one compiled loop. It ends where a hook is due, at a
-            stop, a save, and with the data. Only runs that advance the global step hold several: a program that takes
-            its batches from iterators, and nothing else. Their results have a row for each step.
-        checkpoints: How it saves, restores and recovers.
-        logging: What it writes, and where; sinks and hyperparameters.
-        preemption: What it does on SIGTERM and Ctrl-C.
+        steps_per_run: The maximum number of steps of a run, in one compiled loop. A run ends sooner where a hook is
+            due, at a stop, a save, and the end of the data. Only runs that advance the global step have several steps;
+            they must take their batches from iterators, without feeds. Their results have a row for each step.
+        checkpoints: Options of saving, restoring and recovery.
+        logging: Options of summaries, sinks and hyperparameters.
+        preemption: The reaction to SIGTERM and Ctrl-C.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range, or given twice, by TensorFlow's name and as an option.
+        ValueError: An argument is out of range; or it is given twice, by TensorFlow's name and as an option.
 
     Example:
         >>> import hookline as hl
@@ -119,7 +119,7 @@ def MonitoredTrainingSession(
     """
     checkpoint_dir = arguments.check_path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
     summary_dir = arguments.check_path(_WHO, "summary_dir", summary_dir, optional=True)
-    if is_chief is None:  # The None of an unset flag would make a worker, which waits for a chief for hours.
+    if is_chief is None:  # The value of an unset flag: it would create a worker, which waits for a chief for hours.
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
     arguments.check_number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
     arguments.check_int(_WHO, "steps_per_run", steps_per_run, at_least=1)
@@ -149,30 +149,29 @@ def MonitoredTrainingSession(
     target, others = resolve_target(master), process_group.current()
     if others is not None and target is not None:
         raise ValueError(
-            f"MonitoredTrainingSession: the {others.count} processes of this job run in step, so each has all "
-            f"variables, and {target!r} is for workers that do not. Leave out master, or start the script without "
-            f"--spmd."
+            f"MonitoredTrainingSession: the {others.count} processes are one SPMD job, so each has all variables, and "
+            f"{target!r} is for asynchronous workers. Leave out master, or start the script without --spmd."
         )
-    if others is not None:  # All have the chief's hooks, which write on the chief alone.
+    if others is not None:  # All processes have the chief's hooks, which write on the chief alone.
         is_chief = True
     if target is not None and getattr(target, "is_chief", is_chief) != is_chief:
         raise ValueError(
-            f"MonitoredTrainingSession: is_chief={is_chief}, but the task of {target!r} says otherwise. Pass "
+            f"MonitoredTrainingSession: is_chief={is_chief} contradicts the task of {target!r}. Pass "
             f"is_chief=cluster.is_chief."
         )
     if target is not None and steps_per_run > 1:
         raise ValueError(
-            f"MonitoredTrainingSession: steps_per_run={steps_per_run} is for variables in this process, and those of "
-            f"{target!r} live on parameter servers. Leave it out."
+            f"MonitoredTrainingSession: steps_per_run={steps_per_run} is for variables in this process, and the "
+            f"variables of {target!r} are on parameter servers. Leave it out."
         )
     summary_dir = logging.summary_dir or checkpoint_dir
     own = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if is_chief:
         scaffold = scaffold or Scaffold()
         if checkpoints.saver is not None:
-            if scaffold.saver is not None and not scaffold.saver.is_clone:  # Else an earlier session has put it there.
+            if scaffold.saver is not None and not scaffold.saver.is_clone:  # A clone is from an earlier session.
                 raise _given_twice_error("scaffold.saver", checkpoints, "saver")
-            scaffold.saver = checkpoints.saver.clone()  # Not in a copy: hooks of the user's may have this scaffold.
+            scaffold.saver = checkpoints.saver.clone()  # Not in a copy: the user's hooks may have this scaffold.
         feeds, writers = default_hooks(_WHO, checkpoint_dir, checkpoints, logging, scaffold, save_graph_def)
         of_chief = checked_hooks(chief_only_hooks, "chief_only_hooks")
         if (summary_dir or logging.sinks) and logging.rate_steps:
@@ -199,7 +198,7 @@ def MonitoredTrainingSession(
 def checked_options(
     who: str, checkpoints: Any, logging: Any, preemption: Any
 ) -> tuple[CheckpointOptions, LoggingOptions, PreemptionOptions]:
-    """Returns the options of a training, the default ones for None; raises `TypeError` for anything else."""
+    """Returns the options of a training, with defaults for None; raises `TypeError` for other types."""
     return (
         arguments.check_optional(who, "checkpoints", checkpoints, CheckpointOptions) or _CHECKPOINTS,
         arguments.check_optional(who, "logging", logging, LoggingOptions) or _LOGGING,
@@ -215,10 +214,10 @@ def default_hooks(
     scaffold: Scaffold,
     save_graph_def: bool = True,
 ) -> tuple[list[Any], list[Any]]:
-    """Returns the hook that feeds sinks, and those that write summaries and checkpoints, as far as they are needed.
+    """Returns the hook for sinks, and the hooks that write summaries and checkpoints, as far as the options need them.
 
     Raises:
-        ValueError: There is nowhere to write the hyperparameters.
+        ValueError: There are hyperparameters, but neither a directory nor sinks for them.
     """
     summary_dir = logging.summary_dir or checkpoint_dir
     has_any = logging.sinks or logging.hparams
@@ -250,7 +249,7 @@ def default_hooks(
 def warn_if_nothing_saves(
     who: str, name: str, checkpoint_dir: str | None, checkpoints: CheckpointOptions, hooks: Iterable[Any]
 ) -> None:
-    """Warns of a directory for checkpoints in which no hook saves, and of options for checkpoints without one.
+    """Warns if no hook saves in a checkpoint directory, or if options for checkpoints lack a directory.
 
     Args:
         who: The caller, for messages.
@@ -281,7 +280,7 @@ def warn_if_nothing_saves(
 
 
 def _merge_tf_arguments(options: Options, **of_tensorflow: tuple[str, Any]) -> Options:
-    """Returns options with what was given under TensorFlow's names, as `option=(name, value)`."""
+    """Returns options with the values given by TensorFlow's names, as `option=(name, value)`."""
     default, found = type(options)(), {}
     for field, (name, value) in of_tensorflow.items():
         if value == getattr(default, field):
@@ -297,7 +296,7 @@ def _given_twice_error(name: str, options: object, field: str) -> ValueError:
 
 
 def _checked_cadence(name: str, value: Any) -> float | None:
-    """Returns a cadence; None for one that is off."""
+    """Returns a checked cadence; None if it is off."""
     if value is not None:
         (arguments.check_int if name.endswith("_steps") else arguments.check_number)(_WHO, name, value)
         if value < 0:

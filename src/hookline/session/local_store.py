@@ -1,4 +1,4 @@
-"""Variables in this process: the places of their values, each alone in a slot or together in the block of a program."""
+"""Variables in this process: the buffers of their values, each alone or bundled as a program's results."""
 
 # The methods are documented in `VariableStore`.
 # ruff: noqa: D102
@@ -27,17 +27,18 @@ from hookline.session.store import Leaves, VariableStore
 
 FlatValues = Sequence[Leaves]
 
-# Bounds of every counter: it has 32 bits or 64.
+# Every counter holds these: it has 32 bits or 64.
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 class VariableBuffer:
-    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device).
+    """The value of one variable: its leaves, and for an integer scalar the host's copy of its value.
 
     Attributes:
-        leaves: The leaves; None if they are in the block, or if only the host has counted.
-        structure: Their tree, unless that is in the block, too.
-        bundle: The block that the value is in, as long as the block has any values.
+        leaves: The leaves; None if they are in the bundle, or if only the host has counted.
+        structure: Their tree structure, unless it is in the bundle, too.
+        host_value: The host's copy; None if only the device knows the value.
+        bundle: The bundle that the value is in, as long as the bundle has any values.
         index: Its index there; None for a counter that only the host counts.
     """
 
@@ -52,9 +53,9 @@ class VariableBuffer:
 
     def device_leaves(self) -> Leaves | None:
         """Returns the leaves; None if only the host has counted."""
-        block = self.bundle
-        if block is not None and block.groups is not None:
-            return None if self.index is None else block.leaves_at(self.index)
+        bundle = self.bundle
+        if bundle is not None and bundle.groups is not None:
+            return None if self.index is None else bundle.leaves_at(self.index)
         return self.leaves
 
     def materialize(self, variable: Variable) -> Leaves:
@@ -63,11 +64,11 @@ class VariableBuffer:
         Raises:
             KeyError: The variable has no value.
         """
-        held = self.device_leaves()
-        if held is None and self.host_value is None:
+        leaves = self.device_leaves()
+        if leaves is None and self.host_value is None:
             raise KeyError(variable)
-        if held is not None:
-            return held
+        if leaves is not None:
+            return leaves
         return (
             placement.device_put(
                 jnp.asarray(np.asarray(self.host_value).astype(variable.dtype)), variable.graph.default_sharding
@@ -75,48 +76,53 @@ class VariableBuffer:
         )
 
     def treedef(self) -> Any:
-        """Returns the tree of the leaves."""
-        block = self.bundle
-        if block is None or block.groups is None or self.index is None:
+        """Returns the tree structure of the leaves."""
+        bundle = self.bundle
+        if bundle is None or bundle.groups is None or self.index is None:
             return self.structure
-        return block.structures[self.index]
+        return bundle.structures[self.index]
 
     def assign(self, leaves: Leaves | None, structure: Any) -> None:
-        """Sets the value; None frees it."""
+        """Sets the value; `None` frees it."""
         if self.bundle is not None:
             self.bundle.unpack()
         self.leaves, self.structure = leaves, structure
 
     def advance(self, variable: Variable, step_delta: int | None) -> None:
-        """Advances the host's copy by `step_delta`; drops it if the gain is unknown."""
+        """Advances the host's copy by `step_delta`; `None` if that is unknown, which drops the copy."""
         if step_delta is None or self.host_value is None:
             self.host_value = None
             return
-        mirror = self.host_value + step_delta
-        self.host_value = mirror if _LEAST <= mirror <= _MOST else int(np.asarray(mirror).astype(variable.dtype))
+        value = self.host_value + step_delta
+        self.host_value = value if _LEAST <= value <= _MOST else int(np.asarray(value).astype(variable.dtype))
 
 
 class BufferBundle:
-    """The values that a program has written, in the form in which its next run takes them.
+    """The values that a program has written, grouped as its next run takes them.
 
-    As long as nothing else writes one of these variables, a run moves no value. Programs that write the same variables
-    share one block. `host_counters` are the slots of variables that the program leaves to the host to count.
+    As long as nothing else writes one of these variables, a run copies no value between buffers. Programs that write
+    the same variables share one bundle.
+
+    Args:
+        buffers: The buffers of the variables that the program writes.
+        host_counters: The buffers of the counters that the program leaves to the host.
 
     Example:
         A step writes `w` and `b`, and leaves the global step to the host. Each line is the state after a run.
 
-        - The initializer has run: `w` = 1, `b` = 2 are in their slots, the step's mirror is 0. The block is empty.
-        - The step takes 1 and 2 from the slots, and gives 3 and 4. The block takes over: groups = ((3, 4), (), ()),
-          the slots point to it (places 0 and 1) and hold nothing, the mirror is 1.
-        - The step takes `groups` as they are, and gives ((5, 6), (), ()): one assignment. The mirror is 2.
-        - `w.assign(9)` has a block of its own, of `w` alone, which takes over: first the block of the step dissolves,
-          so that `b` = 6 is in its slot, and then `w` = 9 is in the new one.
-        - The step finds its block empty, and gathers 9 and 6 again.
+        - The initializer has run: `w` = 1, `b` = 2 are in their buffers, the host value of the step is 0. The bundle is
+          empty.
+        - The step takes 1 and 2 from the buffers, and returns 3 and 4. The bundle is bound to its buffers: groups =
+          ((3, 4), (), ()); the buffers refer to it (indices 0 and 1) and hold nothing; the host value is 1.
+        - The step takes `groups` unchanged, and returns ((5, 6), (), ()): one assignment. The host value is 2.
+        - `w.assign(9)` has a bundle of its own, of `w` alone. Before it is bound, the bundle of the step is unpacked,
+          so that `b` = 6 is in its buffer; then `w` = 9 is in the new bundle.
+        - The step finds its bundle empty, and gathers 9 and 6 again.
 
-        In each line every value is in one place, and donated with it: no array has two owners.
+        In each line every value is held once, and donated from there: no array has two owners.
 
     Attributes:
-        groups: The values; None if they are in the slots.
+        groups: The values; None if they are in the buffers.
         structures: The tree structure of each variable.
     """
 
@@ -136,26 +142,26 @@ class BufferBundle:
             index -= len(group)
         return self.groups[2][index]
 
-    # `groups` says where the values are. It changes last: a Ctrl-C before that changes nothing.
+    # `groups` decides where the values are. It changes last: a Ctrl-C before that changes nothing.
 
     def bind(self, groups: tuple[FlatValues, FlatValues, FlatValues], structures: Sequence[Any]) -> None:
-        """Makes this the block of its variables, and dissolves their other blocks."""
-        for place, slot in [*enumerate(self._buffers), *((None, slot) for slot in self._host_counters)]:
-            if slot.bundle is not None:
-                slot.bundle.unpack()
-            slot.bundle, slot.index = self, place
+        """Makes this the bundle of its buffers, and unpacks their other bundles."""
+        for index, buffer in [*enumerate(self._buffers), *((None, buffer) for buffer in self._host_counters)]:
+            if buffer.bundle is not None:
+                buffer.bundle.unpack()
+            buffer.bundle, buffer.index = self, index
         self.structures = structures
         self.groups = groups
-        for slot in (*self._buffers, *self._host_counters):
-            slot.leaves = None
+        for buffer in (*self._buffers, *self._host_counters):
+            buffer.leaves = None
 
     def unpack(self) -> None:
-        """Puts each value into its slot."""
+        """Moves each value into its buffer."""
         if self.groups is not None:
-            for slot, leaves, form in zip(self._buffers, itertools.chain(*self.groups), self.structures, strict=True):
-                slot.leaves, slot.structure = leaves, form
-            for slot in self._host_counters:
-                slot.leaves = None
+            for buffer, leaves, tree in zip(self._buffers, itertools.chain(*self.groups), self.structures, strict=True):
+                buffer.leaves, buffer.structure = leaves, tree
+            for buffer in self._host_counters:
+                buffer.leaves = None
             self.groups = None
 
 
@@ -183,8 +189,7 @@ def _owned_copy(leaf: Any, dtype: Any, place: Any) -> jax.Array:
 class LocalStore(VariableStore):
     """Variables in this process, as arrays on its devices.
 
-    `buffers`, `bundle` and `notify_step` are for programs that read and write values without moving them; the caller
-    holds the
+    `buffers`, `bundle` and `notify_step` are for programs, which read and write values in place; the caller holds the
     session's lock.
     """
 
@@ -212,9 +217,9 @@ class LocalStore(VariableStore):
         return self._graph.mesh_context
 
     def read_leaves(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
-        slots = self._buffers
+        buffers = self._buffers
         try:
-            return tuple([self._resharded_leaves(variable, slots[variable]) for variable in variables])
+            return tuple([self._resharded_leaves(variable, buffers[variable]) for variable in variables])
         except KeyError as error:
             variable: Variable = error.args[0]
             raise FailedPreconditionError(
@@ -225,13 +230,13 @@ class LocalStore(VariableStore):
             ) from None
 
     def _resharded_leaves(self, variable: Variable, slot: VariableBuffer) -> Leaves:
-        """Returns the leaves of a variable. Leaves with another sharding than the variable's are moved first."""
-        leaves, places = slot.materialize(variable), variable.shardings
-        if not places or all(map(placement.is_on, leaves, places)):
+        """Returns the leaves of a variable, resharded first if their shardings differ from the variable's."""
+        leaves, shardings = slot.materialize(variable), variable.shardings
+        if not shardings or all(map(placement.is_on, leaves, shardings)):
             return leaves
-        form = slot.treedef()
-        leaves = tuple(map(placement.device_put, leaves, places))
-        slot.assign(leaves, form)
+        structure = slot.treedef()
+        leaves = tuple(map(placement.device_put, leaves, shardings))
+        slot.assign(leaves, structure)
         return leaves
 
     def structure(self, variable: Variable) -> Any:
@@ -245,23 +250,23 @@ class LocalStore(VariableStore):
                 self._step_changed.notify_all()
 
     def buffers(self, variables: Iterable[Variable]) -> list[VariableBuffer]:
-        """Returns the slots of variables."""
+        """Returns the buffers of variables."""
         return [self._buffers[variable] for variable in variables]
 
     def bundle(self, *groups: Sequence[Variable]) -> BufferBundle:
-        """Returns the block of the variables that a program writes, by group, and last those that the host counts."""
+        """Returns the bundle of the variables that a program writes, by group; the last group are host counters."""
         key = tuple(map(tuple, groups))
         found = self._bundles.get(key)
         if found is None:
-            *written, hosted = groups
-            slots = self.buffers(itertools.chain(*written))
-            found = self._bundles[key] = BufferBundle(slots, self.buffers(hosted))
+            *written, host_counters = groups
+            buffers = self.buffers(itertools.chain(*written))
+            found = self._bundles[key] = BufferBundle(buffers, self.buffers(host_counters))
         return found
 
     def read_counter(self, variable: Variable) -> int:
-        slot = self._buffers.get(variable)
-        if slot is not None and (mirror := slot.host_value) is not None:
-            return mirror
+        buffer = self._buffers.get(variable)
+        if buffer is not None and (known := buffer.host_value) is not None:
+            return known
         # The next run may donate the value's memory.
         with self._lock:
             (leaves,) = self.read_leaves([variable])
@@ -322,9 +327,9 @@ class LocalStore(VariableStore):
         converted = [(variable, *self._convert_value(variable, value, owned)) for variable, value in values.items()]
         counts = {variable: int(np.asarray(leaves[0])) for variable, leaves, _ in converted if is_counter(variable)}
         for variable, leaves, structure in converted:
-            slot = self._buffers[variable]
-            slot.assign(leaves, structure)
-            slot.host_value = counts.get(variable)
+            buffer = self._buffers[variable]
+            buffer.assign(leaves, structure)
+            buffer.host_value = counts.get(variable)
             if variable is self._global_step:
                 self.notify_step()
 
@@ -333,22 +338,22 @@ class LocalStore(VariableStore):
         dtypes: list[Any] = [None] * len(leaves)
         if variable.spec is not specs.UNKNOWN:
             dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
-        places: Sequence[Any] = variable.shardings or [None] * len(leaves)
+        shardings: Sequence[Any] = variable.shardings or [None] * len(leaves)
         try:
             kept = tuple(
-                placement.device_put(leaf, place)
+                placement.device_put(leaf, sharding)
                 if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype
-                else _owned_copy(leaf, dtype, place)
-                for leaf, dtype, place in zip(leaves, dtypes, places, strict=True)
+                else _owned_copy(leaf, dtype, sharding)
+                for leaf, dtype, sharding in zip(leaves, dtypes, shardings, strict=True)
             )
         except (OverflowError, TypeError) as error:
             raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None
         return kept, structure
 
     def free(self, variables: Iterable[Variable]) -> bool:
-        for slot in self.buffers(variables):
-            slot.assign(None, None)
-            slot.host_value = None
+        for buffer in self.buffers(variables):
+            buffer.assign(None, None)
+            buffer.host_value = None
         return True
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
@@ -359,19 +364,19 @@ class LocalStore(VariableStore):
         return slot is not None and (slot.device_leaves() is not None or slot.host_value is not None)
 
     def has_deleted_values(self) -> bool:
-        return any(leaf.is_deleted() for slot in self._buffers.values() for leaf in slot.device_leaves() or ())
+        return any(leaf.is_deleted() for buffer in self._buffers.values() for leaf in buffer.device_leaves() or ())
 
     def await_failure(self) -> BaseException | None:
-        for slot in list(self._buffers.values()):
+        for buffer in list(self._buffers.values()):
             try:
-                jax.block_until_ready(slot.device_leaves())
+                jax.block_until_ready(buffer.device_leaves())
             except Exception as error:
                 return error
         return None
 
     def close(self) -> None:
         # A step of the session that is still referenced keeps no values alive.
-        for block in list(self._bundles.values()):
-            block.groups = None
-        for slot in self._buffers.values():
-            slot.bundle = slot.leaves = None
+        for bundle in list(self._bundles.values()):
+            bundle.groups = None
+        for buffer in self._buffers.values():
+            buffer.bundle = buffer.leaves = None

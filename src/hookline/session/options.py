@@ -11,7 +11,7 @@ from hookline import arguments
 
 @dataclasses.dataclass(frozen=True)
 class SessionConfig:
-    """Bounds on the work and the plans of a session, for all its runs.
+    """Limits how far the host dispatches ahead of the device, and how many plans a session caches.
 
     Attributes:
         max_runs_ahead: The number of runs that the host may be ahead of the device; at least 2. Each of them holds its
@@ -21,8 +21,8 @@ class SessionConfig:
             bound: four runs may be under way, however many steps they have. JAX itself lets 32 computations wait for a
             device and then wakes the host for each, which takes more processor time. A run is one computation;
             conversions of feeds and copies of latches add some.
-        max_plans: The number of requests (of fetches and fed tensors) that are remembered with their programs. The
-            least recently used are forgotten first, and compiled anew when they come again.
+        max_plans: The number of requests (of fetches and fed tensors) that are cached with their programs. The least
+            recently used are dropped first, and compiled again when they are next requested.
 
     Raises:
         TypeError, ValueError: A bound is not a whole number, or is too small.
@@ -35,7 +35,7 @@ class SessionConfig:
         Array(2, dtype=int32, weak_type=True)
 
     References:
-        Takes the place of `tf.ConfigProto`. Devices and precision are configured in JAX itself, with `jax.config`.
+        Replaces `tf.ConfigProto`. Devices and precision are configured in JAX itself, with `jax.config`.
     """
 
     max_runs_ahead: int = 28
@@ -51,14 +51,14 @@ class RunOptions:
     """Options of a run.
 
     Attributes:
-        trace_level: From 1 on, the run puts the times of its stages into `RunMetadata.stage_secs`, and so waits for the
-            device.
+        trace_level: From 1 on, the run records the times of its stages in `RunMetadata.stage_secs`, and waits for the
+            device to measure them.
         output_partition_graphs: Whether to put the text of the compiled step into `RunMetadata.partition_graphs`.
         debug_tensor_watches: Names of tensors whose values are put into `RunMetadata.watched`.
         last_step: A limit: the updates of a run are not applied if the global step is this or more when the run begins.
-            A run that begins below it is applied, even if it advances the step by several and passes the limit. A
-            refused run still succeeds and returns its fetches; `RunMetadata.applied` tells. Runs that do not change the
-            global step have no limit.
+            A run that begins below it is applied, even if it advances the step by several and passes the limit. A run
+            that is not applied still succeeds and returns its fetches, with `RunMetadata.applied` false. Runs that do
+            not change the global step have no limit.
 
     Raises:
         TypeError: A field is not a whole number, or the watches are not a list.
@@ -83,10 +83,10 @@ class RunOptions:
 
 @dataclasses.dataclass
 class RunMetadata:
-    """Facts about a run, filled in for a caller who passes this object.
+    """Facts about a run, filled in for a caller that passes this object.
 
     Attributes:
-        applied: Whether the run's updates were applied: `False` only if `RunOptions.last_step` forbade it.
+        applied: Whether the run's updates were applied: `False` only because of `RunOptions.last_step`.
         global_step: The global step after the run; `None` if the graph has none.
         stage_secs: Seconds spent `before` the device program, in it (`device`) and `after` it; only with tracing.
         partition_graphs: Texts of the compiled programs.
@@ -104,7 +104,7 @@ class RunMetadata:
 
 
 def merge_options(options: Iterable[RunOptions | None]) -> RunOptions | None:
-    """Merges options: the larger level, either flag, all watches, the smaller limit; `None` if there are none.
+    """Merges options: the largest level, any flag, all watches, the smallest limit; `None` if there are none.
 
     Example:
         >>> merge_options([RunOptions(last_step=9), None, RunOptions(trace_level=1, last_step=7)]).last_step

@@ -1,4 +1,4 @@
-"""The origin of a session's values, in words: `RawSession.origin`."""
+"""Describes the origin of a session's values in messages: `RawSession.origin`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def describe_session(session: RawSession) -> str:
 
 
 def restart_advice(session: RawSession) -> str:
-    """Returns the way to begin without the restored values of a session, for the end of messages; "" if it has none."""
+    """Returns advice on how to train without the restored values, for the end of messages; "" if none were restored."""
     if not session.origin.startswith(("restored", SHARED)):
         return ""
     return f"; to begin anew, {'make a new Loop' if session.origin == FROM_MEMORY else 'use another directory'}"

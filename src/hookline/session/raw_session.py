@@ -1,4 +1,4 @@
-"""The protocol between monitored and raw sessions, with defaults for a session that is alone in its process."""
+"""The interface between monitored and raw sessions, with defaults for a session without shared variables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hookline.session.plan.result_readers import DeferredResults
 class RawSession:
     """A session without hooks, as a `SessionCreator` returns it. `Session` is one; so is `testing.FakeSession`.
 
-    A subclass defines `run`, and `global_step` if it counts. It may define `close`. Its other abilities are in a
-    `Backend` of its own. In a run in which hooks fetch something, `fetches` is a list of two: the caller's fetches,
-    and a list with those of each hook. The result of `run` has the structure of its fetches.
+    A subclass defines `run`, and `global_step` if it counts steps. It may define `close`, and set `backend` to a
+    `Backend` of its own for more. In a run in which hooks fetch something, `fetches` is a list of two: the caller's
+    fetches, and a list with the fetches of each hook. The result of `run` has the structure of its fetches.
 
     Args:
         graph: The graph that it runs.
@@ -28,9 +28,8 @@ class RawSession:
         backend: The interface for monitored sessions.
         origin: The origin of its variables' values, in words, if a `SessionManager` made it.
         hook_data: Data that hooks share on this session, each kind under a key of its own.
-        invalid_reason: The reason why the state is not worth a last checkpoint: the latest error of an operation with
-            invalid
-            input since the model was loaded, or the argument of `mark_invalid`; else None.
+        invalid_reason: The reason why the state is not worth a last checkpoint: the latest error of a
+            `hookline.extend.Check` since the model was loaded, or the argument of `mark_invalid`; else None.
         step_limit: The smallest limit set by `set_last_step`; None without one.
 
     Example:
@@ -85,7 +84,7 @@ class RawSession:
         """Waits for the runs so far, and raises the error of a check that failed in them."""
 
     def mark_invalid(self, error: BaseException) -> None:
-        """Marks the state as not worth a last checkpoint, until the model is loaded anew; for hooks.
+        """Marks the state as not worth a last checkpoint, until the model is loaded again; for hooks.
 
         Args:
             error: The reason, such as a NaN in the variables. It is not raised here.
@@ -95,9 +94,9 @@ class RawSession:
     def set_last_step(self, last_step: int | None, owner: object = None) -> None:
         """Limits every run under hooks, as `RunOptions(last_step=...)` limits one; the smallest limit holds.
 
-        For a hook's `after_create_session`: a session that a recovery makes has no limit yet. A hook limits the session
-        only if it is in its list; the limit of one to which another hook forwards has no effect, because the other may
-        ignore its stop.
+        Call it in a hook's `after_create_session`: a session that a recovery makes has no limit yet. A hook limits the
+        session only if it is in the session's list of hooks. The limit of a hook inside another hook has no effect,
+        because the outer one may ignore its request to stop.
 
         Args:
             last_step: The updates of a run are not applied if the global step is this or more when it begins. None
@@ -132,9 +131,9 @@ class RawSession:
 
 
 class Backend:
-    """The lower level of a raw session, for monitored sessions; savers need a `SessionBackend`.
+    """The backend of a raw session, for monitored sessions; savers need a `SessionBackend`.
 
-    The defaults fit a session that has only `RawSession.run`, and variables of its own.
+    The defaults fit a session that defines only `RawSession.run`, and shares no variables.
 
     Args:
         session: The session.
@@ -142,13 +141,13 @@ class Backend:
     Attributes:
         session: As above.
         shared: Whether other processes may change its variables, because they live on parameter servers.
-        write_count: The number of runs and loads that have changed variables. If nothing counts them, a failed run is
-            assumed to have changed nothing, and the last state may be saved.
-        latched_count: The number of latches that are known to have latched.
+        write_count: The number of runs and loads that have changed variables. If a session does not count them, a
+            failed run is assumed to have changed nothing, and the last state may be saved.
+        latched_count: The number of latches that are known to be set.
         step_changes: The number of writes to the global step, of any kind.
-        expects_steps: Whether the global step ought to move, so that the monitored session warns if it does not; for
-            hooks whose trigger does not show that.
-        can_limit_step: Returns whether the steps of runs may be limited for an owner.
+        expects_steps: Whether the global step should advance, so that the monitored session warns if it does not; for
+            hooks whose trigger does not imply it.
+        can_limit_step: Returns whether an owner may limit the steps of runs.
         hook_states: Returns the states of hooks, when the whole model is saved.
         restored_hook_states: The states of hooks in the checkpoint that was restored.
         restored: The checkpoint that was restored last, and the names of its variables in the graph.
@@ -166,13 +165,13 @@ class Backend:
         self.restored: tuple[str, frozenset[str]] = ("", frozenset())
 
     def declare_hook_fetches(self, hook_fetches: Iterable[Any]) -> list[int]:
-        """Declares all fetches that hooks may ask for, so that all runs with some share one program from the start.
+        """Declares all fetches of hooks, so that all runs with hook fetches share one program from the start.
 
         Args:
             hook_fetches: For each hook a fetch structure.
 
         Returns:
-            The indices of fetches that are not in the graph; they are passed over.
+            The indices of fetches that are not in the graph; they are ignored.
         """
         return []
 
@@ -184,7 +183,7 @@ class Backend:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs the fetches of the caller together with those of hooks; returns the results of both."""
+        """Runs the fetches of the caller and of hooks together; returns the results of both."""
         asked = [fetches, [[] if one is None else one for one in hook_fetches.fetches]]
         found = self.session.run(asked, feed_dict, options, run_metadata)
         if not isinstance(found, list | tuple) or len(found) != 2 or len(found[1]) != len(asked[1]):
@@ -195,7 +194,7 @@ class Backend:
         """Returns a `CachedStep` that makes these runs, up to `max_steps` of them in one dispatch.
 
         Returns:
-            None if there is none, or if a single run is more than a program.
+            None if there is none, or if a single run needs more than a program.
 
         Raises:
             ValueError: The session cannot make several steps of these fetches in one run.
@@ -220,7 +219,7 @@ class Backend:
             return None
 
     def map_error(self, error: BaseException) -> BaseException:
-        """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are."""
+        """Returns the error of `hookline.errors` for an error of the JAX runtime; other errors as they are."""
         return errors.from_exception(error)
 
     def attach_coordinator(self, coord: Any) -> None:

@@ -26,7 +26,7 @@ class Session(FrontEndObject, RawSession):
     operation runs in one of them at a time.
 
     Args:
-        target: The place of the variables: empty for this process, or a `hookline.distributed.Cluster`, or its
+        target: The location of the variables: empty for this process, or a `hookline.distributed.Cluster`, or its
             `target`.
         graph: The graph to run; by default the default graph.
         config: Its configuration; by default `SessionConfig()`.
@@ -34,9 +34,9 @@ class Session(FrontEndObject, RawSession):
     Attributes:
         graph: The graph that it runs.
         closed: Whether `close` was called.
-        backend: The lower level, for experts: a `SessionBackend`.
+        backend: Its backend, for experts: a `SessionBackend`.
         origin: The origin of its variables' values, in words, if a `SessionManager` made it.
-        fault: The reason why the state is not worth a last checkpoint: the latest error of a
+        invalid_reason: The reason why the state is not worth a last checkpoint: the latest error of a
             `hookline.extend.Check` since the model was loaded, or the argument of `mark_invalid`; else None.
         hook_data: Data that hooks share on this session, each kind under a key of its own.
         step_limit: The smallest limit set by `set_last_step`; None without one.
@@ -58,21 +58,21 @@ class Session(FrontEndObject, RawSession):
         arguments.check_optional("Session", "config", config, SessionConfig)
         arguments.check_optional("Session", "graph", graph, Graph)
         super().__init__(graph or get_default_graph())
-        self.backend = engine = SessionBackend(self, resolve_target(target), config or SessionConfig())
+        self.backend = backend = SessionBackend(self, resolve_target(target), config or SessionConfig())
         self._contexts: list[Any] = []
-        weakref.finalize(self, call_all, engine.close_callbacks).atexit = False
+        weakref.finalize(self, call_all, backend.close_callbacks).atexit = False
 
     @classmethod
     def _graph_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
         return graph if isinstance(graph, Graph) else get_default_graph()
 
-    # Life -------------------------------------------------------------------------------------------------------
+    # Lifecycle --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Frees the variables. A later run raises `RuntimeError`; closing again does nothing.
 
         Raises:
-            InvalidArgumentError: The failed check that `deliver_pending` raises. The session is closed nevertheless.
+            InvalidArgumentError: A check failed, as in `deliver_pending`. The session is closed anyway.
         """
         try:
             self.backend.close()
@@ -94,7 +94,7 @@ class Session(FrontEndObject, RawSession):
             self.close()
         except errors.InvalidArgumentError as failure:
             _, leaving, _ = exc_info
-            # The end of the input is not the failure.
+            # The end of the input is no error, so the failed check is raised.
             if leaving is None or isinstance(leaving, errors.END_OF_INPUT):
                 raise
             leaving.add_note(f"While leaving the session: {failure}")
@@ -138,7 +138,7 @@ class Session(FrontEndObject, RawSession):
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:
-        """Returns a function that runs these fetches, planned once: it takes the values to feed and nothing else.
+        """Returns a function that runs these fetches, planned once; it takes the values to feed as arguments.
 
         Args:
             fetches: As in `run`.
@@ -169,9 +169,9 @@ class Session(FrontEndObject, RawSession):
         keys = list(feed_list or ())
         tensors = [tensor for key in keys for tensor, _ in iter_feeds(key, key)]
         if len(set(tensors)) < len(tensors):
-            raise ValueError(f"Session.make_callable: a tensor stands twice in feed_list: {feed_list!r}.")
-        engine = self.backend
-        step = engine.find_step(fetches, dict.fromkeys(tensors))
+            raise ValueError(f"Session.make_callable: feed_list contains a tensor twice: {feed_list!r}.")
+        backend = self.backend
+        step = backend.find_step(fetches, dict.fromkeys(tensors))
         run = step.run if step.is_program else step.run_staged
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
@@ -182,7 +182,7 @@ class Session(FrontEndObject, RawSession):
                 values = tuple(part for key, value in pairs for _, part in iter_feeds(key, value))
             if options is not None or run_metadata is not None:
                 return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
-            engine.check_usable()
+            backend.check_usable()
             return run(values)[0]
 
         return call if accept_options else lambda *values: call(*values)
@@ -191,7 +191,7 @@ class Session(FrontEndObject, RawSession):
 
     @property
     def global_step(self) -> int:
-        """The current global step; reading it is free and waits for nothing if the host can count it.
+        """The current global step; reading it is free, and does not wait for the device if the host can count it.
 
         Raises:
             RuntimeError: The graph has no global step.
@@ -200,7 +200,7 @@ class Session(FrontEndObject, RawSession):
         return self.backend.store.step() if step is None else step
 
     def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
-        """Waits until the global step is at least `step`, or the time is over, and returns the global step."""
+        """Waits until the global step is at least `step`, or the timeout has passed, and returns the global step."""
         return self.backend.store.wait_for_step(step, timeout_secs)
 
     def latched(self, operation: Operation, *, wait: bool = False) -> int | None:
@@ -208,12 +208,12 @@ class Session(FrontEndObject, RawSession):
 
         Args:
             operation: The latch.
-            wait: Whether to wait for all runs so far. Otherwise the answer is the latest known: the session reads its
-                latches before it is `SessionConfig.max_runs_ahead` runs ahead of the last reading.
+            wait: Whether to wait for all runs so far. Otherwise the result is the latest known: the session polls its
+                latches before it is `SessionConfig.max_runs_ahead` runs ahead of the last poll.
 
         Returns:
-            The global step; None if the condition has held in no run that was read. In a graph without a global step,
-            the number of the run, from 1 on.
+            The global step; None if the condition did not hold in the runs polled so far. In a graph without a global
+            step, the number of the run, from 1 on.
 
         Raises:
             TypeError: The operation is not a latch.
@@ -223,8 +223,8 @@ class Session(FrontEndObject, RawSession):
     def deliver_pending(self) -> None:
         """Waits for the runs so far, and raises the error of a check that failed in them.
 
-        It is called before a checkpoint is written, before the `end` of hooks, and when the session is closed. If no
-        operation has a `hookline.extend.Check`, it costs nothing. Each failure is raised once.
+        It is called before a checkpoint is written, before the `end` of hooks, and when the session is closed. It costs
+        nothing if no operation has a `hookline.extend.Check`. Each failure is raised once.
 
         Raises:
             InvalidArgumentError: An operation was given invalid input. The error names the operation.
@@ -237,15 +237,15 @@ class Session(FrontEndObject, RawSession):
         Args:
             variables: By default all global variables of the graph.
         """
-        engine = self.backend
+        backend = self.backend
         if variables is None:
-            variables = engine.variables(GraphKeys.GLOBAL_VARIABLES)
-        with engine.lock:
-            engine.check_usable()
-            return engine.store.snapshot(variables)
+            variables = backend.variables(GraphKeys.GLOBAL_VARIABLES)
+        with backend.lock:
+            backend.check_usable()
+            return backend.store.snapshot(variables)
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Sets variables to concrete values, all or none.
+        """Sets variables to concrete values, all of them or none.
 
         Args:
             values: New values by variable name (`"weights"`), with the structure, shapes and kinds of dtype of the
@@ -254,11 +254,11 @@ class Session(FrontEndObject, RawSession):
         Raises:
             KeyError: No variable has one of the names.
             ValueError: A value does not fit its variable.
-            InvalidArgumentError: The failed check that `deliver_pending` raises, if all trained variables are set.
+            InvalidArgumentError: A check failed, as in `deliver_pending`; only if all trained variables are set.
         """
         self.backend.load(values)
 
     def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:
         """Returns the names of the variables (by default all global and local ones) that have no value."""
-        engine = self.backend
-        return engine.store.uninitialized(engine.variables() if variables is None else variables)
+        backend = self.backend
+        return backend.store.uninitialized(backend.variables() if variables is None else variables)

@@ -1,4 +1,4 @@
-"""The interface to stores of variables. The session accesses values through nothing else."""
+"""The interface to stores of variables: the only way in which a session accesses their values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Leaves = tuple[jax.Array, ...]
 class VariableStore(Protocol):
     """The interface of a session to the store of its variables.
 
-    What a program writes is in this process (`local`), in the places from which its next run takes it. Variables that
-    live elsewhere are read with `read_leaves` and change by `submit`. Which are which only the plan of a run asks.
+    Values that programs write are in this process (`local`), in the buffers from which the next run takes them. Remote
+    variables are read with `read_leaves` and change by `submit`. Only the plan of a run calls `is_remote`.
     """
 
     @property
@@ -34,7 +34,7 @@ class VariableStore(Protocol):
 
     @property
     def mesh_context(self) -> Any:
-        """The context in which programs are traced (`Graph.mesh_context`)."""
+        """The mesh context in which programs are traced (`Graph.mesh_context`)."""
         return None
 
     def read_leaves(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
@@ -62,7 +62,7 @@ class VariableStore(Protocol):
         ...
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
-        """Waits until the global step is at least `step` or the time is over, and returns it."""
+        """Waits until the global step is at least `step` or the timeout has passed, and returns it."""
         ...
 
     def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
@@ -74,11 +74,11 @@ class VariableStore(Protocol):
         ...
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool) -> None:
-        """Sets variables to concrete values; they are copied unless the caller gives them away (`owned`)."""
+        """Sets variables to concrete values; they are copied unless the caller passes their ownership (`owned`)."""
         ...
 
     def free(self, variables: Iterable[Variable]) -> bool:
-        """Frees the values of variables before others are loaded, and returns whether it has."""
+        """Frees the values of variables before others are loaded; returns whether it did."""
         return False
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
@@ -86,23 +86,23 @@ class VariableStore(Protocol):
         ...
 
     def has_deleted_values(self) -> bool:
-        """Returns whether some value in this process was donated to a program that then did not start."""
+        """Returns whether a value in this process was donated to a program that then did not start."""
         return self.local.has_deleted_values()
 
     def await_failure(self) -> BaseException | None:
-        """Waits for the values in this process and returns the error that destroyed one of them, if any."""
+        """Waits for the values in this process; returns the error that destroyed one of them, if any."""
         return self.local.await_failure()
 
     step_changes: int
     """The number of writes to the global step."""
 
-    # For stores elsewhere; the defaults fit a store in this process ---------------------------------------------
+    # For remote stores; the defaults fit a store in this process ------------------------------------------------
 
     worker_index: int = 0
     """The number of this worker; 0 is the chief."""
 
     def is_remote(self, variable: Variable) -> bool:
-        """Returns whether the variable lives elsewhere: its updates are submitted and not computed here."""
+        """Returns whether the variable lives in another process: its updates are submitted and not computed here."""
         return False
 
     def admit_run(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
@@ -114,7 +114,7 @@ class VariableStore(Protocol):
         return nullcontext()
 
     def begin_run(self, updates: Sequence[Update]) -> None:
-        """Begins such a run; called with the lock, inside its `turn`."""
+        """Begins such a run; called with the session's lock, inside its `admit_run`."""
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         """Applies updates of remote variables where they live, all of them or none.
@@ -133,11 +133,11 @@ class VariableStore(Protocol):
         raise AssertionError("no variable of a local store is remote")
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Waits until the chief has published the model or the time is over, and returns whether it has."""
+        """Waits until the chief has published the model or the timeout has passed; returns whether it has."""
         return True
 
     def publish(self) -> None:
-        """Admits workers: the model can be trained from here on."""
+        """Admits workers: from now on the model can be trained."""
 
     def end_training(self) -> None:
         """Ends the training for all workers; returns when the last accepted update is applied."""
@@ -148,7 +148,7 @@ class VariableStore(Protocol):
 
 
 class StoreTarget(Protocol):
-    """A value of `Session(target=...)` for variables that live elsewhere."""
+    """A value of `Session(target=...)` for variables that live in other processes."""
 
     def open_store(self, graph: Graph) -> VariableStore:
         """Returns the store of the variables of `graph`."""

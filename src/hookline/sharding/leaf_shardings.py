@@ -1,4 +1,4 @@
-"""The leaves of a state for the rules, and checks of shardings: each mistake is a sentence, before JAX sees it."""
+"""The leaves of a state, and checks of their shardings: each mistake gets a clear message before JAX sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Leaf(NamedTuple):
     """A leaf of a state.
 
     Attributes:
-        path: Its path. The box that Flax puts around an array adds nothing to it.
+        path: Its path, without the Flax object around it.
         shape: Its shape; None if it is not an array.
         box: The Flax object around it that may have metadata, or None.
     """
@@ -76,15 +76,15 @@ def resolve_shardings(who: str, state: Any, shardings: Any) -> list[jax.sharding
     """Returns the sharding of each leaf of a state, in the order of its leaves; None for leaves without one.
 
     Args:
-        who: The class or function that was given the shardings.
+        who: The class or function that got the shardings, for messages.
         state: A state, of values or abstract.
-        shardings: A sharding or a device for all of it; a tree of them and of None, where one may stand for a whole
+        shardings: A sharding or a device for all of it; a tree of them and of None, where one may apply to a whole
             subtree; or a rule that makes such a tree from the state.
 
     Raises:
         TypeError: The shardings contain an object of another type.
-        ValueError: The tree differs in form from the state, a sharding does not fit its array, or two have different
-            devices.
+        ValueError: The tree differs in structure from the state, a sharding does not fit its array, or two have
+            different devices.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -150,7 +150,7 @@ def check_axes(who: str, subject: str, mesh: Any, spec: jax.P, remedy: str = "")
     named = [axis for entry in spec for axis in _axis_names(entry)]
     for axis in named:
         if axis is jax.P.UNCONSTRAINED:
-            raise ValueError(f"{who}: {subject} leaves open where it lies. Write None in place of UNCONSTRAINED.")
+            raise ValueError(f"{who}: {subject} leaves a dimension open. Write None in place of UNCONSTRAINED.")
         if axis not in mesh.axis_names:
             raise ValueError(
                 f"{who}: {subject} names the axis {axis!r}, but the mesh has "
@@ -172,9 +172,8 @@ def unflatten_shardings(who: str, state: Any, found: dict[int, jax.NamedSharding
         who: The rule.
         state: The state.
         found: The shardings from the rule, by the index of the leaf.
-        default: The shardings of the other leaves, as `resolve_shardings` takes them; a rule sees None for the leaves
-            in
-            `found`.
+        default: The shardings of the other leaves, as `resolve_shardings` takes them; a rule gets None for the leaves
+            in `found`.
     """
     values, structure = jax.tree.flatten(state)
     places: list[Any] = [found.get(index) for index in range(len(values))]
@@ -207,7 +206,7 @@ def _to_sharding(who: str, leaf: Leaf, place: Any) -> jax.sharding.Sharding | No
     try:
         place.shard_shape(leaf.shape)
     except ValueError as exc:
-        raise ValueError(f"{who}: {leaf}, of shape {leaf.shape}, cannot lie as {place}: {exc}") from exc
+        raise ValueError(f"{who}: {leaf}, of shape {leaf.shape}, cannot have the sharding {place}: {exc}") from exc
     return place
 
 
@@ -237,14 +236,14 @@ def _check_devices(who: str, leaves: list[Leaf], places: list[jax.sharding.Shard
         if place is not None:
             if isinstance(getattr(place, "mesh", None), jax.sharding.AbstractMesh):
                 raise ValueError(
-                    f"{who}: {leaf} is to lie on an abstract mesh. Give one that has devices, jax.make_mesh(...)."
+                    f"{who}: {leaf} has an abstract mesh. Give a mesh that has devices, jax.make_mesh(...)."
                 )
             seen.append((leaf, _devices_of(place)))
             (first, devices), (last, others) = seen[0], seen[-1]
             if devices != others:
                 raise ValueError(
-                    f"{who}: {first} is to lie on {_format_devices(devices)}, and {last} on {_format_devices(others)}. "
-                    f"Give both a sharding over the same mesh; with jax.P() a copy lies on each of its devices."
+                    f"{who}: {first} is on {_format_devices(devices)}, and {last} on {_format_devices(others)}. Give "
+                    f"both a sharding over the same mesh; jax.P() puts a copy on each of its devices."
                 )
 
 
@@ -264,17 +263,15 @@ def _format_count(count: int, one: str, several: str) -> str:
 
 
 def _describe_difference(state: Any, given: Any) -> str:
-    """Describes how a tree of shardings differs in form from its state."""
+    """Describes how a tree of shardings differs in structure from its state."""
     ends = [path for path, _ in flatten_with_paths(state)[0]]
     known = [path for path, _ in flatten_with_paths(state, is_leaf=_is_none)[0]]
     said = [path for path, _ in flatten_with_paths(given, is_leaf=_is_none)[0]]
     if strange := [path for path in said if not any(_is_path_prefix(path, end) for end in known)]:
         return f"the shardings have {format_names([*map(repr, strange)])}, which the state does not have."
     if unsaid := [end for end in ends if not any(_is_path_prefix(path, end) for path in said)]:
-        return (
-            f"the shardings lack {format_names([*map(repr, unsaid)])}. None stands for an array that may lie anywhere."
-        )
-    return "the shardings are in other containers than the state. Make them of it with jax.tree.map."
+        return f"the shardings lack {format_names([*map(repr, unsaid)])}. Write None for an array without a sharding."
+    return "the shardings are in other containers than the state. Make them from the state, with jax.tree.map."
 
 
 def _is_path_prefix(path: str, end: str) -> bool:

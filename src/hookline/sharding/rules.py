@@ -27,7 +27,7 @@ _BY_METADATA = "sharding.by_metadata"
 _NNX_KEYS = ("out_sharding", "sharding_names", "sharding")
 
 Rule = Callable[[Any], Any]
-"""A function from a state, concrete or abstract, to a tree with its form, of shardings and None."""
+"""A function from a state, concrete or abstract, to a tree of the same structure, of shardings and None."""
 
 
 def fsdp(mesh: Any, *, min_size: int = 2**18, axis: str | tuple[str, ...] | None = None) -> Rule:
@@ -138,15 +138,15 @@ def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, default: Any = None) ->
         left = [leaf for index, leaf in leaves.items() if index not in found]
         if left and default is None:
             raise ValueError(
-                f"{who}: no pattern is found in {format_names(left)}. Add one; '.*': jax.P(), as the last, "
-                f"puts the rest whole on each device."
+                f"{who}: no pattern matches {format_names(left)}. Add one; '.*': jax.P(), as the last, "
+                f"replicates the rest."
             )
         for pattern in specs:
             inside = [index for index, several in matching.items() if pattern in several]
             if not inside:
-                _logger.warning("%s: the pattern %r is found in no path.", who, pattern)
+                _logger.warning("%s: the pattern %r matches no path.", who, pattern)
             elif len(inside) < len(leaves) and all(leaves[i].size > 1 and matching[i][0] != pattern for i in inside):
-                _logger.warning("%s: the pattern %r is never used: where it is found, one before it is.", who, pattern)
+                _logger.warning("%s: the pattern %r is never used: earlier ones match all its paths.", who, pattern)
         return unflatten_shardings(who, state, found, default)
 
     return rule
@@ -214,7 +214,7 @@ def by_metadata(mesh: Any, rules: Sequence[tuple[str, Any]] | None = None, *, de
                 found[index] = jax.NamedSharding(mesh, jax.P())
         if unknown:
             _logger.warning(
-                "%s: no rule has the logical axis %s, so nothing is split there. A rule that says so: (%r, None).",
+                "%s: no rule has the logical axis %s, so nothing is split there. To accept that, add (%r, None).",
                 _BY_METADATA,
                 format_names([*map(repr, unknown)]),
                 next(iter(unknown)),

@@ -1,5 +1,5 @@
-"""What Ctrl-C, SIGTERM and SIGUSR1 do to a training.
+"""Handles Ctrl-C and SIGTERM during a training.
 
-`preemption` hears them and ends a training in order, `signal_listener` is the thread that hears them while Python is
-busy, `interrupts` says where Ctrl-C is raised, `notebooks` whether a cell runs.
+`preemption` handles them and ends a training gracefully, `signal_listener` is a thread that receives them while the
+main thread is busy, `interrupts` decides where Ctrl-C is raised, `notebooks` finds IPython's shell.
 """

@@ -1,7 +1,7 @@
-"""Ctrl-C: where it is raised at once, and its delay while modules are imported.
+"""Decides where a Ctrl-C is raised at once, and delays it while modules are imported.
 
-While a session is open, `preemption` handles Ctrl-C. Here is its one rule: in the user's code it is raised there and
-then, and inside of hookline it is noted, and raised as soon as the session is whole.
+While a session is open, `preemption` handles Ctrl-C. This module has its rule: in the user's code it is raised at once;
+inside of hookline it is pending, and raised as soon as the session is consistent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACKAGE_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _CLOCK = _PACKAGE_DIR + "clock.py"
 _CALL = "__call__"
 _FUNCTION_TYPES = (FunctionType, staticmethod, classmethod, property)
-# Functions of hookline that call the user's code, or wait for it, and functions of the user's that hookline calls.
+# Functions of hookline that call the user's code, or wait for it, and functions of the user that hookline calls.
 _user_codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
 _gc_callbacks: set[CodeType] = set()
 uninterruptible_codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
@@ -65,15 +65,15 @@ def defer_sigint() -> Iterator[None]:
 
 
 def calls_user_code(function: F) -> F:
-    """Marks a function of hookline that calls the user's code or waits for it: a Ctrl-C is raised there and then.
+    """Marks a function of hookline that calls the user's code or waits for it: a Ctrl-C in it is raised at once.
 
-    It may be left at any moment, as if the user's code had raised. Code of hookline called from there is inside again:
+    So it may raise at any moment, like the user's code. Functions of hookline that it calls are not marked by that:
 
-        HookedSession.run         of hookline: noted
-          Metrics.after_run       the user's (`users`): raised
+        HookedSession.run         hookline's: pending
+          Metrics.after_run       the user's (`mark_user_class`): raised
             np.mean               called by it: raised
-            Session.run           of hookline: noted
-              HostCall.call_on    a door: raised
+            Session.run           hookline's: pending
+              HostCall.call_on    marked as user code: raised
     """
     _user_codes.add(function.__code__)
     return function
@@ -81,12 +81,12 @@ def calls_user_code(function: F) -> F:
 
 @calls_user_code
 def call_user_function(function: Callable[..., Any], *given: Any) -> Any:
-    """Calls a function of the user's, and returns its result."""
+    """Calls a function of the user, and returns its result."""
     return function(*given)
 
 
 def mark_user_function(function: Any) -> None:
-    """Marks a function, such as the callback of a hook, as a door unless it is one of hookline."""
+    """Marks a function, such as the callback of a hook, as user code, unless it is hookline's."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -96,7 +96,7 @@ def mark_user_function(function: Any) -> None:
 
 
 def mark_user_class(kind: type) -> None:
-    """Marks the functions of a class, such as that of a hook, but for those that it has from a class of hookline."""
+    """Marks the functions of a class, such as a hook's, except those inherited from classes of hookline."""
     for base in kind.__mro__:
         if not base.__module__.startswith("hookline."):
             for attribute in vars(base).values():
@@ -111,7 +111,7 @@ def uninterruptible(function: F) -> F:
 
 
 def in_user_code(frame: FrameType | None) -> bool:
-    """Returns whether a frame is in the user's code: whether that is nearer than any other function of hookline."""
+    """Returns whether a frame is in user code: whether its nearest function of hookline, if any, is marked so."""
     if _in_gc_callback(frame):
         return False
     while frame is not None:
@@ -125,7 +125,7 @@ def in_user_code(frame: FrameType | None) -> bool:
 
 
 def find_gc_callbacks() -> None:
-    """Looks up the callbacks of the garbage collection: Python prints what one raises, and drops it. JAX has one."""
+    """Looks up the garbage collection's callbacks, such as JAX's: Python prints and drops an exception raised there."""
     _gc_callbacks.clear()
     _gc_callbacks.update(code for code in (getattr(callback, "__code__", None) for callback in gc.callbacks) if code)
 

@@ -1,17 +1,17 @@
-"""Signals while a session is open: SIGTERM and Ctrl-C are recorded at once, and handled when the session is whole.
+"""Handles SIGTERM and Ctrl-C while a session is open: records them at once, and acts when the session is consistent.
 
 The handler only records the number of the signal. It takes no lock, writes no file and runs no hook. Sessions check the
-number before each run and at their end, and waits check it while they wait. A thread also hears every signal, even
+number before each run and at their end, and waits check it while they wait. A thread also receives every signal, even
 while the main thread is busy outside Python, as in a compilation, where no handler can run. The thread logs the reason
-for the wait, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
+for the wait, wakes waits on the coordinator, and ends the process after a second signal or after the grace period.
 
-A session that saves takes the first signal as a request to end in order. Any other session catches Ctrl-C alone, and a
-KeyboardInterrupt comes of it: at once in the user's code, else as soon as the session is whole (`interrupts`).
+A session that saves treats the first signal as a request to end gracefully. Any other session catches Ctrl-C only, and
+raises a KeyboardInterrupt: at once in the user's code, else as soon as the session is consistent (`interrupts`).
 
-    Ctrl-C comes                     a session that saves       another session
+    Ctrl-C                           a session that saves       another session
     in the body                      number = 2                 raised there
-    in a hook of the user's          number = 2                 raised there
-    while a program is compiled      number = 2                 noted; raised at the end of `run`
+    in the user's hook               number = 2                 raised there
+    while a program is compiled      number = 2                 pending; raised at the end of `run`
     once more, 0.3 s later           raised there, or the process ends 2 s later
 """
 
@@ -47,11 +47,11 @@ REPEAT_WINDOW_SECS: dict[int, float] = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0,
 
 Schedulers send a signal to a process and to its parent, which passes it on; a Ctrl-C comes from a person."""
 
-# The time for a KeyboardInterrupt to reach the main thread; after it that thread counts as stuck.
+# If a KeyboardInterrupt has not reached the main thread after this time, the thread counts as stuck.
 _STUCK_SECS = 2.0
 
 KILLED_STATUS = 128 + signal.SIGKILL
-"""The exit status of what was asked to end, and was ended before it could do so in order."""
+"""The exit status of a process that was ended before it could end gracefully."""
 
 
 class SessionSignals:
@@ -59,13 +59,13 @@ class SessionSignals:
 
     Args:
         grace_secs: The longest time for closing the session after the signal.
-        on_shutdown: Called in a thread when the signal comes; wakes waits.
+        on_shutdown: Called in a thread at the signal; wakes waits.
         describe_activity: Called in that thread; returns the session's present activity, for the log.
-        is_inside: Returns whether the calling thread is inside the session, so that an interrupt must wait.
+        is_inside: Returns whether the calling thread is within a run of the session, so that an interrupt must wait.
         enabled: Whether this session acts on signals.
 
     Attributes:
-        signals: The signals of the process. Its `shutdown_signal` is None until one has come to any session.
+        signals: The signals of the process. Its `shutdown_signal` is None until any session has received a signal.
     """
 
     def __init__(
@@ -91,23 +91,23 @@ class SessionSignals:
         """Starts to catch signals, unless this session ignores them.
 
         Args:
-            graceful: Whether a signal is a request to end in order; else Ctrl-C is a `KeyboardInterrupt`.
+            graceful: Whether a signal is a request to end gracefully; else Ctrl-C is a `KeyboardInterrupt`.
         """
         if self._enabled:
             _signals.add(self, graceful)
 
     def close(self) -> None:
-        """Puts the previous handlers back if this is the last session; remembers a signal that came."""
-        came = _signals.remove(self)
-        self._last_signal = came if self._enabled else None
+        """Restores the previous handlers if this is the last session, and keeps a received signal."""
+        received = _signals.remove(self)
+        self._last_signal = received if self._enabled else None
 
     @property
     def shutdown_signal(self) -> int | None:
-        """The signal that asked the process to end, if any."""
+        """The signal that requested the end of the process, if any."""
         return (shutdown_signal() if self._enabled else None) or self._last_signal
 
     def check(self) -> None:
-        """Raises `Preempted` if the process was asked to end."""
+        """Raises `Preempted` or `Interrupted` if a signal has requested the end of the process."""
         if _signals.shutdown_signal is not None and (error := self.error()) is not None:
             raise error
 
@@ -117,15 +117,15 @@ class SessionSignals:
 
 
 def received_signal() -> int | None:
-    """Returns the signal that was heard, whether or not it has an effect yet."""
+    """Returns the received signal, which may have no effect yet; None without one."""
     return _signals.received
 
 
 def set_agreed_signal(number: int | None = None) -> None:
-    """Makes signals take effect only after the processes that run in step have agreed on it.
+    """Makes signals take effect only after the SPMD processes have agreed on it.
 
     Args:
-        number: The signal that they have agreed on, so that every process is asked to end; None if there is none yet.
+        number: The agreed signal, a request to every process to end; None if there is none yet.
     """
     _signals.needs_agreement = number is None
     if number is not None:
@@ -133,7 +133,7 @@ def set_agreed_signal(number: int | None = None) -> None:
 
 
 def shutdown_signal() -> int | None:
-    """Returns the signal that asked this process to end, if an open session responds to signals; else None."""
+    """Returns the signal that requested the end of this process, if an open session responds to signals; else None."""
     return None if _signals.shutdown_signal is None or not _signals.graceful else _signals.shutdown_signal
 
 
@@ -143,29 +143,29 @@ def is_active() -> bool:
 
 
 def must_exit_now() -> bool:
-    """Returns whether the process must end now without saving: a second Ctrl-C came, or the time is over."""
+    """Returns whether the process must end now without saving, after a second Ctrl-C or after the grace period."""
     return _signals.must_exit_now and shutdown_signal() is not None
 
 
 def has_interrupted_jax() -> bool:
     """Returns whether a second Ctrl-C came during a compilation, which JAX 0.10 continues in a thread.
 
-    At the end of the process, which is not that of a shell or notebook, JAX would wait for it, or crash.
+    At the end of the process JAX would wait for that thread, or crash. Always false in a shell or notebook.
     """
     return _signals.has_interrupted_jax and not hasattr(sys, "ps1")
 
 
 def remaining_secs() -> float:
-    """Returns the seconds left for closing the session; infinity if no signal came."""
+    """Returns the seconds left for closing the session; infinity without a signal."""
     if _signals.must_exit_now:
         return 0.0
     return float("inf") if shutdown_signal() is None else max(_signals.deadline - _real_time.monotonic(), 0.0)
 
 
 def check() -> None:
-    """Raises `Preempted` if this process was asked to end, unless half-done work must be finished first; or Ctrl-C.
+    """Raises `Preempted` if a signal has requested the end, unless unfinished work comes first; or a pending Ctrl-C.
 
-    Waits call it each time they check.
+    Waits call it each time they poll. In a notebook Ctrl-C raises `Interrupted` instead of `Preempted`.
 
     Example:
         >>> check()
@@ -182,10 +182,10 @@ def _error(number: int) -> Preempted | Interrupted:
 
 
 def sleep(secs: float) -> None:
-    """Sleeps, unless this process is asked to end.
+    """Sleeps, unless a signal requests the end of this process.
 
     Raises:
-        Preempted: The process was asked to end.
+        Preempted: A signal has requested the end of the process.
 
     Example:
         >>> sleep(0)
@@ -202,11 +202,11 @@ def sleep(secs: float) -> None:
 
 @contextlib.contextmanager
 def finishing(is_half_done: Callable[[], bool]) -> Iterator[None]:
-    """Declares that this thread's work is half done and must be finished before a signal takes effect.
+    """Declares that this thread has unfinished work, which must be finished before a signal takes effect.
 
     Example:
         >>> with finishing(lambda: True):
-        ...     must_finish()  # nobody has asked the process to end
+        ...     must_finish()  # no signal has come
         False
     """
     token = _half_done.set(is_half_done)
@@ -217,7 +217,7 @@ def finishing(is_half_done: Callable[[], bool]) -> Iterator[None]:
 
 
 def must_finish() -> bool:
-    """Returns whether this process was asked to end while this thread has half-done work, so that waits continue."""
+    """Returns whether a signal has come while this thread has unfinished work, so that its waits continue."""
     is_half_done = _half_done.get()
     return is_half_done is not None and shutdown_signal() is not None and is_half_done()
 
@@ -229,10 +229,10 @@ class _ProcessSignals:
     """The signals of this process, caught while an open session responds to them.
 
     Attributes:
-        shutdown_signal: The signal that asked the process to end; None until one has.
-        interrupt_pending: Whether a Ctrl-C waits until the session is whole.
-        graceful: Those of sessions that end in order.
-        interrupt_only: Those of other sessions.
+        shutdown_signal: The signal that requested the end of the process; None without one.
+        interrupt_pending: Whether a Ctrl-C is delayed until the session is consistent.
+        graceful: The `SessionSignals` of sessions that end gracefully.
+        interrupt_only: The `SessionSignals` of other sessions.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class _ProcessSignals:
         self.received_at: float | None = None
         self.deadline = float("inf")
         self.must_exit_now = False
-        # Whether a signal has no effect before the processes that run in step have agreed on it: see `agree`.
+        # Whether a signal has no effect before the SPMD processes have agreed on it: see `set_agreed_signal`.
         self.needs_agreement = False
         self.interrupted_at: float | None = None
         self.has_interrupted_jax = False
@@ -274,24 +274,24 @@ class _ProcessSignals:
         with self._lock:
             if self.graceful or self.interrupt_only:
                 if self.interrupted_at is not None and not self.graceful:
-                    self._reset()  # A second Ctrl-C has ended a cell or a run, and the next one goes on.
+                    self._reset()  # A second Ctrl-C has ended a cell or a run; this is the next one.
                     self._cancel_exit.set()
                 self._install()
 
     def remove(self, watch: SessionSignals) -> int | None:
-        """Returns the signal that has come so far; later signals are passed on."""
+        """Removes a session, and returns the signal received so far; previous handlers get later signals."""
         with self._lock:
             self.graceful.discard(watch)
             self.interrupt_only.discard(watch)
-            came = self.shutdown_signal
+            received = self.shutdown_signal
             if not (self.graceful or self.interrupt_only):
                 self._uninstall()
             if not self.graceful:
                 self._reset()
-            return came
+            return received
 
     def _reset(self) -> None:
-        # What is noted stays: the call under way raises it.
+        # A pending Ctrl-C is kept: the current call raises it.
         self.shutdown_signal, self.received, self.received_at, self.deadline = None, None, None, float("inf")
         self.must_exit_now, self.interrupted_at = False, None
 
@@ -306,7 +306,7 @@ class _ProcessSignals:
             # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
             if handler in (signal.SIG_IGN, None):
                 continue
-            # No request is made of it: another's handler is left alone.
+            # The signal is not a request to end, so other code's handler is kept.
             is_plain = not self.graceful or (number == signal.SIGINT and self._keeps_interrupt)
             if is_plain and handler not in (signal.default_int_handler, self.handle):
                 continue
@@ -321,7 +321,7 @@ class _ProcessSignals:
 
     def _uninstall(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # Until then, the handler does what the previous one did.
+            return  # Until the main thread restores it, our handler calls the previous one.
         for number, handler in self._previous_handlers.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, handler)
@@ -334,7 +334,7 @@ class _ProcessSignals:
         """Handles a signal."""
         self.handled_at = _real_time.monotonic()
         if self.must_exit_now and number == signal.SIGINT:
-            # The signal that was heard and the one that `_exit_now` sends for it must interrupt only once.
+            # The received signal, and the one that `_exit_now` sends because of it, must interrupt only once.
             now, before = self.handled_at, self.interrupted_at
             if before is None or now - before > REPEAT_WINDOW_SECS[signal.SIGINT]:
                 self.interrupted_at = now
@@ -354,11 +354,11 @@ class _ProcessSignals:
             self._listener.notify(number)
 
     def _is_shutdown_request(self, number: int) -> bool:
-        """Returns whether a signal is a request to end in order."""
+        """Returns whether a signal is a request to end gracefully."""
         return len(self.graceful) > 0 and not (number == signal.SIGINT and self._keeps_interrupt)
 
     def _must_defer(self, frame: FrameType | None) -> bool:
-        """Returns whether the main thread is inside a session, and not in the user's code."""
+        """Returns whether the main thread is within a session's run, and not in the user's code."""
         is_inside = False
         for watches in (self.graceful, self.interrupt_only):
             for watch in watches:
@@ -366,7 +366,7 @@ class _ProcessSignals:
         return is_inside and not in_user_code(frame)
 
     def raise_pending_interrupt(self) -> None:
-        """Raises, in the main thread, a Ctrl-C that came while that was inside a session, which is whole now."""
+        """Raises, in the main thread, a Ctrl-C that was pending until the session is consistent, as it is now."""
         if self.interrupt_pending and threading.get_ident() == threading.main_thread().ident:
             self.interrupt_pending, self.received_at = False, None
             raise KeyboardInterrupt
@@ -380,7 +380,7 @@ class _ProcessSignals:
             os.kill(os.getpid(), number)
 
     def _on_signal(self, number: int | None) -> None:
-        """Reacts, in a thread, to a signal, or to the end of the time."""
+        """Reacts, in a thread, to a signal, or to the deadline if `number` is None."""
         if number is None:
             self._on_deadline()
         elif self.must_exit_now or not self._is_installed(number):
@@ -414,7 +414,7 @@ class _ProcessSignals:
             watch.on_shutdown()
 
     def _on_interrupt(self) -> None:
-        """Hears a Ctrl-C that is no request; a second one, while the first one waits, interrupts at once."""
+        """Records a Ctrl-C that is no request to end; a second one, while the first is pending, interrupts at once."""
         now = _real_time.monotonic()
         if not self._is_interrupt_waiting():
             self.received, self.received_at, self.deadline = signal.SIGINT, now, now + _STUCK_SECS
@@ -422,9 +422,9 @@ class _ProcessSignals:
             self._exit_now(signal.SIGINT, "SIGINT again")
 
     def _is_interrupt_waiting(self) -> bool:
-        """Returns whether a Ctrl-C that was heard is noted, or has not reached the main thread, which is stuck in C++.
+        """Returns whether a received Ctrl-C is pending, or has not reached the main thread, which is stuck in C++.
 
-        The handler may be called somewhat before its signal is heard.
+        The handler may be called somewhat before the thread receives its signal.
         """
         return self.received_at is not None and (
             self.interrupt_pending or self.handled_at < self.received_at - _STUCK_SECS / 2
@@ -442,7 +442,7 @@ class _ProcessSignals:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _on_deadline(self) -> None:
-        """Ends a training that was not left in time; if that fails, the process, unless it is a shell or notebook."""
+        """Interrupts a training that has not ended in time; then ends the process, unless it is a shell or notebook."""
         number = self.shutdown_signal or self.received or signal.SIGTERM
         if not self.must_exit_now and not self.graceful:
             self.deadline = float("inf")
@@ -462,12 +462,12 @@ class _ProcessSignals:
         return is_open and number in _NUMBERS and signal.getsignal(number) == self.handle
 
     def before_fork(self) -> None:
-        """Blocks signals, because the parent would hear one that reaches a child before the child has reset."""
+        """Blocks signals, because the parent would receive one that reaches a child before the child has reset."""
         if self._previous_handlers:
             self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
 
     def after_fork(self) -> None:
-        """Lets signals through again, in both processes."""
+        """Unblocks signals, in both processes."""
         mask = vars(self._forking).pop("mask", None)
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

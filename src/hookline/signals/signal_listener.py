@@ -1,4 +1,4 @@
-"""A thread that hears signals, and can tell of them and end the process while the main thread is stuck."""
+"""Receives signals in a thread, which can log them and end the process while the main thread is stuck."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _CLOSE = 0
 
 
 class SignalListener:
-    """Hears each signal from the system's own handler, in a thread, even while the main thread is busy.
+    """Receives each signal in a thread, by `signal.set_wakeup_fd`, even while the main thread is busy.
 
-    Most sessions hear none, so nobody waits for that thread until one comes, neither for its start nor for its end: on
-    a busy machine each such wait takes a millisecond or more. The first signal starts the thread that reacts, which
-    `close` joins.
+    Most sessions receive no signal. So before the first signal no code waits for the thread, neither for its start nor
+    for its end: on a busy machine each such wait takes a millisecond or more. The first signal starts a second thread,
+    which reacts to signals, and which `close` joins.
 
-        opened          a thread waits for a byte; it is not known to `threading`, whose `start` would wait for it
-        closed          a byte ends it
-        or a signal     "hookline-preemption" takes over, and reacts to this signal and to all others
-        closed          a byte ends that one, and `close` waits for it
+        opened          a first thread waits for a byte; it is not made by `threading`, whose `start` would wait for it
+        closed          a byte ends the first thread
+        or a signal     the thread "hookline-preemption" starts, and reacts to this signal and to all later ones
+        closed          a byte ends that thread, and `close` waits for it
 
     Args:
         deadline: Returns the time until which it waits for the next signal, as a reading of the monotonic clock.
-        on_signal: Called in the thread with the number of each signal, and with None when the time is over.
+        on_signal: Called in the thread with the number of each signal, and with None after the deadline.
     """
 
     def __init__(self, deadline: Callable[[], float], on_signal: Callable[[int | None], None]) -> None:
@@ -42,7 +42,7 @@ class SignalListener:
         self._read_socket, self._write_socket = socket.socketpair()
         self._write_socket.setblocking(False)
         before = signal.set_wakeup_fd(self._write_socket.fileno(), warn_on_full_buffer=False)
-        # An event loop may already hear them; then our handler passes them on.
+        # An event loop may already have a wakeup fd; then our handler calls `notify`.
         self._has_wakeup_fd = before == -1
         if not self._has_wakeup_fd:
             signal.set_wakeup_fd(before)
@@ -60,7 +60,7 @@ class SignalListener:
                 self._write_socket.send(bytes([number]))
 
     def _holds_wakeup_fd(self) -> bool:
-        """Returns whether the system still notifies the thread; an event loop started since may have taken over."""
+        """Returns whether the thread still has the wakeup fd; a later event loop may have replaced it."""
         now = signal.set_wakeup_fd(self._write_socket.fileno(), warn_on_full_buffer=False)
         if now in (self._write_socket.fileno(), -1):
             return now != -1
@@ -68,7 +68,7 @@ class SignalListener:
         return False
 
     def close(self) -> None:
-        """Ends the thread, once it has reacted to the signals that were handled; it reacts to no other any more."""
+        """Ends the thread, after it has reacted to the signals that were handled; it reacts to no later ones."""
         self._restore_wakeup_fd()
         with contextlib.suppress(OSError):
             self._write_socket.send(bytes([_CLOSE]))
@@ -81,7 +81,7 @@ class SignalListener:
         self._write_socket.close()
 
     def close_after_fork(self) -> None:
-        """Lets go of what a forked process has of it, where the thread does not exist."""
+        """Releases its sockets in a forked process, where the thread does not exist."""
         self._restore_wakeup_fd()
         self._read_socket.close()
         self._write_socket.close()
@@ -93,7 +93,7 @@ class SignalListener:
                 signal.set_wakeup_fd(now)
 
     def _wait_for_first(self) -> None:
-        """Waits for the first signal, for which it starts the thread that reacts."""
+        """Waits for the first signal, and then starts the thread that reacts to signals."""
         first = self._read_socket.recv(1)
         with self._start_lock:
             is_signal = first not in (b"", bytes([_CLOSE])) and (self._is_notified or not self._is_closed)
@@ -113,18 +113,18 @@ class SignalListener:
                 number = self._receive()
 
     def _receive(self) -> int | None:
-        """Returns the next signal, or None when the time is over."""
+        """Returns the next signal, or None after the deadline."""
         left = self._deadline() - _real_time.monotonic()
         self._read_socket.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
         try:
-            heard = self._read_socket.recv(1)
-            return heard[0] if heard else _CLOSE
+            received = self._read_socket.recv(1)
+            return received[0] if received else _CLOSE
         except TimeoutError:
             return None
 
 
 def write_with_timeout(write: Callable[[], None]) -> None:
-    """Writes in a thread, and waits for it only a moment: the main thread may hold the stream, and be stuck."""
+    """Writes in a thread, and waits for it half a second: the main thread may be stuck with the stream's lock."""
     thread = threading.Thread(target=write, name="hookline-tell", daemon=True)
     if try_start(thread):
         thread.join(_WRITE_TIMEOUT_SECS)
@@ -150,9 +150,9 @@ def exit_now(status: int) -> NoReturn:
 
 
 def exit_after_script(status: int, secs: float) -> threading.Event:
-    """Ends the process if other threads, such as those of a save, still keep it so long after its script has ended.
+    """Ends the process `secs` after the end of its script, if other threads, such as a save's, still keep it alive.
 
-    Exit handlers come after those threads, and may take their time.
+    Exit handlers run after those threads, and have no time limit.
 
     Returns:
         An event that cancels it when set.
@@ -170,7 +170,7 @@ def exit_after_script(status: int, secs: float) -> threading.Event:
 
 
 def flush() -> None:
-    """Flushes the standard streams, where they can be."""
+    """Flushes the standard streams, as far as possible."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Sinks that write a file with one point a line, which goes back with the training: CSV and JSON lines."""
+"""Writes points to a file, one a line, as CSV or JSON lines; a resumed training drops the lines of later steps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _logger = log.get_logger(__name__)
 class LineFile(Sink):
     """A file of lines; a subclass defines their format.
 
-    Written lines survive the end of the process, and from the next checkpoint on a crash of the machine. If the session
-    resumes at an earlier step, a new file without the lines of later steps, and without an incomplete last line,
-    replaces the old one.
+    Written lines survive the end of the process; from the next checkpoint on they also survive a crash of the machine.
+    If the session resumes at an earlier step, a new file without the lines of later steps, and without an incomplete
+    last line, replaces the old one.
 
     Args:
         path: The file. By default it is in the session's directory for summaries.
@@ -41,7 +41,7 @@ class LineFile(Sink):
     header = b""
     """Its first line."""
     line_pattern: re.Pattern[bytes]
-    """The beginning of every other line; the group "step" is the step, and "again" matches lines of each start."""
+    """Matches the beginning of any other line: group "step" is the step; "again" marks lines that each start writes."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         given = arguments.check_path(type(self).__name__, "path", path, optional=True)
@@ -57,7 +57,7 @@ class LineFile(Sink):
         """Drops the lines of later steps, and opens the file."""
         if self._given_path is None and start.folder is None:
             raise errors.InvalidArgumentError.from_message(
-                f"{type(self).__name__} requires a path, for the session has no directory for summaries: "
+                f"{type(self).__name__} requires a path, because the session has no directory for summaries. Give one: "
                 f"{type(self).__name__}('run/{self.name}').",
             )
         self._path = self._given_path or os.path.join(start.folder or "", self.name)
@@ -67,7 +67,7 @@ class LineFile(Sink):
                 os.close(open_regular(self._path))
             except UnreadableFileError as error:
                 raise errors.FailedPreconditionError.from_message(
-                    f"{type(self).__name__} cannot write '{self._path}': {error}. Give another path, or remove that.",
+                    f"{type(self).__name__} cannot write '{self._path}': {error}. Give another path, or remove it.",
                 ) from error
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         if os.path.exists(self._path):
@@ -96,7 +96,7 @@ class LineFile(Sink):
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._file, found.st_size)
-            self._close_file()  # The next attempt opens the file again.
+            self._close_file()  # The next call opens the file again.
             raise
 
     def flush(self) -> None:
@@ -153,8 +153,8 @@ class LineFile(Sink):
 class Csv(LineFile):
     """Writes scalars to a CSV file with the columns `step`, `tag`, `value` and `time` (seconds since the epoch).
 
-    NaN and infinities are `nan`, `inf` and `-inf`, which Python and NumPy read. Lines are as durable as those of
-    `JsonLines`, and a restart treats them alike.
+    NaN and infinities are `nan`, `inf` and `-inf`, which Python and NumPy read. Lines are as durable as in `JsonLines`,
+    and a restart drops the same ones.
 
     Args:
         path: The file; `scalars.csv` in the session's directory for summaries by default.
@@ -198,9 +198,9 @@ class JsonLines(LineFile):
     `{"step": 0, "hparams": {...}, "time": ...}`. JSON has no NaN and no infinity: they are the strings "NaN",
     "Infinity" and "-Infinity".
 
-    Lines survive the end of the process, and from the next checkpoint on a crash of the machine. If a training resumes
-    at an earlier step, the lines of later steps are dropped, and so is an incomplete last line of a killed process.
-    Readers see the old file or the new one.
+    Lines survive the end of the process; from the next checkpoint on they also survive a crash of the machine. If a
+    training resumes at an earlier step, the lines of later steps are dropped, and so is an incomplete last line of a
+    killed process. The file is replaced atomically.
 
     Args:
         path: The file; `points.jsonl` in the session's directory for summaries by default.

@@ -1,4 +1,4 @@
-"""Sinks that send to a service, Weights & Biases and MLflow: a restart continues the run and sends no point twice."""
+"""Sends summaries to Weights & Biases and MLflow: a restart continues the run and sends no point twice."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _logger = log.get_logger(__name__)
 
 
 class Service(Sink):
-    """A service whose runs only grow.
+    """A service to whose runs points can only be added.
 
-    The id of the run, and the last step sent of each tag, are in a file in the directory for summaries. A session that
-    continues a training there continues the same run, and leaves out the points already sent. A new training starts a
-    new run.
+    The id of the run, and the last step sent for each tag, are in a file in the directory for summaries. A session that
+    resumes a training there continues the same run, and leaves out the points already sent. A new training starts a new
+    run.
     """
 
     name = ""
@@ -67,7 +67,7 @@ class Service(Sink):
             except Exception as error:
                 if known is not None:
                     error.add_note(
-                        f"The run to continue, {known}, is that of '{self._path}'. Without that file a new run starts."
+                        f"The run to continue, {known}, is from '{self._path}'. Without that file a new run starts."
                     )
                 raise
             self._save_state()
@@ -101,8 +101,8 @@ class Service(Sink):
             durable.write_text(self._path, json.dumps({"run": self._run, "sent": self._sent}))
         except OSError as error:
             _logger.warning(
-                "%s goes on without '%s', which it could not write: after a restart, points may be sent twice, or "
-                "to a new run. %s",
+                "%s could not write '%s', and continues without it: %s. After a restart, points may be sent twice, or "
+                "to a new run.",
                 type(self).__name__,
                 self._path,
                 error,
@@ -110,7 +110,7 @@ class Service(Sink):
 
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
-_MAX_BATCH = 1000  # The servers refuse more.
+_MAX_BATCH = 1000  # The servers reject larger batches.
 _TRANSIENT_CODES = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED")
 
 
@@ -119,12 +119,12 @@ class Mlflow(Service):
 
     Scalars become metrics, hyperparameters become parameters, text and images become artifacts. After a restart the
     session continues the same run and sends no point twice; the points of a repeated step keep their first value. The
-    id of the run is in `.mlflow.json` in the directory for summaries. A parameter of a run cannot change: a warning
-    names those with a new value.
+    id of the run is in `.mlflow.json` in the directory for summaries. MLflow does not change a run's parameters: a
+    warning names parameters with a new value.
 
     Args:
         experiment: The name of the experiment, which is created if it does not exist.
-        tracking_uri: The address of the server or the store; by default that of `MLFLOW_TRACKING_URI`.
+        tracking_uri: The address of the server or the store; by default the value of `MLFLOW_TRACKING_URI`.
         run_name: The name of a new run.
         tags: Tags of a new run.
 
@@ -176,7 +176,7 @@ class Mlflow(Service):
         given = {_clean_name(name): str(value) for name, value in start.hparams.items()}
         changed = [name for name in known if given.get(name, known[name]) != known[name]]
         if changed:
-            _logger.warning("Mlflow keeps the hyperparameters of the run's beginning, other values now: %s.", changed)
+            _logger.warning("Mlflow keeps the first values of hyperparameters that have changed since: %s.", changed)
         entities = self.client.entities
         for name, value in given.items():
             if name not in known:
@@ -190,8 +190,8 @@ class Mlflow(Service):
             for point in points
             if point.kind == "scalar"
         ]
-        for place in range(0, len(numbers), _MAX_BATCH):
-            self._mlflow_client.log_batch(self._id, metrics=numbers[place : place + _MAX_BATCH])
+        for start in range(0, len(numbers), _MAX_BATCH):
+            self._mlflow_client.log_batch(self._id, metrics=numbers[start : start + _MAX_BATCH])
         for point in points:
             if point.kind == "image":
                 from PIL import Image
@@ -218,9 +218,10 @@ _STEP = "global_step"
 class Wandb(Service):
     """Sends scalars, text, images, histograms and hyperparameters to Weights & Biases (extra `[wandb]`).
 
-    The x axis of all charts is the global step, logged as `global_step`, because W&B's own step only goes up, and
-    evaluations may come late. After a restart the session continues the same run and sends no point twice; the points
-    of a repeated step keep their first value. The id of the run is in `.wandb.json` in the directory for summaries.
+    The x axis of all charts is the global step, logged as `global_step`, because W&B's own step must not decrease, and
+    evaluations may log an earlier step. After a restart the session continues the same run and sends no point twice;
+    the points of a repeated step keep their first value. The id of the run is in `.wandb.json` in the directory for
+    summaries.
 
     Args:
         **init: Arguments of `wandb.init`: `project`, `entity`, `name`, `mode="offline"`, ... If a run is active
@@ -281,10 +282,10 @@ class Wandb(Service):
 
 
 def _merge_buckets(histogram: Histogram, most: int) -> tuple[list[float], list[float]]:
-    """Merges a histogram to at most `most` counts; returns them and the edges of their buckets."""
+    """Merges the buckets of a histogram to at most `most`; returns their counts and edges."""
     counts, edges = histogram.counts, [min([histogram.least, *histogram.limits[:1]]), *histogram.limits]
-    if counts and not counts[0]:  # An empty first bucket only marks the start of the second.
+    if counts and not counts[0]:  # An empty first bucket only gives the lower limit of the second.
         counts, edges = counts[1:], edges[1:]
     width = -(-len(counts) // most) or 1
-    merged = [sum(counts[place : place + width]) for place in range(0, len(counts), width)]
+    merged = [sum(counts[start : start + width]) for start in range(0, len(counts), width)]
     return merged, [*edges[:-1:width], edges[-1]]

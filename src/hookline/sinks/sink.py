@@ -1,4 +1,4 @@
-"""Sink: a destination for the summaries and hyperparameters of a run."""
+"""The base class of sinks, which receive the summaries and hyperparameters of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 KINDS = ("scalar", "text", "image", "audio", "histogram", "hparams")
-"""The kinds of points, and hyperparameters."""
+"""The kinds of points, and "hparams" for hyperparameters."""
 
 
 class Point(NamedTuple):
@@ -18,8 +18,8 @@ class Point(NamedTuple):
         step: The global step; None if it was written without one.
         time: Seconds since the epoch.
         value: A float for a scalar, a string for a text, the bytes of a PNG for an image, the bytes of a WAV for audio,
-            a `Histogram` for a histogram. Summaries hold scalars as 32-bit floats; this is the shortest number that
-            rounds to the same one.
+            a `Histogram` for a histogram. Summaries hold scalars as 32-bit floats; the value is the shortest number
+            that rounds to the same float.
     """
 
     kind: str
@@ -48,10 +48,10 @@ class RunInfo(NamedTuple):
 
     Attributes:
         folder: The directory for summaries; None if the session has none.
-        step: The global step. Points of later steps, written by a lost run, will be written again.
+        step: The global step. Points of later steps, from a lost session, will be written again.
         hparams: Hyperparameters by name: numbers, booleans, strings, None, and lists of them. Nested names have
             slashes.
-        is_new: Whether the training begins, so that nothing was restored.
+        is_new: Whether the training begins: no checkpoint was restored.
     """
 
     folder: str | None
@@ -64,16 +64,16 @@ class Sink:
     """The base class of sinks, which receive the summaries that the hooks of a session write.
 
     A subclass defines `write`, and may define `open`, `flush` and `close`. A session calls `open` before its first
-    step, on its own thread: an error there is raised, unless it is a full disk or an unreachable server. All other
-    calls come from one thread of the sink, one at a time, so no step waits for them. If `write` raises, a WARNING is
-    logged, the training goes on, and these points are lost; the next attempt follows after ten seconds. Until then up
-    to 10,000 summaries or 64 MB wait. The end of the session logs the number of lost ones. A session with
-    `raise_on_write_errors=True` ends with the error.
+    step, on the session's thread: an error there is raised, unless it is a full disk or an unreachable server. All
+    other calls are made by one thread of the sink, one at a time, so no step waits for them. If `write` raises, a
+    WARNING is logged, the training continues, and these points are lost; the next attempt follows after ten seconds.
+    Until then up to 10,000 summaries or 64 MB wait. The number of lost ones is logged at the end of the session. A
+    session with `raise_on_write_errors=True` ends with the error.
 
     Attributes:
-        takes: The kinds of points for `write`, and "hparams" if `open` uses them. Other kinds are left out, with one
-            line in the log for each.
-        close_secs: How long the end of a session waits for the last points.
+        takes: The kinds of points for `write`, and "hparams" if `open` uses them. Other kinds are left out, and each
+            is logged once.
+        close_secs: The longest wait for the last points at the end of a session.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -96,15 +96,15 @@ class Sink:
         """Opens the sink at the start of a session, and again after a recovery.
 
         Raises:
-            OSError: It cannot open now. It is tried again if the cause may pass, such as a full disk; otherwise the
-                session raises it.
+            OSError: It cannot open. After a transient cause, such as a full disk, `open` is called again later;
+                otherwise the session raises the error.
         """
 
     def write(self, points: Sequence[Point]) -> None:
         """Writes the points of about one second, in order.
 
         Raises:
-            Exception: The points are lost.
+            Exception: The sink failed, and these points are lost.
         """
         raise NotImplementedError
 
@@ -112,4 +112,4 @@ class Sink:
         """Makes all written points durable; called before a checkpoint is committed."""
 
     def close(self, failed: bool) -> None:
-        """Closes the sink; `failed` tells whether an error has ended the training."""
+        """Closes the sink; `failed` is true if an error has ended the training."""

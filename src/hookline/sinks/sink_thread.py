@@ -1,4 +1,4 @@
-"""How summaries reach the sinks of a session: each has a queue and a thread of its own."""
+"""Passes the summaries of a session to its sinks: each sink has its own queue and thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 class SerializedSummary:
-    """A serialized summary for several sinks; the first one to read it parses it, on its own thread."""
+    """A serialized summary for several sinks; the first sink that reads it parses it, on the sink's thread."""
 
     __slots__ = ("_points", "payload", "prefix", "step", "time")
 
@@ -39,20 +39,20 @@ class SerializedSummary:
         self._points: list[Point] | None = None
 
     def points(self) -> list[Point]:
-        """Returns the points; the kind of an unknown one is the name of its TensorBoard plugin."""
+        """Returns the points; the kind of other values is the name of their TensorBoard plugin."""
         if self._points is None:
             from hookline.summary import protos
 
             try:
                 values = protos.Summary.FromString(self.payload).value
             except protos.DecodeError:
-                self._points = [Point("bytes that are no summary", self.prefix, self.step, self.time, self.payload)]
+                self._points = [Point("invalid summary", self.prefix, self.step, self.time, self.payload)]
                 return self._points
             found = [(value.tag, _parse_value(value)) for value in values]
             self._points = [
                 Point(kind, self.prefix + tag, self.step, self.time, value)
                 for tag, (kind, value) in found
-                if not tag.startswith(_HPARAMS)  # They come with the start.
+                if not tag.startswith(_HPARAMS)  # `open` gets them.
             ]
         return self._points
 
@@ -84,19 +84,19 @@ def _shortest_float(number: float) -> float:
 
 
 def _tensor_text(tensor: Any) -> str:
-    """Returns the text of a tensor of strings; in a table bars separate the cells and newlines the rows."""
+    """Returns the text of a tensor of strings; in a table, bars separate the cells, and newlines the rows."""
     texts = [item.decode(errors="replace") for item in tensor.string_val]
     sizes = [dim.size for dim in tensor.tensor_shape.dim]
     width = max(sizes[-1], 1) if len(sizes) > 1 else 1
-    return "\n".join(" | ".join(texts[place : place + width]) for place in range(0, len(texts), width))
+    return "\n".join(" | ".join(texts[start : start + width]) for start in range(0, len(texts), width))
 
 
 class SinkThread:
-    """Passes the summaries of a session to a sink, on a thread of its own, about once a second.
+    """Passes the summaries of a session to a sink, on the sink's own thread, about once a second.
 
     Args:
         sink: The sink.
-        strict: Whether a failure of the sink is raised where the session writes.
+        strict: Whether a failure of the sink is raised in the session's next write.
     """
 
     def __init__(self, sink: Sink, strict: bool) -> None:
@@ -106,21 +106,22 @@ class SinkThread:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._queue: deque[SerializedSummary | RunInfo] = deque()
-        self._queued_bytes = self._dropped = self._in_flight = 0  # The last counts the entries in a running `write`.
+        # `_in_flight` is the number of entries in a running `write`.
+        self._queued_bytes = self._dropped = self._in_flight = 0
         self._sync_waiters: list[threading.Event] = []
         self._synced = threading.Event()
         self._synced.set()
         self._wake, self._flush_now = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._start: RunInfo | None = None  # The start to open with, not opened yet.
+        self._start: RunInfo | None = None  # The next argument of `open`; None after it.
         self._is_open = self._is_closing = self._training_failed = False
         self._ignored_kinds: set[str] = set()
         self._failure: BaseException | None = None
         self._is_ending = False
-        self._outage = WriteOutage("Summaries", f". Further ones wait, up to {_MAX_QUEUED:,}. The sink is tried again")
+        self._outage = WriteOutage("Summaries", f"Further ones wait, up to {_MAX_QUEUED:,}.")
 
     def begin(self, start: RunInfo) -> None:
-        """Opens the sink; after a recovery, after the summaries in the queue.
+        """Opens the sink; after a recovery, only when the summaries in the queue are written.
 
         Raises:
             Exception: It cannot be opened, for a reason other than a full disk or an unreachable server.
@@ -137,8 +138,8 @@ class SinkThread:
             self._open()
         except OSError as error:
             if self._strict or not _is_transient(error):
-                where = f" with '{error.filename}'" if error.filename else ""
-                raise errors.from_os_error(error, f"{self._who} cannot begin{where}") from error
+                where = f" '{error.filename}'" if error.filename else ""
+                raise errors.from_os_error(error, f"{self._who} cannot open{where}") from error
             self._outage.begin(self._as_op_error(error), lost=0)
         self._thread = threading.Thread(target=self._run, name=f"hookline-sink:{self._who}", daemon=True)
         self._thread.start()
@@ -164,19 +165,19 @@ class SinkThread:
                 is_first = self._dropped == 1 and not self._outage.is_active
         if is_first:
             _logger.warning(
-                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait, and counted at "
-                "the end of the session.",
+                "%s is too slow: %d summaries wait for it. Further ones are lost while so many wait; their number is "
+                "logged at the end of the session.",
                 self._who,
                 len(self._queue),
             )
         self._wake.set()
 
     def sync(self) -> None:
-        """Waits until the sink has written and flushed all summaries so far, or fails, or takes too long."""
+        """Waits until the sink has written and flushed all summaries so far, or fails, or 10 seconds have passed."""
         if self._thread is None or os.getpid() != self._process:
             return
         with self._lock:
-            if self._is_closing or not self._synced.is_set():  # One wait in vain is enough.
+            if self._is_closing or not self._synced.is_set():  # After a timeout, no second wait.
                 return
             self._synced = done = threading.Event()
             self._sync_waiters.append(done)
@@ -184,13 +185,13 @@ class SinkThread:
         self._wake.set()
         if not clock.Clock().wait(done, _SYNC_SECS):
             _logger.warning(
-                "%s has not written the summaries before a checkpoint within %g s. The program goes on.",
+                "%s has not written all summaries before a checkpoint within %g s. The program continues.",
                 self._who,
                 _SYNC_SECS,
             )
 
     def close(self, failed: bool) -> None:
-        """Passes the rest to the sink and closes it; may be repeated.
+        """Passes the remaining summaries to the sink and closes it; may be repeated.
 
         Raises:
             UnknownError: The session is strict, and the sink has failed.
@@ -206,7 +207,7 @@ class SinkThread:
         thread.join(self._sink.close_secs)
         if thread.is_alive():
             _logger.warning(
-                "%s was not done in %g s. Unwritten summaries, which are lost if the process ends now: %d.",
+                "%s has not closed within %g s. Unwritten summaries, which are lost if the process ends now: %d.",
                 self._who,
                 self._sink.close_secs,
                 self._in_flight + len(self._queue),
@@ -260,12 +261,12 @@ class SinkThread:
             self._in_flight = 0
 
     def _open(self) -> None:
-        assert self._start is not None, "There is something to open."
+        assert self._start is not None, "The caller has checked it."
         interrupts.call_user_function(self._sink.open, self._start)
         self._start, self._is_open = None, True
 
     def _pop_entries(self) -> list[SerializedSummary]:
-        """Takes the entries before the next start from the queue, and that start."""
+        """Removes the entries before the next start from the queue and returns them; keeps that start for `_open`."""
         taken: list[SerializedSummary] = []
         with self._lock:
             while self._queue and self._start is None:
@@ -286,24 +287,24 @@ class SinkThread:
     def _log_ignored_kinds(self, kinds: set[str]) -> None:
         if new := kinds - self._takes - self._ignored_kinds:
             self._ignored_kinds |= new
-            _logger.info("%s takes no %s: left out there.", self._who, " and no ".join(sorted(new)))
+            _logger.info("%s does not take these kinds, and leaves them out: %s.", self._who, ", ".join(sorted(new)))
 
     def _attempt(self, call: Callable[[], None], count: int = 0) -> bool:
         """Calls a function of the sink; returns whether it succeeded, and counts the lost entries if not."""
         try:
             call()
-        except BaseException as error:  # Also an exit: the thread goes on, and what it had in hand counts as lost.
+        except BaseException as error:  # Also SystemExit: the thread continues, and these entries count as lost.
             self._failure, self._in_flight = error, 0
             if self._is_ending:
                 self._dropped += count
                 if not self._outage.is_active:
-                    _logger.warning("%s It is not tried again, for the session ends.", self._as_op_error(error))
+                    _logger.warning("%s There is no retry, because the session ends.", self._as_op_error(error))
             else:
                 self._outage.begin(self._as_op_error(error), count)
-            _logger.debug("%s has raised this:", self._who, exc_info=error)
+            _logger.debug("%s raised this error:", self._who, exc_info=error)
             return False
         if self._outage.is_active:
-            self._outage.end(f"{self._who} goes on.")
+            self._outage.end(f"{self._who} can write again.")
         return True
 
     def _as_op_error(self, error: BaseException) -> errors.OpError:
@@ -312,7 +313,7 @@ class SinkThread:
 
 
 def _is_transient(error: OSError) -> bool:
-    """Returns whether the error may pass: a full disk, an unreachable server."""
+    """Returns whether an error is transient: a full disk, an unreachable server."""
     return isinstance(error, ConnectionError | TimeoutError) or isinstance(
         errors.from_os_error(error, ""), _TRANSIENT_ERRORS
     )
@@ -324,7 +325,7 @@ class SinkSet:
     Args:
         sinks: The sinks; each serves one session at a time.
         folder: The directory for summaries; None without one.
-        strict: Whether failures of the sinks are raised where the session writes.
+        strict: Whether failures of the sinks are raised in the session's next write.
 
     Raises:
         RuntimeError: A sink serves another session.
@@ -335,28 +336,28 @@ class SinkSet:
         self._sinks = tuple(sinks)
         with _lock:
             ids = [id(sink) for sink in self._sinks]
-            for place, sink in enumerate(self._sinks):
-                if id(sink) in _sinks_in_use or id(sink) in ids[:place]:
+            for index, sink in enumerate(self._sinks):
+                if id(sink) in _sinks_in_use or id(sink) in ids[:index]:
                     raise RuntimeError(
-                        f"The {type(sink).__name__} serves another session, or is given twice. Give each its own."
+                        f"The sink {type(sink).__name__} serves another session, or is given twice. Give each its own."
                     )
             _sinks_in_use.update(ids)
         self._threads = [SinkThread(sink, strict) for sink in self._sinks]
 
     def begin(self, step: int, hparams: dict[str, Any], is_new: bool) -> None:
         """Opens the sinks, at the start and after a recovery."""
-        for feeder in self._threads:
-            feeder.begin(RunInfo(self._folder, step, hparams, is_new))
+        for thread in self._threads:
+            thread.begin(RunInfo(self._folder, step, hparams, is_new))
 
     def tap_for(self, directory: str) -> _SinkTap:
-        """Returns the follower for the writer of a directory; its tags begin with the path below the folder."""
+        """Returns the tap for the writer of a directory; its tags begin with the path below the folder."""
         name = os.path.relpath(directory, self._folder or directory)
         if name.startswith(os.pardir):
             name = os.path.basename(directory)
         return self.writer_without_files("" if name == os.curdir else name)
 
     def writer_without_files(self, name: str) -> _SinkTap:
-        """Returns a follower whose tags begin with a name."""
+        """Returns a tap whose tags begin with a name."""
         return _SinkTap(self._threads, f"{name}/".replace(os.sep, "/") if name else "")
 
     def close(self, failed: bool) -> None:
@@ -366,7 +367,7 @@ class SinkSet:
             UnknownError: A strict sink has failed. The others are still closed.
         """
         try:
-            close_all("sink", [partial(feeder.close, failed) for feeder in self._threads])
+            close_all("sink", [partial(thread.close, failed) for thread in self._threads])
         finally:
             with _lock:
                 _sinks_in_use.difference_update(map(id, self._sinks))
@@ -374,26 +375,26 @@ class SinkSet:
 
 
 class _SinkTap:
-    """Follows a writer, or replaces it if there is no directory. Its methods are those of `FileWriter`."""
+    """Passes the summaries of a writer to the sinks, or replaces the writer if there is no directory."""
 
     def __init__(self, feeders: Sequence[SinkThread], prefix: str) -> None:
         self._threads, self._prefix = feeders, prefix
 
     def receive(self, time: float, step: int | None, summary: bytes) -> None:
         written = SerializedSummary(self._prefix, time, step, summary)
-        for feeder in self._threads:
-            feeder.put(written)
+        for thread in self._threads:
+            thread.put(written)
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
         serialized = summary if isinstance(summary, bytes) else summary.SerializeToString()
         self.receive(clock.time(), None if global_step is None else int(global_step), serialized)
 
     def add_session_log(self, session_log: Any, global_step: Any = None) -> None:
-        """Has nothing to do: sinks get a `Start`."""
+        """Does nothing: sinks get a `RunInfo`."""
 
     def flush(self) -> None:
-        """Has nothing to do: sinks are flushed before a checkpoint."""
+        """Does nothing: sinks are flushed before a checkpoint."""
 
     def sync(self) -> None:
-        for feeder in self._threads:
-            feeder.sync()
+        for thread in self._threads:
+            thread.sync()

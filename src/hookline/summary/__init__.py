@@ -1,4 +1,4 @@
-"""Summaries: tensors that describe values, and the event files that TensorBoard reads."""
+"""Makes summaries of tensors, and writes the event files that TensorBoard reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values, histograms, images, sound and graphs as the serialized messages that TensorBoard reads."""
+"""Encodes scalars, histograms, text, images, sound and graphs as the serialized messages that TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_VALUES = 2**32 - 1
 
 
 def scalar(tag: str, value: Any) -> bytes:
-    """Returns the serialized `Summary` of one number, of any real dtype.
+    """Encodes one number, of any real dtype, as a serialized `Summary`.
 
     NaN and infinities are written unchanged, numbers beyond 32-bit floats as infinities.
 
@@ -57,7 +57,7 @@ def scalar(tag: str, value: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _scalar_prefix(tag: str) -> bytes:
-    """Returns a scalar's `Summary` without its last four bytes, the number: it is the same at every step."""
+    """Returns the bytes of a scalar's `Summary` before the number, its last four; they are the same at every step."""
     head = records.length_delimited(1, tag.encode()) + records.key(2, 5)
     return records.key(1, 2) + records.varint(len(head) + _FLOAT.size) + head
 
@@ -78,7 +78,7 @@ def _describe(value: Any) -> str:
 
 
 def text(tag: str, value: Any) -> bytes:
-    """Returns the serialized `Summary` of text, which TensorBoard shows as Markdown.
+    """Encodes text, which TensorBoard shows as Markdown, as a serialized `Summary`.
 
     Raises:
         InvalidArgumentError: `value` is not a string, bytes in UTF-8, or an array or nested list of them (a table).
@@ -99,7 +99,7 @@ def text(tag: str, value: Any) -> bytes:
 
 
 def graph(described: Graph) -> bytes:
-    """Returns the serialized `GraphDef` of a graph: names, types, inputs and control inputs of its operations."""
+    """Encodes a graph as a serialized `GraphDef`: names, types, inputs and control inputs of its operations."""
     from hookline.summary.protos import GraphDef
 
     message = GraphDef()
@@ -123,24 +123,24 @@ def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
     if dtype != jnp.uint8 and not jnp.issubdtype(dtype, jnp.floating):
         raise _invalid(
             f"Image summary {name!r} requires uint8 (0 to 255) or floating point values, which are rescaled, got "
-            f"{dtype}: convert them first."
+            f"{dtype}. Convert them first."
         )
 
 
 def image(tag: str, images: Any, max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of checked and selected images, each as a PNG."""
+    """Encodes checked and selected images as a serialized `Summary`, each as a PNG."""
     from hookline.summary.protos import Summary
 
     summary = Summary()
-    for place, pixels in enumerate(np.asarray(images)):
-        message = summary.value.add(tag=_tag(tag, "image", place, max_outputs)).image
+    for index, pixels in enumerate(np.asarray(images)):
+        message = summary.value.add(tag=_tag(tag, "image", index, max_outputs)).image
         message.height, message.width, message.colorspace = pixels.shape
         message.encoded_image_string = _png(pixels if pixels.dtype == np.uint8 else _rescale(pixels))
     return summary.SerializeToString()
 
 
 def _rescale(pixels: np.ndarray) -> np.ndarray:
-    """Returns floating point pixels as bytes: 0.0 is black, or in the middle if some are negative."""
+    """Converts floating point pixels to uint8: 0.0 becomes black, or 128 if some values are negative."""
     values = pixels.astype(np.promote_types(pixels.dtype, np.float32))
     finite = np.asarray(np.isfinite(values).all(axis=-1))
     least, most = (values[finite].min(), values[finite].max()) if finite.any() else (np.float32(0),) * 2
@@ -168,20 +168,20 @@ def check_audio(name: str, shape: Sequence[Any], dtype: Any) -> None:
         )
     if not jnp.issubdtype(dtype, jnp.floating):
         raise _invalid(
-            f"Audio summary {name!r} requires floating point values between -1 and 1, got {dtype}: divide by the "
-            f"largest value that the integers can have."
+            f"Audio summary {name!r} requires floating point values between -1 and 1, got {dtype}. Divide by the "
+            f"largest integer of the dtype."
         )
 
 
 def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of checked and selected clips with their sample rate, as 16-bit WAVs."""
+    """Encodes checked and selected clips, with their sample rate, as a serialized `Summary` of 16-bit WAVs."""
     from hookline.summary.protos import Summary
 
     clips, rate = np.asarray(clips_and_rate[0]), _sample_rate(tag, clips_and_rate[1])
     summary = Summary()
-    for place, clip in enumerate(clips):
+    for index, clip in enumerate(clips):
         frames = clip[:, None] if clip.ndim == 1 else clip
-        message = summary.value.add(tag=_tag(tag, "audio", place, max_outputs)).audio
+        message = summary.value.add(tag=_tag(tag, "audio", index, max_outputs)).audio
         message.length_frames, message.num_channels = frames.shape
         message.sample_rate, message.content_type = rate, "audio/wav"
         message.encoded_audio_string = _wav(frames, rate)
@@ -220,12 +220,13 @@ class BucketCounts(NamedTuple):
     """The device's results for a histogram.
 
     Attributes:
-        counts: Shape `(1697,)`; finite values in each bucket, from the most negative to the most positive.
-        non_finite: Shape `()`; the number of values that are NaN or infinite. No other field counts them.
-        total: Shape `()`; sum.
-        squares: Shape `()`; sum of squares.
-        least: Shape `()`; smallest value, infinity if there is none.
-        most: Shape `()`; largest value, minus infinity if there is none.
+        counts: Shape `(1697,)`; the number of finite values in each bucket, from the most negative to the most
+            positive.
+        non_finite: Shape `()`; the number of values that are NaN or infinite. The other fields leave them out.
+        total: Shape `()`; the sum.
+        squares: Shape `()`; the sum of squares.
+        least: Shape `()`; the smallest value, infinity without values.
+        most: Shape `()`; the largest value, minus infinity without values.
     """
 
     counts: Any
@@ -254,7 +255,7 @@ def count_buckets(values: Any) -> BucketCounts:
     sizes = [leaf.size for leaf in leaves]
     if all(isinstance(size, int) for size in sizes) and sum(sizes) > _MOST_VALUES:
         raise errors.InvalidArgumentError.from_message(
-            f"A histogram holds at most {_MOST_VALUES} values, got {sum(sizes)}: make several of them."
+            f"A histogram holds at most {_MOST_VALUES} values, got {sum(sizes)}. Make several histograms."
         )
     parts = [placement.apply_replicated(_count_leaf, leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
     counts, non_finite, total, squares, least, most = (list(column) for column in zip(*parts, strict=True))
@@ -289,12 +290,12 @@ def _limits() -> np.ndarray:
 
 
 def histogram(tag: str, counted: BucketCounts) -> bytes:
-    """Returns the serialized `Summary` of the result of `count`, on the host."""
+    """Encodes the result of `count_buckets`, on the host, as a serialized `Summary`."""
     from hookline.summary.protos import Summary
 
     counts = np.asarray(counted.counts)
     used = np.flatnonzero(counts)
-    # The bucket before a used one marks the lower limit of that one; other empty buckets are left out.
+    # The limit of the bucket before a used one is its lower limit; other empty buckets are left out.
     kept = np.union1d(used, np.maximum(used - 1, 0))
     summary = Summary()
     histogram = summary.value.add(tag=tag).histo

@@ -1,4 +1,4 @@
-"""One event file on the disk: its name sorts by time, it holds only whole records, and it can be synced."""
+"""Writes one event file: its name sorts by time, it holds only whole records, and it can be synced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.summary import records
 
 _FILE_VERSION = records.key(3, 2)
 _SUMMARY = records.key(5, 2)
-# The key of a value's metadata: a byte that is somewhere in every summary with metadata, and in few others.
+# The key of a value's metadata: a byte that every summary with metadata contains, and few others.
 _METADATA = records.key(9, 2)
 _STAMP = re.compile(r"events\.out\.tfevents\.(\d{10,12})(?:_(\d{6}))?\.")
 _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
@@ -33,12 +33,12 @@ class EventFile:
 
     The metadata of a tag is written with its first value only, because readers need it once in each file.
 
-    One thread at a time may append; any may sync and close. There is no buffer: appended records are with the operating
-    system and survive a killed process, and synced records survive a crash of the machine.
+    One thread at a time may append; any may sync and close. There is no buffer: appended records are passed to the
+    operating system and survive a killed process; synced records survive a crash of the machine.
 
     Attributes:
         failure: The error of a failed append; None until then. Afterwards the file takes no more records.
-        num_events: The number of its records, not counting the first one of each event file.
+        num_events: The number of its records, not counting the first one, the file's version.
 
     Raises:
         OSError: The directory or the file cannot be created or started. No file is left behind.
@@ -74,8 +74,8 @@ class EventFile:
         return not os.path.exists(self.path)
 
     def append(self, events: list[PendingEvent]) -> int:
-        """Appends the records of events, and returns how many are in the file; if not all, `failure` has the error."""
-        # Nearly all summaries are scalars. They have no metadata and should not pay for it.
+        """Appends the records of events, and returns the number written; if not all, `failure` has the error."""
+        # Nearly all summaries are scalars, which have no metadata and need not be parsed.
         framed = [
             records.event_record(
                 secs, step, key, self._drop_known_metadata(value) if key == _SUMMARY and _METADATA in value else value
@@ -94,7 +94,7 @@ class EventFile:
             self.failure = error
             ends = [end for end in itertools.accumulate(map(len, framed)) if end <= written]
             written, whole = max(ends, default=0), len(ends)
-            # A torn record is cut off, so that even strict readers can read the records before it.
+            # A torn record is removed, so that strict readers can read the file, too.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size + written)
         self._size += written
@@ -117,7 +117,7 @@ class EventFile:
         return message.SerializeToString() if is_slimmer else summary
 
     def sync(self) -> None:
-        """Returns when everything appended before the call, and the file's name, are on the disk; raises `OSError`."""
+        """Blocks until all records so far, and the file's name, are on the disk; raises `OSError`."""
         with self._lock:
             self._sync()
 
@@ -135,7 +135,7 @@ class EventFile:
         """Syncs and closes the file; may be repeated. A file that failed before its first event is removed.
 
         Raises:
-            OSError: It is closed, but its latest events may not be on the disk.
+            OSError: The file is closed, but its latest events may not be on the disk.
         """
         with self._lock:
             if self._closed:
@@ -152,7 +152,7 @@ class EventFile:
 
 
 def _make_directory(logdir: str) -> list[str]:
-    """Makes a directory and returns the directories to sync, so that its contents can be found again."""
+    """Makes a directory, and returns the directories to sync after the file was made: it and its changed parents."""
     entered = [logdir]
     while not os.path.lexists(entered[-1]):
         entered.append(os.path.dirname(entered[-1]))
@@ -163,9 +163,9 @@ def _make_directory(logdir: str) -> list[str]:
 def _create_file(logdir: str, suffix: str) -> tuple[str, int]:
     """Makes a file whose name sorts after all event files in the directory; returns its path and descriptor.
 
-    Readers take the files of a directory in the order of their names and do not go back to an earlier one. The second
-    is followed by a character that sorts after the point of other writers, and by the microsecond. If the calendar was
-    set back, or time stands still, the newest file decides.
+    Readers read the files of a directory in the order of their names, and do not return to an earlier one. In the name,
+    the seconds are followed by a character that sorts after the point of other writers, and by the microseconds. If the
+    clock was set back, or has not advanced, the stamp follows the newest file's.
     """
     while True:
         stamp = max(int(clock.time() * 1e6), 1 + max(map(_timestamp_of, os.listdir(logdir)), default=-1))
@@ -175,7 +175,7 @@ def _create_file(logdir: str, suffix: str) -> tuple[str, int]:
         try:
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except FileExistsError:
-            continue  # Another thread was quicker.
+            continue  # Another thread or process has just made it.
 
 
 def _timestamp_of(name: str) -> int:

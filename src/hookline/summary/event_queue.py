@@ -1,4 +1,4 @@
-"""The events of a writer: a queue, the background thread that empties it, and the handling of failed writes."""
+"""Queues the events of a writer, writes them in a background thread, and handles failed writes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _MAX_PENDING = 1000
 
 
 class WriteOutage:
-    """Counts what a writer loses while it cannot write; a WARNING marks the beginning, INFO the end.
+    """Counts lost items while writes fail; logs a WARNING at the beginning, and INFO at the end.
 
     Args:
-        things: What is lost, for the messages.
-        meanwhile: What becomes of more of it, and what is tried, before "every 10 s or so".
+        things: The name of the items, for the messages.
+        meanwhile: A sentence of the WARNING about later items.
 
     Attributes:
         is_active: Whether the last attempt has failed.
-        num_lost: How many things this outage has cost so far.
-        total_lost: How many those before it did.
+        num_lost: The number of items lost in this write outage so far.
+        total_lost: The number of items lost in the write outages before it.
     """
 
     def __init__(
-        self, things: str = "Events", meanwhile: str = ", perhaps more until a new file can be made, which is tried"
+        self, things: str = "Events", meanwhile: str = "More may be lost until a new file can be made."
     ) -> None:
         self._things, self._meanwhile = things, meanwhile
         self.is_active = False
@@ -46,7 +46,7 @@ class WriteOutage:
         return clock.monotonic() >= self._tried_at + _RETRY_SECS
 
     def begin(self, failure: BaseException, lost: int) -> None:
-        """Notes a failed attempt to write, the first or a later one, and the number of events lost with it."""
+        """Records a failed attempt to write, the first or a later one, and the number of items lost by it."""
         self._tried_at = clock.monotonic()
         self.num_lost += lost
         if self.is_active:
@@ -54,7 +54,7 @@ class WriteOutage:
         self.is_active = True
         self._began_at = self._tried_at
         _logger.warning(
-            "%s The program goes on. %s lost so far: %d%s every %g s or so.",
+            "%s The program continues. %s lost so far: %d. %s A retry follows about every %g s.",
             failure,
             self._things,
             lost,
@@ -63,7 +63,7 @@ class WriteOutage:
         )
 
     def end(self, how: str) -> None:
-        """Logs how many events were lost in all, and resets the count."""
+        """Logs the number of lost items, and resets it."""
         secs = clock.monotonic() - self._began_at
         _logger.info("%s %s lost: %d, in %.0f s.", how, self._things, self.num_lost, secs)
         self.is_active = False
@@ -74,14 +74,14 @@ class WriteOutage:
 class EventQueue:
     """The queue of pending events for a file. A `FileWriter` owns one at a time; the queue outlives it until closed.
 
-    `add` only appends to a queue. Either the background thread empties it, once `max_queue` events are pending or
-    `flush_secs` have passed, or a caller of `flush`, `sync` or `close`, whichever comes first. One batch is one write
-    to the operating system.
+    `add` only appends to the queue. The background thread empties it when `max_queue` events are pending or
+    `flush_secs` have passed; a caller of `flush`, `sync` or `close` may empty it earlier. Each time is one write to the
+    operating system.
 
     If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. If no new file
     can be made, it loses the pending events. Later ones wait for the next attempt; at 1,000 of them it loses these too.
 
-    The arguments are those of `FileWriter`; the directory is absolute.
+    The arguments are as in `FileWriter`; the directory is absolute.
 
     Raises:
         OpError: The directory or the file cannot be made; the class gives the reason. A full disk is an error only if
@@ -103,7 +103,7 @@ class EventQueue:
         self._closed = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        # None after it has failed.
+        # None if no file could be made, or after a failed write.
         self._file: EventFile | None = None
         self._location = logdir
         try:
@@ -126,12 +126,12 @@ class EventQueue:
 
     @property
     def is_broken(self) -> bool:
-        """Whether its file can take no more events: a write has failed and it is strict, or the file was deleted."""
+        """Whether it cannot write to its file any more: a strict write has failed, or the file was deleted."""
         file = self._file
         return self._failure is not None or (file is not None and file.is_deleted)
 
     def set_strict(self) -> None:
-        """Refuses events after the next failure."""
+        """Makes the queue strict: it refuses events after the next failure."""
         self._strict = True
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
@@ -154,9 +154,9 @@ class EventQueue:
             raise self._add_error()
 
     def sync(self) -> None:
-        """Does the same as `flush`, and returns when these events are on the disk."""
+        """Flushes, and blocks until these events are on the disk."""
         if os.getpid() != self._process:
-            return  # In a fork, the parent does it.
+            return  # In a forked process; the parent syncs.
         self._write_pending(force=True)
         file = self._file
         if file is not None:
@@ -171,16 +171,16 @@ class EventQueue:
             raise self._add_error()
 
     def request_close(self) -> None:
-        """Lets the background thread close the file when it next wakes.
+        """Makes the background thread close the file when it next wakes.
 
-        For the garbage collector, which may call this inside any other code of this class; so it takes no locks.
+        Takes no lock, because the garbage collector may call this inside any other method of this class.
         """
         self._closing = True
 
     def close(self) -> None:
         """Writes pending events, syncs and closes the file; may be repeated. Raises a failure not raised before."""
         if os.getpid() != self._process:
-            return  # In a fork, file and queue belong to the parent, which writes them itself.
+            return  # In a forked process, file and queue belong to the parent, which writes them itself.
         self._closing = True
         self._wake.set()
         self._close_file()
@@ -237,7 +237,7 @@ class EventQueue:
             elif self._failure is None and may_begin:
                 left, failure = self._start_file(events)
                 if failure is None:
-                    self._outage.end(f"FileWriter goes on in {self._location}.")
+                    self._outage.end(f"FileWriter continues in {self._location}.")
                 elif self._strict:
                     self._failure = failure
                 else:
@@ -260,7 +260,7 @@ class EventQueue:
             left, _ = self._start_file(left)
         self._outage.begin(explained, lost + len(left))
         if self._file is not None:
-            self._outage.end(f"FileWriter goes on in {self._location}.")
+            self._outage.end(f"FileWriter continues in {self._location}.")
 
     def _start_file(self, events: list[PendingEvent]) -> tuple[list[PendingEvent], OSError | None]:
         """Starts a new file with events; returns those that are not in it, and the reason."""
@@ -279,14 +279,14 @@ class EventQueue:
     def _add_error(self) -> Exception:
         if self._failure is None or self._closing:
             return RuntimeError(
-                f"The FileWriter of {self._logdir} is closed; reopen() it to write to a new file. (What a session got "
-                "from FileWriterCache is closed with that session: get it anew in begin.)"
+                f"The FileWriter of {self._logdir} is closed; reopen() it to write to a new file. (A session closes "
+                "the writers that its hooks got from FileWriterCache: get them in each begin.)"
             )
         return self._write_error(self._failure)
 
     def _write_error(self, failure: OSError) -> errors.OpError:
         self._failure_raised = True
-        advice = "and has lost its latest events (remove the cause, then close() and reopen() to go on in a new file)"
+        advice = "and has lost its latest events (remove the cause, then close() and reopen() to write to a new file)"
         return self._as_op_error(failure, f" {advice}")
 
     def _as_op_error(self, failure: OSError, advice: str = "") -> errors.OpError:

@@ -23,7 +23,7 @@ _WHOLE_EVENT = b""
 
 
 class NullQueue:
-    """Drops events, because among processes that run in step only the chief writes. Its methods are `EventQueue`'s."""
+    """Drops events, because in SPMD processes only the chief writes. It has the methods of `EventQueue`."""
 
     def __init__(self) -> None:
         self.closed = self.is_broken = False
@@ -50,29 +50,31 @@ class NullQueue:
 
 
 class SummaryTap(Protocol):
-    """Gets the summaries that a writer is given, too."""
+    """Receives a copy of each summary that a writer writes."""
 
     def receive(self, time: float, step: int | None, summary: bytes) -> None:
-        """Takes a serialized summary and the time of its event, at once."""
+        """Receives a serialized summary and the time of its event; must not block."""
 
     def sync(self) -> None:
-        """Returns when what it has taken is kept, as far as it can be."""
+        """Blocks until all received summaries are written, as far as possible."""
 
 
 class FileWriter:
-    """Writes events to a file in a directory. Its calls return at once, and a background thread does the work.
+    """Writes events to a file in a directory. Calls return at once, and a background thread writes.
 
-    Events reach the operating system in the order of the calls: when `max_queue` of them are pending, when `flush_secs`
-    have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the end of the
-    process. After `sync` or `close` they also survive a crash of the machine. If a write fails in the background (a
-    full disk, a deleted file), the next call raises the error, and so do all later ones until `close`. A writer that is
-    not strict continues in a new file instead. If no file can be made, the events it has are lost. Later ones wait for
-    the next attempt: after 10 seconds, or in `flush` or `sync`. They are lost if it fails, when there are 1,000 of
-    them, and in `close`, which does not try. A WARNING says so, and an INFO line says when it can write again. Events
-    written before stay readable. Any thread may call any method.
+    Events are passed to the operating system in the order of the calls: when `max_queue` of them are pending, when
+    `flush_secs` have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the end
+    of the process. After `sync` or `close` they also survive a crash of the machine. If a write fails in the background
+    (a full disk, a deleted file), the next call raises the error, and so do all later ones until `close`. Any thread
+    may call any method.
+
+    A writer that is not strict continues in a new file instead. If no file can be made, pending events are lost. Later
+    ones wait for the next attempt: after 10 seconds, or in `flush` or `sync`. They are lost if it fails, when there are
+    1,000 of them, and in `close`, which makes no attempt. A WARNING is logged at the beginning, and an INFO line when
+    it can write again. Events written before stay readable.
 
     Args:
-        logdir: Directory on a local or mounted file system; made if absent. Each writer makes a new file in it.
+        logdir: Directory on a local or mounted file system; made if missing. Each writer makes a new file in it.
         graph: A graph to write at once, for TensorBoard's graph page, as in `add_graph`.
         max_queue: The number of pending events at which the background thread writes them.
         flush_secs: The longest time, in seconds, for which an event is pending.
@@ -85,7 +87,7 @@ class FileWriter:
         TypeError: `graph` is not a graph.
         ValueError: `logdir` is empty or a URL, or `max_queue` or `flush_secs` is not positive.
         AlreadyExistsError: `logdir` is a file.
-        FailedPreconditionError: A file is in the place of one of its parent directories.
+        FailedPreconditionError: One of its parent directories is a file.
         PermissionDeniedError: The directory is not writable.
         OpError: The file cannot be made for another reason.
 
@@ -156,7 +158,7 @@ class FileWriter:
 
     @property
     def is_broken(self) -> bool:
-        """Whether its file can take no more: a write has failed and it is strict, or the file was deleted."""
+        """Whether it cannot write to its file any more: a strict write has failed, or the file was deleted."""
         return self._queue.is_broken
 
     @property
@@ -179,7 +181,7 @@ class FileWriter:
 
         Args:
             summary: A `Summary`, or its serialized bytes: the value of a summary tensor.
-            global_step: The step it belongs to.
+            global_step: Its step.
 
         Raises:
             TypeError: `summary` is neither.
@@ -189,7 +191,7 @@ class FileWriter:
         self._add(_SUMMARY, summary if type(summary) is bytes else _serialize(summary, "Summary"), global_step)
 
     def add_session_log(self, session_log: Any, global_step: SupportsInt | None = None) -> None:
-        """Writes a `SessionLog`: `START` tells TensorBoard to drop earlier points from `global_step` on.
+        """Writes a `SessionLog`: at `START` TensorBoard drops earlier points from `global_step` on.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -261,20 +263,20 @@ class FileWriter:
             self._notify_taps(now, step, payload)
 
     def _notify_taps(self, time: float, step: int | None, summary: bytes) -> None:
-        for follower in self._taps.values():
-            follower.receive(time, step, summary)
+        for tap in self._taps.values():
+            tap.receive(time, step, summary)
 
     def add_tap(self, owner: Any, tap: SummaryTap) -> None:
-        """Has a follower of this owner, and no other, get the summaries from now on."""
-        # Another thread may be telling those that are there.
+        """Makes a tap the owner's only one, from now on."""
+        # A new dict, because another thread may be iterating over the old one.
         self._taps = {**self._taps, owner: tap}
 
     def remove_tap(self, owner: Any) -> None:
-        """Lets go of the follower of this owner, if it has one."""
+        """Removes the owner's tap, if it has one."""
         self._taps = {other: follower for other, follower in self._taps.items() if other is not owner}
 
     def flush(self) -> None:
-        """Hands everything written so far to the operating system before it returns; does nothing once closed.
+        """Passes all pending events to the operating system before it returns; does nothing once closed.
 
         Raises:
             OpError: This or an earlier write failed.
@@ -282,22 +284,22 @@ class FileWriter:
         self._queue.flush()
 
     def sync(self) -> None:
-        """Returns when everything written so far is on the disk, as far as the operating system can tell.
+        """Blocks until all events written so far are on the disk, as far as the operating system reports it.
 
-        Other threads may write in the meantime, without waiting. Does nothing once closed, or if there is nothing new.
+        Other threads may write in the meantime, without waiting. Does nothing once closed, or without new events.
 
         Raises:
             OpError: This or an earlier write failed, and the writer is strict.
         """
         self._queue.sync()
-        for follower in self._taps.values():
-            follower.sync()
+        for tap in self._taps.values():
+            tap.sync()
 
     def close(self) -> None:
         """Flushes, syncs and closes the file; may be repeated.
 
         Raises:
-            OpError: A write failed, and no earlier call raised this.
+            OpError: A write failed, and no earlier call raised the error.
         """
         self._queue.close()
 

@@ -1,4 +1,4 @@
-"""Summary tensors: nodes whose value is a serialized `Summary`."""
+"""Makes summary tensors, whose values are serialized `Summary` messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookline.summary import encode
 
 _log = log.get_logger(__name__)
 _TAGS = "summary_tags"
-_TAG_PREFIX: ContextVar[str] = ContextVar("what tags begin with", default="")
+_TAG_PREFIX: ContextVar[str] = ContextVar("tag_prefix", default="")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -27,7 +27,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
 
     Args:
         name: The tag. The current name scope is prefixed, and a number (`loss_1`) is appended if another summary of the
-            graph has the tag. Characters other than letters, digits and `_./-` become `_`, with a log line. The
+            graph has the tag. Characters other than letters, digits and `_./-` become `_`, which is logged. The
             operation has the same name, numbered if another operation has it.
         tensor: Array of shape `()` and any real dtype; NaN and infinities are written unchanged.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
@@ -65,8 +65,8 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
     """Makes a summary of the distribution of values, counted on the device.
 
     Buckets are an eighth of an octave wide (a ratio of 1.06 to 1.13), from 2**-40 to 2**66 for each sign, with one for
-    everything nearer to zero. All steps and variables use the same buckets. NaN and infinities are in no bucket; when a
-    summary first meets some, a warning gives their number.
+    all values nearer to zero. All steps and variables use the same buckets. NaN and infinities are in no bucket; the
+    first time, a warning gives their number.
 
     Args:
         name: Tag, as in `scalar`.
@@ -91,8 +91,8 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
         3.0
 
     References:
-        `tf.compat.v1.summary.histogram`. Differences: it takes pytrees; NaN and infinities are left out with a warning
-        and do not stop the run (`NanTensorHook` is for that).
+        `tf.compat.v1.summary.histogram`. Differences: it accepts pytrees; NaN and infinities are left out with a
+        warning and do not stop the run (`NanTensorHook` does that).
     """
     warned = False
 
@@ -190,7 +190,7 @@ def audio(
 
 
 def _take_first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]) -> Tensor:
-    """Checks a batch and returns a tensor of its first `count` items."""
+    """Returns a tensor of the first `count` items of a batch, which is checked."""
     arguments.check_int(f"Summary {name!r}", "max_outputs", count, at_least=1)
 
     def first(batch: Any) -> Any:
@@ -305,7 +305,7 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
 
 @contextlib.contextmanager
 def tags_below(family: str | None) -> Iterator[None]:
-    """Puts the tags of the summaries made inside below a family, but not the names of their operations.
+    """Prefixes the tags of the summaries made in the block with a family, but not the names of their operations.
 
     Example:
         >>> import hookline as hl
@@ -325,7 +325,7 @@ def tags_below(family: str | None) -> Iterator[None]:
 
 
 def clean_name(name: str) -> str:
-    """Returns a name that operations and tags may have; logs a line if that differs from the given one.
+    """Returns a name that operations and tags may have; logs it if it differs from the given one.
 
     Raises:
         TypeError: The name is not a string.
@@ -336,11 +336,11 @@ def clean_name(name: str) -> str:
         'learning_rate'
     """
     if not isinstance(name, str):
-        raise TypeError(f"The name of a summary is a string, got {name!r}.")
+        raise TypeError(f"A summary requires a string as its name, got {name!r}.")
     parts = _NOT_ALLOWED.sub("_", name).split("/")
     clean = re.sub("^-", "_", "/".join(part for part in parts if part.strip(".")))
     if not clean:
         raise ValueError(f"A summary requires a name, got {name!r}.")
     if clean != name:
-        _log.info("Summary name %r holds characters that are not allowed; using %r instead.", name, clean)
+        _log.info("Summary name %r has characters that are not allowed; %r is used instead.", name, clean)
     return clean

@@ -1,7 +1,7 @@
-"""Records: the bytes of each event in a file, and the frames around them, which reveal damage and a torn end.
+"""Encodes events, and frames them as records with checksums, which reveal damage and a torn end of a file.
 
-Scalars and events are encoded here directly, because they are many and tiny: a message object for each would cost
-several times as much. Rare or large messages (histograms, text, graphs) use the classes in `hookline.summary.protos`.
+Scalars and events are encoded here directly, because they are many and tiny: a message object for each would take
+several times as long. Rare or large messages (histograms, text, graphs) use the classes in `hookline.summary.protos`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import google_crc32c
 
 from hookline.errors import DataLossError
 
-# Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are written out because every event has them.
+# The key and the value of field 1 of Event, a double. Fields 1 and 2 (the step) are encoded here: all events have them.
 _WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
@@ -25,7 +25,7 @@ _ONE_GROUP = [bytes((number,)) for number in range(0x80)]
 
 
 def varint(number: int) -> bytes:
-    """Returns a 64-bit integer in base 128, least significant group first; a negative one as its two's complement."""
+    """Encodes a 64-bit integer in base 128, least significant group first; a negative one as its two's complement."""
     if 0 <= number < 0x80:
         return _ONE_GROUP[number]
     number &= _UINT64
@@ -43,7 +43,7 @@ def key(field: int, wire_type: int) -> bytes:
 
 
 def length_delimited(field: int, payload: bytes) -> bytes:
-    """Returns a field that holds bytes, text or a message."""
+    """Encodes a field that holds bytes, text or a message."""
     return key(field, 2) + varint(len(payload)) + payload
 
 
@@ -98,7 +98,7 @@ def read_records(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:
-    """Reads that many bytes, or up to the end. The number may be a lie: memory is taken only for what is there."""
+    """Reads that many bytes, or up to the end. A damaged number takes no more memory than the file has bytes."""
     parts = []
     while size and (part := file.read(min(size, _AT_ONCE_BYTES))):
         parts.append(part)
@@ -114,7 +114,7 @@ def _damaged(file: IO[bytes]) -> DataLossError:
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
-    """Returns the record of an event; the arguments are those of `hookline.summary.event_file.PendingEvent`."""
+    """Returns the record of an event; the arguments are the items of `hookline.summary.event_file.PendingEvent`."""
     if not field:
         return frame(payload)
     head = _WALL_TIME.pack(9, wall_time)

@@ -17,28 +17,28 @@ _logger = log.get_logger(__name__)
 
 
 class TapProvider(Protocol):
-    """Has what is written in a session followed."""
+    """Gives each writer of a session a tap that receives its summaries."""
 
     def tap_for(self, directory: str) -> SummaryTap:
-        """Returns the follower of the writer of a directory."""
+        """Returns the tap for the writer of a directory."""
         ...
 
     def writer_without_files(self, name: str) -> Any:
-        """Returns a writer that writes no files, of something with this name."""
+        """Returns a writer that writes no files; its tags begin with `name`."""
         ...
 
 
 class WriterScope:
     """An owner that takes writers from the cache and releases all of them at once, such as a monitored session.
 
-    It owns the writers that a thread takes while `SCOPE` is set to it. Once released, it takes no more.
+    It owns the writers that a thread takes while `WRITER_SCOPE` is set to it. Once released, it takes no more.
 
     Args:
-        strict: Whether failed writes raise in the writers it takes.
+        strict: Whether failed writes raise in its writers.
 
     Attributes:
-        is_released: Whether it takes no more.
-        tap_provider: Follows the writers it takes; None where nobody does.
+        is_released: Whether it takes no more writers.
+        tap_provider: Provides taps for its writers; None without sinks.
     """
 
     def __init__(self, strict: bool = False) -> None:
@@ -63,9 +63,9 @@ class _CachedWriter(NamedTuple):
 class FileWriterCache:
     """Shares one `FileWriter` for each directory, so that hooks with the same directory write one file.
 
-    Its writers are not strict: a full disk costs events, but never the training; see `FileWriter`. A monitored session
-    closes the writers that it and its hooks have taken from `begin` on. A writer that another session has taken too
-    stays open, and one taken outside of any session stays open until `clear`.
+    By default its writers are not strict: a full disk loses events, but does not end the training; see `FileWriter`. A
+    monitored session closes the writers that it and its hooks have taken from `begin` on. A writer that another session
+    has taken, too, stays open. A writer taken outside of any session stays open until `clear`.
 
     Example:
         >>> import tempfile
@@ -78,7 +78,7 @@ class FileWriterCache:
     References:
         `tf.compat.v1.summary.FileWriterCache`. Differences: different spellings of a directory, including links, give
         the same writer; a writer that was closed, that failed or whose file was deleted continues in a new file;
-        sessions close the writers they took; `strict` and `sync`.
+        sessions close the writers that they took; `strict` and `sync`.
     """
 
     _shared: ClassVar[dict[str, _CachedWriter]] = {}
@@ -119,13 +119,13 @@ class FileWriterCache:
                 try:
                     writer.close()
                 except OpError as error:
-                    _logger.warning("Going on in a new file: %s", error)
+                    _logger.warning("FileWriter continues in a new file: %s", error)
             writer.reopen()
             return writer
 
     @classmethod
     def add_taps(cls, scope: WriterScope, tap_provider: TapProvider) -> None:
-        """Has the writers that a scope has taken, and will take, followed."""
+        """Adds taps to the writers that a scope has taken, and will take."""
         with cls._lock:
             scope.tap_provider = tap_provider
             for name, shared in cls._shared.items():
@@ -134,7 +134,7 @@ class FileWriterCache:
 
     @classmethod
     def _close_dropped(cls) -> None:
-        """Closes the writers of sessions that are garbage: nobody has closed those."""
+        """Closes the writers of sessions that were collected as garbage without being closed."""
         with cls._lock:
             left = [cls._shared.pop(name).writer for name, shared in list(cls._shared.items()) if not shared.scopes]
         try:
@@ -144,9 +144,9 @@ class FileWriterCache:
 
     @classmethod
     def sync(cls) -> None:
-        """Returns when everything written so far to the cached writers is on the disk, as far as possible.
+        """Blocks until all events written so far to the cached writers are on the disk, as far as possible.
 
-        Never raises if a writer cannot write: this logs a warning, and a strict writer raises at its next call.
+        A failed write is logged as a warning; a strict writer raises it at its next call.
         """
         with cls._lock:
             writers = [shared.writer for shared in cls._shared.values()]
@@ -158,7 +158,7 @@ class FileWriterCache:
 
     @classmethod
     def release(cls, scope: WriterScope) -> None:
-        """Closes and forgets the writers that only this scope has taken.
+        """Closes the writers that only this scope has taken, and removes them from the cache.
 
         Raises:
             OpError: A strict writer could not write its last events. The others are still closed.
@@ -176,7 +176,7 @@ class FileWriterCache:
 
     @classmethod
     def clear(cls) -> None:
-        """Closes all cached writers and forgets them.
+        """Closes all cached writers, and empties the cache.
 
         Raises:
             OpError: A strict writer could not write its last events. The others are still closed.
@@ -188,11 +188,11 @@ class FileWriterCache:
 
 
 def get_writer(directory: str | None, name: str = "") -> Any:
-    """Returns the writer of a directory; without one, a writer to the sinks of the session alone, or None.
+    """Returns the writer of a directory; without one, a writer to the session's sinks only, or None without sinks.
 
     Args:
         directory: The directory.
-        name: What the tags begin with where there is none.
+        name: The beginning of the tags if there is no directory.
     """
     if directory:
         return FileWriterCache.get(directory)
@@ -201,7 +201,7 @@ def get_writer(directory: str | None, name: str = "") -> Any:
 
 
 def close_all(thing: str, closes: Iterable[Callable[[], None]]) -> None:
-    """Closes all things of a kind; raises the first error, with the others noted on it."""
+    """Makes all calls that close something; then raises the first error, with the others as its notes."""
     failures: list[Exception] = []
     for close in closes:
         try:

@@ -1,4 +1,4 @@
-"""Tools for testing hooks and training code; public, so users' tests may use them too."""
+"""Tools for tests of hooks and training code, public for the tests of users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_hook: checks that every hook must pass, hookline's and users' alike."""
+"""check_hook: checks that a hook, of hookline or a user, keeps the contract of `SessionRunHook`."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class _Model(NamedTuple):
 def check_hook(make_hook: MakeHook) -> None:
     """Checks that a hook keeps the contract of `SessionRunHook`, in real sessions over a small model.
 
-    - A second `begin` on the same graph adds nothing, and nothing is added once the graph is finalized.
+    - A second `begin` on the same graph adds nothing, and the hook adds nothing once the graph is finalized.
     - The caller's results have the same bits with and without the hook: on runs that train, runs that leave the global
-      step unchanged, runs that gain several steps, and over a recovery.
-    - It survives a session without any run, one that ends with its input, and one that ends by an exception, which
+      step unchanged, runs that advance it by several steps, and across a recovery.
+    - It works in a session without any run, one that ends with its input, and one that ends with an exception, which
       reaches the caller unchanged.
     - `before_run` and `before_trigger` return None or a `SessionRunArgs`, the other callbacks None.
-    - The result of `get_state`, if any, goes into a checkpoint and is restored after a restart.
-    - The same object serves one session after another on its graph.
-    - It leaves no thread that would keep the process alive.
+    - The result of `get_state`, if any, is saved in a checkpoint and restored after a restart.
+    - The same hook can be used in one session after another on its graph.
+    - It leaves no thread behind that would keep the process alive.
 
     Args:
-        make_hook: Makes a new hook. Called once for each check, before the graph is finalized. The graph is the default
-            graph and has a float32 vector `"weights:0"`, a scalar `"loss:0"` and a global step.
+        make_hook: Makes a new hook. Called once for each check, before the graph is finalized. The default graph then
+            has a float32 vector `"weights:0"`, a scalar `"loss:0"` and a global step.
 
     Raises:
         AssertionError: The hook breaks one of these rules; the message names the rule.
@@ -81,7 +81,7 @@ def check_hook(make_hook: MakeHook) -> None:
         except Exception as exc:
             exc.add_note(f"check_hook: {check.__name__.replace('_', ' ').strip()}.")
             raise
-    # Threads of executors end with the interpreter: Orbax leaves some.
+    # Orbax leaves threads of executors behind, which end with the interpreter.
     new = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]
     left = [thread for thread in new if not thread.name.startswith(("asyncio_", "ThreadPoolExecutor-"))]
     assert not left, f"The hook left threads that keep the process alive: {left}. Register them with the coordinator."
@@ -177,14 +177,14 @@ def _a_state_comes_back(make_hook: MakeHook) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    # A hook may count seconds, which pass in between.
+    # A hook may count seconds, which go by between the two.
     if isinstance(one, float):
         return bool(np.isclose(one, other, rtol=0, atol=60, equal_nan=True))
     return np.array_equal(one, other)
 
 
 class _FinalizedGraph:
-    """Comes before the hook under test and notes the size of the complete graph."""
+    """A hook before the one under test, which records the version of the complete graph."""
 
     version: int | None = None
 
@@ -194,7 +194,7 @@ class _FinalizedGraph:
 
 
 def _with_checked_results(hook: Any) -> Any:
-    """Returns a hook that checks the results of its callbacks; the session treats it like any other hook."""
+    """Makes a hook check the return values of its callbacks; returns it, or a proxy that a session treats like it."""
     inner = unwrap(hook)
     found = {name: overridden_callback(inner, name) for name in CALLBACKS if name != "get_state"}
     checked = {name: _checked(name, callback) for name, callback in found.items() if callback is not None}
@@ -223,12 +223,12 @@ def _call(hook: Any, callback: str) -> Any:
 
 
 def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures: Any = None) -> None:
-    """Checks that the caller's results are the same with and without the hook, until the hook stops the training."""
+    """Checks that the caller gets the same results with and without the hook, until the hook stops the training."""
     results = []
     for hooks in ([], [make_hook]):
         with _model() as model:
             mine = [make() for make in hooks]
-            # A session uses up an iterable of failures, so each gets its own.
+            # A session exhausts an iterable of failures, so each gets its own.
             failing = RecordingHook(failures={name: list(each) for name, each in (failures or {}).items()})
             results.append(_run_session(model, [*mine, failing], runs(model)))
     without, with_hook = results
@@ -238,7 +238,7 @@ def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures:
 
 
 def _run_session(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
-    """Runs a session with these hooks from begin to end, and checks that nothing is added to the graph meanwhile."""
+    """Makes the runs in a session with these hooks; checks that the hooks add nothing to the graph meanwhile."""
     finalized = _FinalizedGraph()
     results: list[Any] = []
     with _session(finalized, *hooks) as session:
@@ -248,7 +248,7 @@ def _run_session(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
 
 
 def _run_all(session: MonitoredSession, runs: list[Any]) -> list[Any]:
-    """Makes the runs until a hook requests a stop, and returns the caller's results as plain values."""
+    """Makes the runs until a hook requests a stop; returns the caller's results as Python values."""
     results = []
     for fetches in runs:
         if session.should_stop():

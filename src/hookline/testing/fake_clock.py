@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""FakeClock: a clock that a test advances."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _POLL_REAL_SECS = 0.001
 
 
 class FakeClock(clock.Clock):
-    """Time that passes only when a test moves it. Entering installs it; leaving puts the previous clock back.
+    """A clock that only a test advances. The `with` block installs it, and then installs the previous clock again.
 
-    `sleep` moves the fake time at once and never blocks. `wait` and `wait_for` block the calling thread until the
-    awaited event has happened, or until another thread has moved the time past their limit. Threads that still wait
-    when the `with` block ends are released as if their time were over.
+    `sleep` advances the fake time at once and never blocks. `wait` and `wait_for` block the calling thread until the
+    awaited event has happened, or until another thread has advanced the time past their timeout. Threads that still
+    wait at the end of the `with` block are released, as if their timeout had passed.
 
     Args:
-        start: The first reading, in seconds, of both `monotonic` and `time`.
-        autojump_secs: If given, a wait that stays blocked for this many *real* seconds moves the fake time to its own
-            limit. For tests in which no other thread can move the time. Only the waits of the test's own threads do so:
-            the main one, the one that enters the clock, and those that are started afterwards.
+        start: The first reading of both `monotonic` and `time`, in seconds.
+        autojump_secs: If given, a wait that stays blocked for this many *real* seconds advances the fake time to its
+            own timeout. For tests in which no other thread can advance the time. Only waits of the test's own threads
+            do so: the main one, the one that enters the clock, and those started afterwards.
 
     Example:
         >>> with FakeClock(start=100.0) as fake:
@@ -71,10 +71,10 @@ class FakeClock(clock.Clock):
         return self._now
 
     def advance(self, secs: float) -> None:
-        """Moves the fake time forward; threads whose limit has passed continue shortly afterwards.
+        """Advances the fake time; threads whose timeout has passed continue shortly afterwards.
 
         Args:
-            secs: The distance, in seconds.
+            secs: The number of seconds.
 
         Raises:
             ValueError: `secs` is negative.
@@ -86,17 +86,17 @@ class FakeClock(clock.Clock):
             self._now += secs
 
     def sleep(self, secs: float) -> None:
-        """Moves the fake time forward by `secs`, without blocking."""
+        """Advances the fake time by `secs`, without blocking."""
         self.advance(max(secs, 0))
 
     def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
-        """Blocks until `event` is set or the fake time has passed the limit, and returns whether it is set."""
+        """Blocks until `event` is set or the timeout has passed in fake time; returns whether it is set."""
         return self._block(event.is_set, event.wait, timeout_secs)
 
     def wait_for(
         self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
     ) -> bool:
-        """Blocks until `predicate()` is true or the fake time has passed the limit, and returns its last value."""
+        """Blocks until `predicate()` is true or the timeout has passed in fake time; returns its last value."""
         return self._block(predicate, condition.wait, timeout_secs)
 
     def await_waiters(self, count: int = 1, *, real_timeout_secs: float = 10.0) -> None:
@@ -109,7 +109,7 @@ class FakeClock(clock.Clock):
             real_timeout_secs: The longest wait, in real seconds.
 
         Raises:
-            TimeoutError: Fewer threads are waiting when the real time is over.
+            TimeoutError: Fewer threads wait when the real timeout has passed.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiters >= count, real_timeout_secs):
@@ -121,19 +121,19 @@ class FakeClock(clock.Clock):
     def _block(self, happened: Callable[[], bool], pause: Callable[[float], bool], timeout_secs: float | None) -> bool:
         deadline = float("inf") if timeout_secs is None else self._now + timeout_secs
         jumps = timeout_secs is not None and threading.current_thread() not in self._foreign_threads
-        blocked_secs, looks = 0.0, 0
+        blocked_secs, polls = 0.0, 0
         with self._counted_as_waiter():
             done = bool(happened())
             while not done and self._now < deadline and not self._released:
-                # Checked when notified, as with real time, so that a test fails if a notification is forgotten. Also
-                # checked occasionally, because a notification at the moment when a pause ends is lost.
-                looks += 1
-                done = (pause(_POLL_REAL_SECS) or looks % 1000 == 0) and bool(happened())
+                # Checked when notified, as with a real clock, so that a test fails if a notification is missing. Also
+                # checked at times, because a notification at the moment when a pause ends is lost.
+                polls += 1
+                done = (pause(_POLL_REAL_SECS) or polls % 1000 == 0) and bool(happened())
                 blocked_secs += _POLL_REAL_SECS
                 if jumps and self._autojump_secs is not None and blocked_secs >= self._autojump_secs:
                     with self._changed:
                         self._now = max(self._now, deadline)
-        # If the time passed at the same moment as the event, the event counts.
+        # If the event came at the same moment as the timeout, the event counts.
         return done or bool(happened())
 
     @contextlib.contextmanager

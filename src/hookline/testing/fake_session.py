@@ -1,4 +1,4 @@
-"""FakeSession: stands in for a raw session, and follows a script."""
+"""FakeSession: a raw session for tests, which returns given results."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class RunRequest(NamedTuple):
 
 
 class FakeSession(RawSession, Backend):
-    """A raw session without an engine: a script gives the result or the exception of each run.
+    """A raw session that computes nothing: each run returns or raises the next given result.
 
-    Give it to a `SessionCreator` of your test to see how hooks and monitored sessions behave when things go wrong.
+    Return it from a `SessionCreator` of your test to see how hooks and monitored sessions react to failures.
 
     Args:
-        script: The outcomes of the runs, in order. An exception is raised, and anything else is returned; None stands
-            for the values of the fetches. After the end of the script, every run behaves as with None.
-        values: The values of possible fetches, by tensor, operation or name; others are None.
+        results: The results of the runs, in order. An exception is raised; for None the run returns the `values` of its
+            fetches; anything else is returned. Runs after the last result behave as with None.
+        values: The values of fetches, by tensor, operation or name; other fetches are None.
         graph: The graph; an empty one if None.
         global_step: The global step at the start; None for a session without one.
-        gain: The number of steps that a successful run adds.
-        closing_raises: An exception that `close` raises, or None.
+        step_increment: The increase of the global step in a successful run.
+        closing_raises: The exception that `close` raises, or None.
 
     Attributes:
-        requests: The request of each run, even of those that raised.
+        requests: The request of each run, also of one that raised.
         closed: Whether `close` was called.
-        origin: The origin of its values, in words; see `Session`.
+        origin: A description of where its values come from; see `Session`.
 
     Example:
         >>> from hookline import errors
@@ -93,7 +93,7 @@ class FakeSession(RawSession, Backend):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Records the request, and returns or raises the next outcome of the script."""
+        """Records the request, and returns or raises the next result."""
         return self._run(RunRequest(fetches, (), feed_dict, options, run_metadata))[0]
 
     def run_with_hook_fetches(
@@ -104,20 +104,20 @@ class FakeSession(RawSession, Backend):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Does the same as `run`, and also returns the results of the hooks."""
+        """Does the same as `run`, and returns the results of the hooks as well."""
         result, results = self._run(RunRequest(fetches, hook_fetches.fetches, feed_dict, options, run_metadata))
         return result, hook_results(hook_fetches, results)
 
     def step_delta(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
-        """Returns the gain, regardless of the fetches; None without a global step."""
+        """Returns `step_increment`, for any fetches; None without a global step."""
         return None if self._global_step is None else self._gain
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Sets the global step if `values` has one, and forgets the rest."""
+        """Sets the global step if `values` has one, and ignores the rest."""
         self._global_step = values.get("global_step", self._global_step)
 
     def close(self) -> None:
-        """Notes that it was called."""
+        """Sets `closed`, and raises `closing_raises` if it was given."""
         self.closed = True
         if self._closing_raises is not None:
             raise self._closing_raises

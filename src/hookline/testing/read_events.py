@@ -1,4 +1,4 @@
-"""Reading event files back."""
+"""read_events: reads event files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hookline.regular_file import UnreadableFileError, open_regular
 
 
 def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
-    """Returns all events in the event files of a directory, using TensorBoard's own reader.
+    """Returns all events in the event files of a directory, read by TensorBoard's own reader.
 
-    A torn or damaged record ends its file, as it does in TensorBoard.
+    Reading of a file ends at an incomplete or damaged record, as in TensorBoard.
 
     Args:
-        logdir: Directory; its subdirectories are not searched.
+        logdir: The directory; its subdirectories are not searched.
 
     Returns:
-        `Event` messages, file by file in the order of the files' names, which is the order in which they were made.
+        The `Event` messages, file by file in the order of the files' names, which is the order of their creation.
 
     Raises:
         FileNotFoundError: There is no such directory.
-        ValueError: Something there has the name of an event file, and is no file.
+        ValueError: An entry with the name of an event file is not a regular file.
 
     Example:
         >>> import tempfile
@@ -32,7 +32,7 @@ def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
         ...     [event.file_version for event in read_events(logdir)]
         ['brain.Event:2']
     """
-    # Imported here, because the reader imports more modules than all of hookline.
+    # Imported here, because the reader imports more modules than the rest of hookline.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     logdir = arguments.check_path("read_events", "logdir", logdir)

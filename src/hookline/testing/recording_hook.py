@@ -1,4 +1,4 @@
-"""RecordingHook: records the calls of callbacks, with their order and arguments."""
+"""RecordingHook: records the calls of its callbacks, with their order and arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hookline.session import RunOptions, Session
 
 
 class RecordedEvent(NamedTuple):
-    """One callback of a `RecordingHook`.
+    """One call of a callback of a `RecordingHook`.
 
     Args:
         hook: The name of the hook.
         callback: The name of the callback.
-        given: Distinguishes one call from another, as plain Python values that `==` can compare: the global step for
-            `after_create_session` and `end` (None without one), the caller's fetches for `before_run`, the
-            results for `after_run`, the exception for `on_exception`.
+        given: The argument to compare, as a Python value: the global step for `after_create_session` and `end` (None
+            without one), the caller's fetches for `before_run`, the results for `after_run`, the exception for
+            `on_exception`.
     """
 
     hook: str
@@ -32,17 +32,17 @@ class RecordedEvent(NamedTuple):
 
 
 class RecordingHook(SessionRunHook):
-    """Records every callback, and on request fetches, feeds, fails or stops.
+    """Records every callback; it can also fetch, feed, raise or request a stop.
 
     Args:
-        name: The name of the hook, which tells several recording hooks apart.
-        events: The list to record in; hooks that share a list record the order among them.
-        fetches: The fetches on every run.
-        feed_dict: The feeds on every run.
-        options: The options for every run.
-        failures: The exceptions to raise, by callback: an exception for every call, or an iterable with an exception or
-            None for each call. When the iterable is exhausted, nothing is raised.
-        stop_at_run: The run, counted from 1, in whose `after_run` a stop is requested.
+        name: The name of the hook in its events.
+        events: The list to record in. Hooks with the same list record the order of their calls.
+        fetches: Its fetches in every run.
+        feed_dict: Its feeds in every run.
+        options: Its options for every run.
+        failures: The exceptions to raise, by callback: an exception for all calls, or an iterable with an exception or
+            None for each call. Calls after its end raise nothing.
+        stop_at_run: The run, counted from 1, in whose `after_run` it requests a stop.
 
     Example:
         >>> from hookline import Graph
@@ -92,7 +92,7 @@ class RecordingHook(SessionRunHook):
         self._record("after_create_session", _step(session))
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Records the call, and returns the request it was given."""
+        """Records the call, and returns the fetches, feeds and options given to the constructor; None without any."""
         self._record("before_run", run_context.original_args.fetches)
         return self._args
 
@@ -119,7 +119,7 @@ class RecordingHook(SessionRunHook):
 
 
 def to_python(value: Any) -> Any:
-    """Returns a structure of results with Python numbers and lists instead of arrays; waits for the device.
+    """Converts the arrays in a structure of results to Python numbers and lists; waits for the device.
 
     Example:
         >>> to_python([np.float32(0.5), {"logits": np.arange(3)}])

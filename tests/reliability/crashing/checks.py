@@ -1,4 +1,4 @@
-"""What must hold after each kill, and when the job has come to its end."""
+"""Invariants after each kill, and at the end of the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Violation(Exception):
 
 
 class Reference:
-    """What the uninterrupted run has come through: the state after each step by its fingerprint, and each loss."""
+    """The course of the uninterrupted run: the fingerprint of the state after each step, and each loss."""
 
     def __init__(self, directory, messages):
         self.digests = {message["step"]: message["digest"] for message in messages if "step" in message}
@@ -33,7 +33,7 @@ class Reference:
 
 
 class Events:
-    """What the event files of a job hold. Those of ended processes are read once."""
+    """The contents of a job's event files. Those of ended processes are read once."""
 
     def __init__(self):
         self.losses, self.checkpoints, self._read = {}, set(), set()
@@ -58,7 +58,7 @@ class Events:
 
 
 class Checks:
-    """What is known of a job, and what must hold of it, by what the uninterrupted run (`reference`) came to.
+    """The record of a job, and its invariants by the course of the uninterrupted run (`reference`).
 
     Attributes:
         reported: The newest step that was reported as saved.
@@ -70,7 +70,7 @@ class Checks:
         self.reported, self.latest, self.events = -1, None, Events()
 
     def after_life(self, messages, status, killed_at):
-        """Checks what a process has told, and what it has left."""
+        """Checks a process's reports, and its files."""
         ended = bool(messages) and "done" in messages[-1]
         if killed_at is None or status != -signal.SIGKILL:
             require(ended and status == 0, f"It ended with status {status}, and nobody had killed it.")
@@ -136,7 +136,7 @@ class Checks:
 
 
 def require(holds, otherwise):
-    """Raises a `Violation` that says what did not hold."""
+    """Raises a `Violation` that names the broken invariant."""
     if not holds:
         raise Violation(otherwise)
 

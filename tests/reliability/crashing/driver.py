@@ -36,7 +36,7 @@ class Driver:
     def drive(self):
         """Runs jobs until the kills are enough; prints the counts, and returns whether all held that must hold."""
         started = time.monotonic()
-        gc.freeze()  # A child's collector need not go through, and so copy, what was imported here.
+        gc.freeze()  # A child's garbage collector need not visit, and so copy, the imported objects.
         self._reference = uninterrupted(os.path.join(self._folder, "reference"))
         try:
             while self._fill():
@@ -53,7 +53,7 @@ class Driver:
         return self.hits.total() >= self.kills and all(self.hits[point] >= self.each for point in POINTS)
 
     def _fill(self):
-        """Starts jobs where there is room, and returns whether one is running."""
+        """Starts jobs up to the limit, and returns whether one is running."""
         while not self._enough() and len(self._running) < self.at_once:
             number = next(self._numbers, None)
             if number is None:
@@ -64,7 +64,7 @@ class Driver:
         return bool(self._running)
 
     def _attend(self):
-        """Waits until a process has something to tell, or is to be killed."""
+        """Waits until a process has a message, or is to be killed."""
         secs_left = min(job.process.secs_left() for job in self._running.values())
         for file in select.select(list(self._running), [], [], secs_left)[0]:
             if not self._running[file].process.listen():

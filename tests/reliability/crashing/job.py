@@ -55,7 +55,7 @@ class Job:
 
 
 def uninterrupted(folder):
-    """Runs the job without a kill, and returns what it has come through."""
+    """Runs the job without a kill, and returns its course."""
     directory, errors_to = os.path.join(folder, "training"), os.path.join(folder, "life.txt")
     os.makedirs(directory)
     process = Process(directory, errors_to, UNDISTURBED, every_step=True)

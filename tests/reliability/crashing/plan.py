@@ -28,7 +28,7 @@ class Life:
         aim: The point at which it kills itself, or None.
         arrival: At which arrival there.
         moment: The message after which it is killed from outside, where it does not aim.
-        delay_secs: How long after that; also how late a kill amid a compilation or a save comes.
+        delay_secs: How long after that; also the delay of a kill amid a compilation or a save.
         fault_at: Which of its batches is an AbortedError, or None.
         verifies: Whether it verifies all checkpoints that it finds, before it trains.
         card: The card that led to it, or None.
@@ -60,7 +60,7 @@ class Deck:
         self._returned = collections.deque()
 
     def deal(self, again):
-        """Returns the next card, one that was taken back if it may be dealt `again` to whoever asks."""
+        """Returns the next card, one that was taken back if it may be dealt `again`."""
         if self._only is not None:
             return next(self._only, None)
         if again and self._returned:
@@ -86,7 +86,7 @@ def lives_of(seed, job, deck):
             moment = chance.choice(sorted(_MOMENTS))
             delay_secs, fault_at = chance.uniform(0, _MOMENTS[moment]), _fault(chance, 0.25)
             yield Life(None, 0, moment, delay_secs, fault_at, chance.random() < _VERIFY)
-        card = deck.deal(again=number > 0)  # Most of what is missed is missed by jobs that only begin.
+        card = deck.deal(again=number > 0)  # Most missed points are missed by jobs that have just begun.
         if card is None:
             return
         aim = deck.aim_of(card)

@@ -52,7 +52,7 @@ class Points:
     """Counts arrivals, and kills this process at the one that was aimed at, or sends it another signal.
 
     A kill amid a compilation comes so long after the tracing (`delay_secs`), one amid a save after a fifth of that.
-    What happens is told just before.
+    The event is reported just before.
     """
 
     def __init__(self, aim, arrival, delay_secs, tell, signal_number=signal.SIGKILL):
@@ -64,7 +64,7 @@ class Points:
         self._inside = threading.local()
 
     def reach(self, point):
-        """Says that the process has come to a point."""
+        """Reports that the process has reached a point."""
         aloud = f"in recovery, {point}"
         if self.aim != (aloud if self.recovering and aloud in LATEST else point):
             return
@@ -75,7 +75,7 @@ class Points:
                 os.kill(os.getpid(), self.signal_number)
 
     def traced(self):
-        """Says that a function of the step is being traced: the compiler comes next."""
+        """Reports that a function of the step is being traced: the compiler comes next."""
         if not self.training:
             return
         self.reach("compile: tracing")
@@ -88,7 +88,7 @@ class Points:
             timer.start()
 
     def install(self):
-        """Wraps what leads to the points, for the rest of this process's life."""
+        """Wraps the calls that lead to the points, for the rest of this process's life."""
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 self._wrap(os, name, lambda *_: "sync")
@@ -126,7 +126,7 @@ class Points:
         setattr(owner, name, wrapped)
 
     def _saving(self, *_):
-        # The engine that writes the arrays is no Python: what it does can be interrupted by the clock alone.
+        # The C++ library that writes the arrays can be interrupted only by the clock.
         self._reach_later("save: amid", self.delay_secs / 5)
         return "save"
 

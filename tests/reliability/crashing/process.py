@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 
-# What a life would import by and by is here already, in the process that forks.
+# Modules that a process would import later are imported here, in the forking process.
 import tensorboard.backend.event_processing.event_file_loader  # noqa: F401
 
 import hookline.checkpoint.orbax_io  # noqa: F401 - loaded by and by, like the next
@@ -31,7 +31,7 @@ class Process:
 
     Attributes:
         file: The descriptor to wait on: when it is readable, call `listen`.
-        messages: What it has told, in order.
+        messages: Its messages, in order.
         killed_at: The point or the moment at which it was killed; None while it lives, or came to its end.
         status: The exit status, negative for a signal; None while it lives.
     """
@@ -49,7 +49,7 @@ class Process:
         os.close(write_end)
 
     def listen(self):
-        """Takes what it has told; returns False once it has ended."""
+        """Receives its messages; returns False once it has ended."""
         text = os.read(self.file, 2**16)
         *lines, self._text = (self._text + text).split(b"\n")
         for line in lines:

@@ -60,7 +60,7 @@ def features(step):
 
 
 class Telling(hl.train.SessionRunHook, hl.train.CheckpointSaverListener):
-    """Tells of every session that is created, as a listener of every checkpoint, and if asked of every step."""
+    """Reports every session, every checkpoint as a listener, and on request every step."""
 
     def __init__(self, points, tell, every_step=False):
         self.points, self.tell, self.every_step = points, tell, every_step
@@ -82,7 +82,7 @@ class Telling(hl.train.SessionRunHook, hl.train.CheckpointSaverListener):
 
 
 class TellingSaver(hl.train.Saver):
-    """Tells of a save when it is complete, with what is in the directory then."""
+    """Reports a save when it is complete, with the contents of the directory."""
 
     def __init__(self, tell):
         super().__init__(max_to_keep=KEPT)
@@ -107,7 +107,7 @@ def step_of(path):
 
 
 def names_in(directory):
-    """Returns what is in a directory, less the event files: each life leaves one."""
+    """Returns the contents of a directory without the event files: each process leaves one."""
     return sorted(name for name in os.listdir(directory) if "tfevents" not in name)
 
 

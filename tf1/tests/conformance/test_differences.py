@@ -1,4 +1,4 @@
-"""What the page of differences lists."""
+"""The page of differences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conformance.scenario import all_scenarios
 SUITE = "tf1.conformance"
 
 
-def test_the_document_lists_scenarios_that_there_are_each_with_a_reason():
+def test_document_lists_existing_scenarios_with_reasons():
     listed, found = differences_of([SUITE]), all_scenarios([SUITE])
     assert listed
     assert {name.partition(" ")[0] for name in listed} <= {each.id for each in found}

@@ -1,6 +1,6 @@
 """Hooks of public repositories fire where TensorFlow fires them: what `make conformance` compares, without TensorFlow.
 
-`published.json` is what TensorFlow 2.21 has recorded; `make conformance` says where it does not hold any more.
+`published.json` has the records of TensorFlow 2.21; `make conformance` reports where it is out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tf1.conformance import on_hookline
 RECORDED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 SUITE = "tf1.conformance"
 LISTED = differences_of([SUITE])
-# Others go through the same code.
+# Others have the same code.
 ALIKE = {"v1.forwarding.same_context", "v1.forwarding.timer.reset", "v1.forwarding.timer.reset_by_the_loop"}
 SCENARIOS = [each for each in all_scenarios([SUITE]) if each.id.startswith(("v1.published.", "v1.forwarding."))]
 
@@ -27,11 +27,11 @@ SCENARIOS = [each for each in all_scenarios([SUITE]) if each.id.startswith(("v1.
     "scenario",
     [pytest.param(each, id=each.id, marks=pytest.mark.campaign if each.id in ALIKE else ()) for each in SCENARIOS],
 )
-def test_a_published_hook_does_what_it_does_on_tensorflow(scenario):
+def test_published_hook_acts_as_on_tensorflow(scenario):
     record = play(scenario, on_hookline.system, on_hookline.LOGGER)
 
     assert disagreements(scenario.id, {"values": RECORDED[scenario.id]}, record, LISTED) == []
 
 
-def test_all_that_was_recorded_is_played():
+def test_all_recorded_scenarios_are_played():
     assert RECORDED.keys() == {each.id for each in SCENARIOS}

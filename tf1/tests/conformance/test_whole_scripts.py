@@ -1,4 +1,4 @@
-"""Whole scripts: the players and what compares them. `make conformance-scripts` plays all of them on both systems."""
+"""Whole scripts: the players and the comparison. `make conformance-scripts` plays all of them on both systems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HAS_TENSORFLOW = Path(runs.python_of("tensorflow")).exists()
         *[pytest.param(name, marks=pytest.mark.campaign) for name in ("linear_regression", "generator_data")],
     ],
 )
-def test_a_script_runs_on_hookline_by_its_import_line(script, monkeypatch, tmp_path):
+def test_script_runs_on_hookline_with_a_changed_import(script, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "BUILD", tmp_path)
     record = runs.play("hookline", runs.SCRIPTS / f"{script}.py")
 
@@ -29,7 +29,7 @@ def test_a_script_runs_on_hookline_by_its_import_line(script, monkeypatch, tmp_p
 
 @pytest.mark.campaign  # As `make conformance-scripts`, which plays all scripts.
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason="needs TensorFlow: make conformance-scripts sets it up")
-def test_a_script_does_the_same_on_both(monkeypatch, tmp_path):
+def test_script_acts_the_same_on_both(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "BUILD", tmp_path)
     result = compare.played(runs.SCRIPTS / "vae.py", timed=False)
 
@@ -55,13 +55,13 @@ def record(folder: Path, **changes):
         ({"error": "Traceback\nKeyError: 3\n"}, "hookline: KeyError: 3"),
     ],
 )
-def test_what_is_not_the_same_is_said(changes, fault, tmp_path):
+def test_differences_are_reported(changes, fault, tmp_path):
     _, _, faults = compare.compared(record(tmp_path / "one"), record(tmp_path / "other", **changes))
 
     assert faults == ([] if fault is None else [fault])
 
 
-def test_the_stream_is_the_same_for_the_same_draw():
+def test_stream_is_the_same_for_the_same_seed():
     first = stream.drawn("truncated", 3, 1, (1000,))
 
     np.testing.assert_array_equal(first, stream.drawn("truncated", 3, 1, (1000,)))

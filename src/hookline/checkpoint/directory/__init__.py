@@ -1,5 +1,5 @@
-"""What lies in a directory of checkpoints, and who may write there.
+"""The files in a directory of checkpoints, and its only writer.
 
-`layout` knows its names, `manifest` describes one checkpoint, `leaves` compares that with variables, `state_file` lists
-all, `schema` checks both. `lease` admits one writer; `owner_file` says which process that is.
+`layout` knows the names, `manifest` describes one checkpoint, `leaves` compares it with variables, `state_file` lists
+all, `schema` checks both files. `lease` admits one writer, and `owner_file` names its process.
 """

@@ -1,4 +1,4 @@
-"""Together: joint actions of processes that run in step, during a save or a restore, with one outcome for all."""
+"""Joint actions of SPMD processes during a save or a restore, with one outcome for all."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ABOUT = "checkpoints"
 class Collective:
     """The processes that save and restore together; or a single process.
 
-    All of them call the same methods in the same order. They meet first, and a process that does not come is an error.
-    After that they wait for each other without a limit.
+    All of them call the same methods in the same order. They first meet at a barrier, where a process that does not
+    arrive in time is an error. After that they wait for each other without a limit.
 
     Args:
-        group: The processes; None if this one is alone.
+        group: The processes; None for a single process.
         tag: The name of the action; actions of different threads need different names.
 
     Attributes:
         is_alone: Whether there is one process.
-        is_chief: Whether this process writes, and chooses the place.
+        is_chief: Whether this process writes, and chooses the path.
         index: The index of this process.
 
     Example:
@@ -48,7 +48,7 @@ class Collective:
         self._has_met = False
 
     def run_on_all(self, part: Callable[[], T]) -> list[T]:
-        """Does a part in each process, and returns the results in the order of the processes: values of JSON.
+        """Calls `part` in each process, and returns the results, which are JSON values, in the order of the processes.
 
         Raises:
             BaseException: A process has failed. All raise the same error, from the first failed process.
@@ -58,15 +58,15 @@ class Collective:
         return self._exchange(part, lambda given: _split_results(found.all_gather(self._tag, given, math.inf)))
 
     def gather_to_chief(self, part: Callable[[], T]) -> list[T]:
-        """Does a part in each process; returns all results in the chief, and the chief's result in the others.
+        """Calls `part` in each process; returns all results in the chief, and the chief's result in the others.
 
         With many processes the results may be too large to send all of them to each process.
 
         Returns:
-            In the chief a list as `all` returns it; in the others a list of one.
+            In the chief a list as in `run_on_all`; in the others a list of one.
 
         Raises:
-            BaseException: As in `all`.
+            BaseException: As in `run_on_all`.
         """
         if (found := self._group) is None:
             return [part()]
@@ -81,27 +81,27 @@ class Collective:
         return every or of_chief
 
     def run_on_chief(self, part: Callable[[], T]) -> T:
-        """Does a part in the chief, and returns its result in all processes; raises the same errors as `all`."""
+        """Calls `part` in the chief, and returns its result in all processes; raises errors as `run_on_all` does."""
         if self.is_alone:
             return part()
         return self.gather_to_chief(part if self.is_chief else _nothing)[0]
 
     def _exchange(self, part: Callable[[], T], ask: Callable[[Any], tuple[Any, list[T]]]) -> list[T]:
-        """Does this process's part, and returns the values of `ask` for its outcome; raises the first failure."""
-        assert self._group is not None, "One alone has nobody to ask."
+        """Calls `part`, exchanges the outcome through `ask`, and returns the values; raises the first failure."""
+        assert self._group is not None, "A single process exchanges nothing."
         if not self._has_met:
             self._group.barrier(self._tag, START_TIMEOUT_SECS)
             self._has_met = True
         value, error = None, None
         try:
             value = part()
-        except BaseException as raised:  # The other processes wait to hear of it.
+        except BaseException as raised:  # The other processes wait for the outcome.
             error = raised
         serialised = None if error is None else failures.serialize_error(error)
         try:
             failed, values = ask([serialised, value])
         except Exception as waiting:
-            if error is not None:  # The waiting may have failed because of it.
+            if error is not None:  # The exchange may have failed because of it.
                 raise error from waiting
             raise
         if error is not None and not isinstance(error, Exception):
@@ -116,7 +116,7 @@ class Collective:
         raise failures.deserialize_error(serialised, process)
 
     def with_tag(self, tag: str) -> Collective:
-        """Returns the same processes for a separate thread; they have already met."""
+        """Returns the same processes for a separate thread, without another barrier."""
         found = Collective(self._group, tag)
         found._has_met = True
         return found
@@ -133,5 +133,5 @@ def _nothing() -> Any:
 
 
 def current() -> Collective:
-    """Returns the processes with which the main thread of this one saves and restores."""
+    """Returns the processes that save and restore together, for the main thread."""
     return Collective(process_group.current())

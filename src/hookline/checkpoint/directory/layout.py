@@ -1,6 +1,6 @@
-"""Layout: which directories are checkpoints, complete or not, and under which names they are on their way.
+"""The names in a directory of checkpoints: complete and broken checkpoints, and their temporary names.
 
-`moves.py` puts them there, and takes them away.
+`moves.py` renames and removes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_CHECKPOINT = re.compile(r".*\.hookline-((replaced|removed)(-\w+)?|writing-\w
 
 
 class Leftover(NamedTuple):
-    """A file or directory of a checkpoint under another name: while it is saved or removed, or since that was cut off.
+    """A file or directory of a checkpoint under a temporary name: while it is saved or removed, or after a crash.
 
     Its kind is "writing", "saving", "replaced", "removed", or "broken" if the checkpoint was moved aside.
     """
@@ -34,10 +34,10 @@ class Leftover(NamedTuple):
 
 
 def in_file_system(who: str, name: str, path: Any) -> str:
-    """Checks a path that a caller has got as an argument; an object store lacks renames and locks.
+    """Returns a path after checking that it is in a file system; an object store lacks renames and locks.
 
     Raises:
-        TypeError: It is no path.
+        TypeError: It is not a path.
         InvalidArgumentError: It is the address of an object store.
     """
     path = arguments.check_path(who, name, path)
@@ -55,7 +55,7 @@ def base_path(path: str) -> str:
 
 def locate(path: str) -> str | None:
     """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
-    for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed in the meantime.
+    for directory in (path, path + SAVING_SUFFIX, path):  # `path` again: it may have been renamed in the meantime.
         found = stat_or_none(os.path.join(directory, FILE_NAME))
         if found is not None and stat.S_ISREG(found.st_mode):
             return directory
@@ -63,8 +63,8 @@ def locate(path: str) -> str | None:
 
 
 def defect(path: str) -> str:
-    """Describes the flaw of an incomplete checkpoint; empty if the checkpoint is complete or missing."""
-    # Once more: it may have been renamed in the meantime.
+    """Describes the defect of an incomplete checkpoint; empty if the checkpoint is complete or missing."""
+    # `path_exists` again: the checkpoint may have been renamed in the meantime.
     if not path_exists(path) or locate(path) is not None or not path_exists(path):
         return ""
     if not os.path.isdir(path):
@@ -75,7 +75,7 @@ def defect(path: str) -> str:
 
 
 def require_complete(path: str) -> None:
-    """Raises `DataLossError` if there is an incomplete checkpoint at a path at which one was saved."""
+    """Raises `DataLossError` if the checkpoint that was saved at a path is incomplete."""
     if found := defect(path):
         raise errors.DataLossError.from_message(
             f"Checkpoint '{path}' is broken and cannot be read: {found}. {alternatives_advice(path)}"
@@ -103,7 +103,7 @@ def checkpoint_names(directory: str) -> list[str]:
 def subdirectories(directory: str) -> list[str]:
     """Returns the names of the folders in a directory; none if there is no such directory.
 
-    It asks the system for nothing but the directory's list, however many other files there are.
+    It reads only the directory's list, not the status of each file, because there may be many other files.
     """
     try:
         with os.scandir(directory) as entries:
@@ -117,7 +117,7 @@ def subdirectories(directory: str) -> list[str]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError as error:  # Of a link in a circle.
+    except OSError as error:  # For example a cycle of links.
         if failures.is_transient(error):
             raise
         return False
@@ -205,7 +205,7 @@ def alternatives_advice(path: str) -> str:
 
 
 def leftovers(directory: str) -> list[Leftover]:
-    """Returns those in a directory, sorted by their paths."""
+    """Returns the leftovers in a directory, sorted by path."""
     found = [(entry, match) for entry in sorted(entries(directory)) if (match := _LEFTOVER.fullmatch(entry))]
     return [Leftover(os.path.join(directory, entry), os.path.join(directory, m[1]), m[2]) for entry, m in found]
 

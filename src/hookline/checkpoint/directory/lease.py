@@ -2,20 +2,22 @@
 
 If the file system has locks, a lock decides. It ends with its process, even a killed one, and a forked process does not
 have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory whose file system
-does not lock across them), the owner's heartbeat decides. An owner without a heartbeat, by the clock of the waiting
-process, loses the lease, and notices this before it writes anything again.
+does not lock across them), the owner's heartbeat decides. If the waiting process sees no new heartbeat for three
+intervals of its own clock, it takes the lease, and the old owner notices this before it writes anything again.
 
-A user may remove the directory, or only the two files, or put a copy in its place. The owner notices this before it
-writes again. It takes the lease again only if there is nothing that another process could have saved.
+A user may remove the directory, or only the two files, or replace the directory with a copy. The owner notices this
+before it writes again. It takes the lease again only if there is nothing that another process could have saved.
 
-Example: process 1 has saved in D and trains on, somebody removes D or the files, and 1 comes to its next save.
-    D is gone                           1 makes it anew and goes on: `rm -rf D` costs no step that it makes
-    D has no checkpoint, and no owner   1 goes on
-    2 has the lock, 2 is the owner      1 ends: "taken over by process 2"
-    2 has the lock, no owner yet        1 looks for a second, since who only waits for a lease locks for a moment, too
-    2 is the owner, and was killed      1 ends: "taken over by process 2, which has ended"
-    D has checkpoints, and no owner     1 ends: 2 may have saved them and closed, or they are those of a copy
-    D has checkpoints, and no lock      1 ends likewise, also where the owner file is 1's: a copy has that, too
+Example: process 1 has saved in D and still trains. Somebody removes D, or some of its files. Then 1 starts a save.
+    checkpoints   owner file   lock file          process 1
+    D is gone                                     creates D again, and saves: after `rm -rf D` no later save is lost
+    any           none         held by 1          writes the owner file again, and saves
+    none          none or 1    gone or another    takes the lease again, and saves
+    some          none         gone or another    fails: 2 may have saved them and closed, or D is a copy
+    some          1            gone or another    fails likewise: a copy of D has this owner file, too
+    any           2            held by 2          fails: "taken over by process 2"
+    any           2            free, 2 killed     fails: "taken over by process 2, which has ended"
+    any           none         held by 2          retries for a second: a process that only waits also locks briefly
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ DEFAULT_WAIT_SECS = 120.0
 _HEARTBEAT_SECS = 10.0
 _MAX_MISSED_HEARTBEATS = 3
 _POLL_SECS = 0.2
-# A process that waits for a lease has the lock for a moment at each attempt.
+# A process that waits for a lease holds the lock for a moment at each attempt.
 _MAX_RETRIES, _RETRY_LOCK_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
@@ -58,14 +60,15 @@ _logger = log.get_logger(__name__)
 
 
 class Lease:
-    """The right of this process to save in a directory; `hold` grants it. All savers of a process share it."""
+    """The right of this process to save in a directory, taken by `acquire_lease`. All savers of a process share it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
-        self._change_lock = threading.RLock()  # Taken before the other one.
+        # Held while this process changes the directory; taken before the other one, which guards the attributes.
+        self._change_lock = threading.RLock()
         self._acquire_lock = threading.RLock()
-        # What this process wrote to the owner file, and its text; None unless it has the lease.
+        # This process's entry in the owner file, None without the lease; and the text of the file.
         self._owner: Owner | None = None
         self._text = ""
         self._descriptor: int | None = None
@@ -74,7 +77,7 @@ class Lease:
         self._last_heartbeat = clock.monotonic()
         # Another owner's last heartbeat, and the time at which it was first seen.
         self._seen: tuple[Owner, float] | None = None
-        self.holder_count, self.session = 0, object()  # The last session that was opened to save there.
+        self.holder_count, self.session = 0, object()  # `session` identifies the last session opened to save there.
 
     def acquire(self, wait_secs: float) -> None:
         """Waits until this process has the lease.
@@ -87,7 +90,7 @@ class Lease:
             self._check_loss()
             if self._owner is not None:
                 return
-            start, is_said = clock.monotonic(), False
+            start, has_warned = clock.monotonic(), False
             while obstacle := self._try_acquire(self._current_holder):
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
@@ -95,14 +98,14 @@ class Lease:
                         f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
                         f"after {wait_secs:g} s. End it, or use another directory.",
                     )
-                if not is_said:
+                if not has_warned:
                     _logger.warning(
-                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for its end.",
+                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for it to end.",
                         self._directory,
                         obstacle,
                         wait_secs,
                     )
-                    is_said = True
+                    has_warned = True
                 preemption.sleep(min(_POLL_SECS, wait_secs - waited))
 
     def check(self) -> None:
@@ -135,12 +138,12 @@ class Lease:
     def heartbeat(self) -> None:
         """Writes a heartbeat, unless another process has taken over."""
         if not self._acquire_lock.acquire(blocking=False):
-            return  # The thread inside checks too.
+            return  # The thread that has the lock checks the lease, too.
         try:
             if self._owner is not None and self._loss is None and self._renew():
                 self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
-        except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will raise.
+        except (OSError, OpError) as error:  # If this cannot be written, neither can a save, which raises the error.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
             self._acquire_lock.release()
@@ -158,7 +161,7 @@ class Lease:
             self._owner = None
 
     def disown(self) -> None:
-        """Leaves the lease to the process that this one was forked from."""
+        """Leaves the lease to the parent process, after a fork."""
         self._acquire_lock, self._change_lock = threading.RLock(), threading.RLock()
         self._close()
         self._loss = f"The parent of this process saves its checkpoints in '{self._directory}'."
@@ -168,12 +171,13 @@ class Lease:
             raise FailedPreconditionError.from_message(self._loss)
 
     def _try_acquire(self, whose: Callable[[Owner | None, bool], str]) -> str:
-        """Takes the lease, if no other process has it; otherwise returns the owner, in words.
+        """Takes the lease and returns ""; or returns the current owner, in words.
 
-        If the lock is free, `whose` decides from the owner on file, and whether locks work; it returns the owner or "".
+        If the lock is free, `whose` decides: it gets the owner on file, and whether locks work, and returns the owner
+        in words, or "" if this process may take the lease.
         """
         durable.make_directories(self._directory)
-        try:  # What is behind a link would be another directory's lock, or be made there.
+        try:  # Do not follow a link: its target may be another directory's lock, or be created there.
             descriptor = open_regular(self._lock_path, os.O_RDWR | os.O_CREAT, follow_symlinks=False)
         except UnreadableFileError as error:
             raise FailedPreconditionError.from_message(
@@ -193,7 +197,7 @@ class Lease:
                         os.remove(left)
             text = owner.write(self._owner_path, mine)
             if not locked:
-                clock.sleep(_POLL_SECS)  # If two processes take over at the same moment, the last one has it.
+                clock.sleep(_POLL_SECS)  # If two processes take over at the same moment, the last writer has it.
                 found = owner.read(self._owner_path)
                 if found is None or found.token != mine.token:
                     return str(found or _SOMEBODY)
@@ -208,14 +212,14 @@ class Lease:
         return "" if found is None or self._is_gone(found, locked) else str(found)
 
     def _reacquire(self) -> str:
-        """Takes the lease again where nothing can have been saved since it was lost; otherwise returns who has it."""
-        self._close()  # Closing it later would give up the new lock, if it is the same file.
-        whose, looks = self._try_acquire(self._previous_holder), 0
-        while whose == _SOMEBODY and looks < _MAX_RETRIES:
+        """Takes the lease again if nothing can have been saved since it was lost; or returns the owner, in words."""
+        self._close()  # Closing the same file later would release the new lock.
+        whose, retries = self._try_acquire(self._previous_holder), 0
+        while whose == _SOMEBODY and retries < _MAX_RETRIES:
             clock.sleep(_RETRY_LOCK_SECS)
-            whose, looks = self._try_acquire(self._previous_holder), looks + 1
+            whose, retries = self._try_acquire(self._previous_holder), retries + 1
         if not whose:
-            durable.sync_directory(os.path.dirname(self._directory))  # Who writes a file there may have made it.
+            durable.sync_directory(os.path.dirname(self._directory))  # Another program may have created D again.
             _logger.warning(
                 "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
                 "again.",
@@ -231,8 +235,8 @@ class Lease:
     def _loss_message(self, whose: str) -> str:
         silent_secs = clock.monotonic() - self._last_heartbeat
         is_silent = silent_secs > _MAX_MISSED_HEARTBEATS * _HEARTBEAT_SECS
-        silent = f"this process gave no sign of life for {silent_secs:.0f} s"
-        advice = " Was it stopped?" if is_silent else ""
+        silent = f"this process sent no heartbeat for {silent_secs:.0f} s"
+        advice = " Was it suspended?" if is_silent else ""
         if whose == _UNKNOWN:
             return (
                 f"The lease files in '{self._directory}' ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced, and "
@@ -241,7 +245,7 @@ class Lease:
                 "saves there, start this one again: it goes on from the newest checkpoint."
             )
         removed = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
-        why = silent if is_silent else f"{removed}, or its host slept"
+        why = silent if is_silent else f"{removed}, or its host was suspended"
         return (
             f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more "
             f"there.{advice}"
@@ -252,11 +256,11 @@ class Lease:
         if self._descriptor is None:
             return False
         if self._locked:
-            # If anything in this process has read the lock file, the lock is gone, and somebody may try it right now.
-            has_it, looks = try_lock(self._descriptor), 0
-            while has_it is None and looks < _MAX_RETRIES:
+            # If this process has read the lock file, the lock is gone, and another process may hold it for a moment.
+            has_it, retries = try_lock(self._descriptor), 0
+            while has_it is None and retries < _MAX_RETRIES:
                 clock.sleep(_RETRY_LOCK_SECS)
-                has_it, looks = try_lock(self._descriptor), looks + 1
+                has_it, retries = try_lock(self._descriptor), retries + 1
             if not has_it or not _same_file(self._descriptor, self._lock_path):
                 return False
         try:  # Without locks the owner file alone decides.
@@ -270,8 +274,8 @@ class Lease:
         return True
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
-        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. So
-        # the lock decides only if the owner's process number is of no use here.
+        # An owner that has copied the directory is alive without its lock: closing any descriptor of the lock file
+        # drops the lock. So the lock decides only if the owner's process id has no meaning here.
         ended = found.has_ended if found.has_comparable_pid else found.shares_locks and locked
         return ended or self._is_silent(found)
 
@@ -311,11 +315,11 @@ def try_lock(descriptor: int) -> bool | None:
 _leases: dict[str, Lease] = {}
 _guard = threading.RLock()
 _Inbox = queue.SimpleQueue[Callable[[], None] | None]
-_inbox = _Inbox()  # What the thread is to call; None ends it.
+_inbox = _Inbox()  # Functions for the thread to call; None ends it.
 
 
 class LeaseHandle:
-    """A holder's share in a lease, which keeps it whatever other holders do; called, it is given back, once.
+    """A counted handle on a lease. A call releases it, once; the last one releases the lease.
 
     Args:
         lease: The lease.
@@ -327,7 +331,7 @@ class LeaseHandle:
             lease.holder_count += 1
 
     def __call__(self) -> None:
-        """Gives the share back; with the last one, the lease."""
+        """Releases the handle; the last one releases the lease."""
         with _guard:
             if self._is_held:
                 self._is_held = False
@@ -337,15 +341,15 @@ class LeaseHandle:
 
 
 def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> LeaseHandle:
-    """Takes the lease of a directory, or a share in it if this process already has it.
+    """Takes the lease of a directory, unless this process already has it, and returns a handle on it.
 
     Args:
-        directory: The directory; made if it is missing.
+        directory: The directory; created if it is missing.
         wait_secs: The longest wait for another writer to end.
         path: The file to be written there, for messages.
 
     Returns:
-        The share of the caller, which gives it back with a call.
+        The caller's handle, to be called to release it.
 
     Raises:
         OpError: As in `Lease.acquire`.
@@ -358,19 +362,19 @@ def acquire_lease(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: st
             if len(_leases) == 1:
                 _inbox = _Inbox()
                 threading.Thread(target=_heartbeat_loop, args=(_inbox,), name="hookline-leases", daemon=True).start()
-        share = LeaseHandle(lease)
+        handle = LeaseHandle(lease)
     try:
         lease.acquire(wait_secs)
-    except BaseException as error:  # The lease must be given back.
-        share()
+    except BaseException as error:  # The lease must be released.
+        handle()
         if isinstance(error, OSError):
             raise failures.write_error(error, path or directory) from error
         raise
-    return share
+    return handle
 
 
 def release_when_collected(holder: object, give_back: Callable[[], None]) -> None:
-    """Has a thread give a lease back soon after its holder is garbage, such as the hook of a session never closed."""
+    """Releases a lease, in the heartbeat thread, after its holder, such as a session's hook, is garbage-collected."""
     weakref.finalize(holder, lambda: _inbox.put(give_back)).atexit = False
 
 
@@ -391,16 +395,16 @@ def _heartbeat_loop(inbox: _Inbox) -> None:
     while True:
         calls = []
         with contextlib.suppress(queue.Empty):
-            if (give_back := inbox.get(timeout=_HEARTBEAT_SECS)) is None:
+            if (release := inbox.get(timeout=_HEARTBEAT_SECS)) is None:
                 return
-            calls.append(give_back)
+            calls.append(release)
         with _guard:
             calls += [lease.heartbeat for lease in _leases.values()]
         for call in calls:
             try:
                 call()
             except Exception:
-                _logger.exception("A lease could not be renewed or given back")
+                _logger.exception("A lease could not be renewed or released.")
 
 
 @atexit.register
@@ -421,7 +425,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def _same_file(descriptor: int, path: str) -> bool:
-    """Returns whether an open file is the one at a path; raises the system's error if that cannot be decided."""
+    """Returns whether an open file is the one at a path; raises an `OSError` if that cannot be decided."""
     try:
         there = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

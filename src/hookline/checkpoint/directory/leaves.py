@@ -1,4 +1,4 @@
-"""The pytrees in variables, and the flat tree of named arrays in a checkpoint: one made of the other, and compared."""
+"""Conversion and comparison of variables, which hold pytrees, and a checkpoint's flat tree of named arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADVICE = (
     "a dict from the names in the checkpoint to variables."
 )
 MISSING, UNEXPECTED = "  missing in the checkpoint: ", "  only in the checkpoint: "
-"""How the lines of the error begin that name variables and leaves."""
+"""The beginnings of the error's lines about missing variables and leaves, and about unexpected ones."""
 _TWICE = (
     "Was the graph built twice, as by a notebook's cell that is run again, so that '{0}' is a second one? Call "
     "hookline.reset_default_graph() first, or build it in `with hookline.Graph().as_default():`."
@@ -64,7 +64,7 @@ def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    # Variable "a" with a leaf "b" and a variable "a/b" may stand side by side.
+    # There may be a variable "a" with a leaf "b", and a variable "a/b".
     candidate, number = name, 1
     while candidate in taken:
         number += 1
@@ -137,12 +137,12 @@ def _key_data(leaf: Leaf) -> tuple[tuple[int, ...], Any]:
 
 
 def to_device(leaf: Leaf, read: Any) -> Any:
-    """Returns the value read for a leaf, on a device, unless it was saved from the host's memory."""
+    """Moves the value read for a leaf to a device, unless it was saved from the host's memory."""
     return jnp.asarray(read) if leaf.kind in ("array", "key") else read
 
 
 def unpack(leaf: Leaf, stored: Any) -> Any:
-    """Returns the leaf as it was saved; `stored` is the value of `to_device` for it, None if nothing is stored."""
+    """Returns the leaf as it was saved; `stored` is the result of `to_device`, or None if nothing is stored."""
     if leaf.kind in _IN_MANIFEST.values():
         return leaf.value
     if leaf.kind == "bytes":
@@ -179,10 +179,10 @@ def match_variables(
 ) -> dict[str, Match]:
     """Matches the variables of a checkpoint with those of a graph, by name and by the paths of their leaves.
 
-    A checkpoint may hold more: a graph for evaluation has no optimizer. `wanted` has, by name in the
+    A checkpoint may hold more variables: a graph for evaluation has no optimizer. `wanted` has, by name in the
     checkpoint, the spec of the variable to restore, or `UNKNOWN`. With `reshape` another shape with as many elements
-    fits too. `what`, `where` and `advice` are parts of the error's text: the things to fit, the place that differs, and
-    the remedy.
+    fits too. `what`, `where` and `advice` are parts of the error's text: what the checkpoint does not fit, where the
+    other shape or dtype is, and the remedy.
 
     Raises:
         NotFoundError: A variable or leaf is missing in the checkpoint.
@@ -232,13 +232,13 @@ def match_variables(
 
 
 def _is_duplicate(name: str, wanted: Mapping[str, Any]) -> bool:
-    """Whether a graph has numbered the name of a variable, for another one has it."""
+    """Returns whether the graph has added a number to a variable's name, because another variable has that name."""
     first, _, number = name.rpartition("_")
     return number.isdigit() and first in wanted
 
 
 def reshape_like(spec: Any, value: Any) -> Any:
-    """Returns a value in the shapes of a spec, which it otherwise fits."""
+    """Reshapes a value to the shapes of a spec that it otherwise fits."""
     if spec is UNKNOWN:
         return value
     return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)

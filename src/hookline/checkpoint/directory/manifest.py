@@ -1,4 +1,4 @@
-"""A checkpoint's description of itself: every variable's leaves with path, shape, dtype and kind."""
+"""The manifest of a checkpoint: each variable's leaves with path, shape, dtype, kind and checksums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECKSUM = ', "crc32c": '
 
 
 class UnsupportedFormat(ValueError):
-    """A manifest of a format that this version of hookline does not write."""
+    """A manifest of a format that this version of hookline does not read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Leaf:
     """One leaf of a variable.
 
     Attributes:
-        path: Its place inside the variable, such as "dense/kernel"; empty if the variable is a single leaf.
+        path: Its path inside the variable, such as "dense/kernel"; empty if the variable is a single leaf.
         name: Its name in the checkpoint, such as "params/dense/kernel": unique, and its key in the stored tree.
         kind: Its kind in the variable: "array", "key", "numpy", "scalar" (of NumPy), "bytes", "str", "int", "float" or
             "bool".
         shape: Its shape.
         dtype: Its dtype as a string, such as "bfloat16" or "key<fry>"; for Python values the name of their type.
-        value: The part kept in the manifest itself: a Python value, or the name of a key's generator.
+        value: The part kept in the manifest itself: a Python value, or the PRNG implementation of a key.
         pieces: The checksums of its stored pieces; empty for values in the manifest.
     """
 
@@ -70,17 +70,17 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """The place of a save in its run.
+    """The ancestry of a save.
 
     Attributes:
-        run_id: The random id of the run. A model that was initialised anew begins one, a restored one continues its
-            own.
-        save_number: The number of its parent plus one: of the last save of the session, or the restored checkpoint.
-        sessions: For each session that led to it, oldest first, its random id and the number of its last save that
-            counts: for its own session, its own number.
+        run_id: The random id of the run. An initialised model begins a run, a restored model continues its own.
+        save_number: The save number of the parent plus one. The parent is the last save of the session, or else the
+            checkpoint that it restored.
+        sessions: For each session that led to this save, oldest first, its random id and the number of the save that
+            the next session restored; the last pair is the session of this save and its number.
 
     Example:
-        A session saves 1 and 2; the next one restores 1, and saves another 2.
+        A session makes the saves 1 and 2. The next one restores 1, and makes another save 2.
         >>> first, last = Lineage("run", 1, (("a", 1),)), Lineage("run", 2, (("a", 2),))
         >>> other = Lineage("run", 2, (("a", 1), ("b", 2)))
         >>> last.follows(first), other.follows(first), other.follows(last), last.follows(other)
@@ -103,12 +103,12 @@ class Manifest:
 
     Attributes:
         variables: The contents, by variable name.
-        lineage: Its place among the saves of its run.
+        lineage: Its ancestry.
         step: The number of completed steps, or None if it was saved without one.
         timestamp: The time just before it became complete, in seconds since the epoch.
         format: The format of the file.
         extra: Whether `max_to_keep` does not count it.
-        devices: The names of the devices that its arrays lay on, if these were several.
+        devices: The names of the devices of its arrays, if there were several.
     """
 
     variables: dict[str, Entry]
@@ -125,12 +125,12 @@ class Manifest:
         return {leaf.name: leaf for entry in self.variables.values() for leaf in entry.leaves}
 
     def to_json(self) -> str:
-        """Returns the text of the manifest file, which ends with a checksum of the text before it."""
+        """Returns the text of the manifest file, which ends with a checksum of the preceding text."""
         text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
         return f"{text[:-1]}{_CHECKSUM}{google_crc32c.value(text[:-1].encode())}}}"
 
     def with_pieces(self, stored: Iterable[Mapping[str, Sequence[Any]]]) -> Manifest:
-        """Returns a manifest with the pieces that each process has stored of the leaves, by their names."""
+        """Returns a copy with the pieces of all processes; `stored` has, for each process, the pieces by leaf name."""
         found: dict[str, list[Piece]] = {}
         for pieces in stored:
             for name, own in pieces.items():
@@ -146,13 +146,13 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Reads the text of a manifest file; raises `ValueError`, or `UnsupportedFormat`, if it cannot be used."""
+        """Parses the text of a manifest file; raises `ValueError`, or `UnsupportedFormat`, if it cannot be used."""
         try:
             fields = schema.load_json(text)
             head = _HEAD.read(fields)
             written, checksum = head["format"], head.get("crc32c")
             found = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode("utf-8", "surrogatepass"))
-            # With another checksum an earlier format may be a flipped bit; how a later one is checked is not known.
+            # An earlier format with a wrong checksum may be a flipped bit. The checksum of a later format is unknown.
             if written > FORMAT or (written < FORMAT and checksum in (None, found)):
                 advice = "upgrade hookline" if written > FORMAT else "use the version that wrote it"
                 raise UnsupportedFormat(
@@ -172,13 +172,13 @@ def _leaf(**fields: Any) -> Leaf:
             raise schema.SchemaError(f"is no {leaf.kind}", ".value")
         return leaf
     if leaf.kind == "bytes" and len(leaf.shape) != 1:
-        raise schema.SchemaError("is not that of bytes", ".shape")
+        raise schema.SchemaError("is not the shape of bytes", ".shape")
     if leaf.kind == "key" and not isinstance(leaf.value, str):
-        raise schema.SchemaError("names no generator of keys", ".value")
+        raise schema.SchemaError("is not the name of a PRNG implementation", ".value")
     size = _itemsize(leaf.dtype) if leaf.kind in _OF_NUMBERS else 1
     if math.prod(length for length in leaf.shape if length) * size > schema.LARGEST:
         raise schema.SchemaError("is larger than any memory", ".shape")
-    # A key is stored as several numbers: in one more dimension.
+    # A key is stored as several numbers, in one more dimension.
     rank = len(leaf.shape) + (leaf.kind == "key")
     for number, piece in enumerate(leaf.pieces):
         inside = len(piece.start) == len(piece.stop) == rank and all(
@@ -204,7 +204,7 @@ def _entry(leaves: tuple[Leaf, ...], structure: str | None) -> Entry:
     try:
         if (found := entry.treedef) is not None and found.num_leaves == len(leaves):
             found.unflatten(leaves)
-    except (ValueError, RuntimeError, MemoryError) as error:  # In most cases it is the last step that finds a flaw.
+    except (ValueError, RuntimeError, MemoryError) as error:  # Most defects are found only by `unflatten`.
         raise schema.SchemaError("is not the structure of a pytree", ".structure") from error
     if found is not None and found.num_leaves != len(leaves):
         raise schema.SchemaError(f"has {found.num_leaves} leaves, and there are {len(leaves)}", ".structure")

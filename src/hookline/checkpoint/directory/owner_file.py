@@ -1,4 +1,4 @@
-"""Owner: the process that has the lease of a directory, from its owner file."""
+"""The owner file of a directory: the process that has the lease."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Owner:
     """The contents of an owner file.
 
     Attributes:
-        token: Random; identifies one lease.
-        host: Its host's name, for messages.
-        boot_id: The id of its host's boot; processes with the same one share locks.
-        pid: Its process number.
-        pid_namespace: The namespace of that number.
+        token: A random id of the lease.
+        host: The name of its host, for messages.
+        boot_id: The boot id of its host; processes with the same one share locks.
+        pid: Its process id.
+        pid_namespace: The namespace of the process id.
         started: The start time of the process, in the clock ticks of its host.
         beat_secs: The interval of its heartbeats.
         beat: The number of its heartbeats so far.
@@ -63,12 +63,12 @@ class Owner:
 
     @property
     def has_comparable_pid(self) -> bool:
-        """Whether its process number is valid here: it has the same host and namespace."""
+        """Whether its process id has a meaning here: host and namespace are the same."""
         return self.shares_locks and self.pid_namespace == _pid_namespace()
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has ended, or is this one; only for an owner that is numbered alike."""
+        """Whether its process has ended, or is this one; valid only if `has_comparable_pid`."""
         return self.pid == os.getpid() or _start_time(self.pid) != self.started
 
 
@@ -94,7 +94,7 @@ def read(path: str) -> Owner | None:
 
 
 def parse(text: str) -> Owner | None:
-    """Returns the owner in a text; None if hookline did not write it."""
+    """Parses the text of an owner file; returns None if hookline did not write it."""
     try:
         return schema.parse(text, _OWNER)
     except ValueError:
@@ -102,7 +102,7 @@ def parse(text: str) -> Owner | None:
 
 
 def is_unfinished(path: str) -> bool:
-    """Returns whether this is an owner file that a killed process has written, and not put into its place."""
+    """Returns whether this is a temporary owner file, left by a process that was killed before the rename."""
     return _UNFINISHED.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path)
 
 
@@ -113,7 +113,7 @@ def write(path: str, owner: Owner) -> str:
         with durable.create(temporary) as file:
             file.write(text.encode())
         os.replace(temporary, path)
-    except BaseException:  # In the way of the next heartbeat.
+    except BaseException:  # The next heartbeat creates the same file.
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
@@ -130,13 +130,13 @@ def _pid_namespace() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Returns the start time of a process, which tells it from a later one of the same number; "" if there is none."""
+    """Returns the start time of a process, which distinguishes it from a later one of the same id; "" for none."""
     fields = _read_proc(f"{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
 
 def _read_proc(name: str) -> str:
-    """Returns what a link or a file of `/proc` says; "" if there is none."""
+    """Returns the target of a link, or the text of a file, in `/proc`; "" if there is none."""
     try:
         if os.path.islink(path := f"/proc/{name}"):
             return os.readlink(path)

@@ -1,8 +1,7 @@
 """Schemas of the small JSON files in a run's folder, which anybody may have written.
 
-A schema is made of kinds. A kind takes a value as `json.loads` returns it, and gives the value that the field stands
-for, or raises `SchemaError`, whose text names the field. Fields that a record does not name are ignored; fields that
-may be missing get the default of the class.
+A schema converts a value from `json.loads` to the value of the field, or raises `SchemaError`, whose text names the
+field. Fields that a record does not name are ignored; fields that may be missing get the default of the class.
 
 Example:
     >>> point = record(dict, x=integer(at_least=0), y=not_required(nullable(number())), tags=list_of(string()))
@@ -11,7 +10,7 @@ Example:
     >>> parse('{"x": 3, "tags": ["a", 1]}', point)
     Traceback (most recent call last):
     ...
-    hookline.checkpoint.directory.schema.SchemaError: tags[1] is 1, not a text
+    hookline.checkpoint.directory.schema.SchemaError: tags[1] is 1, not a string
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 LARGEST = 2**63 - 1
-"""The largest whole number of a field, if its kind does not say another."""
+"""The largest integer of a field, unless its schema has another limit."""
 _MAX_DEPTH = 64
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKET = re.compile(r"[^\[\]{}]+")
@@ -36,14 +35,14 @@ _MAX_SHOWN_CHARS = 60
 
 
 class SchemaError(ValueError):
-    """A field is not as its schema says."""
+    """A field does not match its schema."""
 
     def __init__(self, why: str, place: str = "") -> None:
         super().__init__(why, place)
         self.reason, self.field_path = why, place
 
     def within(self, place: str) -> SchemaError:
-        """Returns the same of a field further out."""
+        """Returns the same error, with the path of an enclosing field in front."""
         return SchemaError(self.reason, place + self.field_path)
 
     def __str__(self) -> str:
@@ -52,17 +51,17 @@ class SchemaError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Schema(Generic[T]):
-    """One kind of field.
+    """The schema of one field.
 
     Attributes:
-        what: It in words, for messages.
-        types: The types that its value may have in JSON.
-        among: The values that it may have, if these are few.
-        bounds: The least and the largest number, or number of items.
-        parts: The kind of each item; or, by name or index, that of each part.
-        make: Makes what the field stands for, of the value or, by name, of its parts.
-        may_be_missing: Whether an object may lack it.
-        may_be_null: Whether it may be null.
+        what: The field's type in words, for messages.
+        types: The allowed types of the JSON value.
+        among: The allowed values, if they are few.
+        bounds: The smallest and the largest number, or number of items.
+        parts: One schema for all items; or a schema for each part, by name or index.
+        make: Converts the JSON value, or the parts as keyword arguments, to the value of the field.
+        may_be_missing: Whether an object may lack the field.
+        may_be_null: Whether the field may be null.
     """
 
     what: str
@@ -75,7 +74,7 @@ class Schema(Generic[T]):
     may_be_null: bool = False
 
     def read(self, value: Any) -> Any:
-        """Returns what a value stands for, a `T`; raises `SchemaError` if it is not of this kind."""
+        """Converts a JSON value to a `T`; raises `SchemaError` if it does not match."""
         if value is None and self.may_be_null:
             return None
         is_right = type(value) in self.types and (self.among is None or value in self.among)
@@ -108,95 +107,95 @@ class Schema(Generic[T]):
 
 
 def parse(text: str, kind: Schema[T]) -> T:
-    """Returns what a JSON text stands for; raises `SchemaError` if it is not of this kind."""
+    """Parses and converts a JSON text; raises `SchemaError` if it does not match."""
     return kind.read(load_json(text))
 
 
 def load_json(text: str) -> Any:
-    """Returns the values in a JSON text; raises `SchemaError` if it is none, or a deep one."""
+    """Parses a JSON text; raises `SchemaError` if it is not JSON, or nested too deeply."""
     brackets = _NO_BRACKET.sub("", _STRING.sub("", text))
-    for _ in range(_MAX_DEPTH):  # Each round takes the innermost ones away.
+    for _ in range(_MAX_DEPTH):  # Each round removes the innermost brackets.
         before, brackets = brackets, brackets.replace("[]", "").replace("{}", "")
         if brackets == before:
             break
-    # Python's parser would recurse into them, and the stack of a thread is not endless.
+    # Python's parser would recurse into them, and the stack of a thread is limited.
     else:
         raise SchemaError(f"has more than {_MAX_DEPTH} levels")
     if brackets:
         raise SchemaError("is not JSON")
     try:
         return json.loads(text)
-    except ValueError as error:  # Also for numbers of very many digits.
+    except ValueError as error:  # Also for numbers with very many digits.
         raise SchemaError("is not JSON") from error
 
 
 def record(make: Callable[..., T], /, **fields: Schema[Any]) -> Schema[T]:
-    """An object with these fields, which are the arguments of `make`."""
+    """Returns the schema of an object with these fields, which become the arguments of `make`."""
     return Schema("an object", (dict,), parts=fields, make=make)
 
 
 def not_required(kind: Schema[T]) -> Schema[T]:
-    """A field that may be missing."""
+    """Returns the schema of a field that may be missing."""
     return dataclasses.replace(kind, may_be_missing=True)
 
 
 def nullable(kind: Schema[T]) -> Schema[T | None]:
-    """A field that may be null."""
+    """Returns the schema of a field that may be null."""
     found: Any = dataclasses.replace(kind, may_be_null=True)
     return found
 
 
 def list_of(kind: Schema[T], at_most: float = math.inf, at_least: int = 0) -> Schema[tuple[T, ...]]:
-    """A list, which becomes a tuple."""
+    """Returns the schema of a list, which becomes a tuple."""
     least = f" of {at_least} items or more" if at_least else ""
     most = f" of at most {at_most} items" if at_most < math.inf else ""
     return Schema(f"a list{least or most}", (list,), bounds=(at_least, at_most), parts=kind)
 
 
 def pair(first: Schema[T], second: Schema[U]) -> Schema[tuple[T, U]]:
-    """A list of two, which becomes a tuple."""
+    """Returns the schema of a list of two items, which becomes a tuple."""
     return Schema("a list of 2 items", (list,), bounds=(2, 2), parts={0: first, 1: second})
 
 
 def dict_of(kind: Schema[T]) -> Schema[dict[str, T]]:
-    """An object with any names."""
+    """Returns the schema of an object with any names."""
     return Schema("an object", (dict,), parts=kind)
 
 
 def string() -> Schema[str]:
-    """A text."""
-    return Schema("a text", (str,))
+    """Returns the schema of a string."""
+    return Schema("a string", (str,))
 
 
 def one_of(*texts: str) -> Schema[str]:
-    """One of some texts."""
+    """Returns the schema of a string that is one of these."""
     return Schema(f"one of {', '.join(texts)}", (str,), among=texts)
 
 
 def path() -> Schema[str]:
-    """The path of a file, as the system's functions take it here."""
+    """Returns the schema of a file's path, in this system's encoding."""
     return Schema("a path", (str,), make=_path)
 
 
 def boolean() -> Schema[bool]:
-    """True or false."""
+    """Returns the schema of true or false."""
     return Schema("true or false", (bool,))
 
 
 def integer(at_least: int = -LARGEST, at_most: int = LARGEST) -> Schema[int]:
-    """A whole number."""
-    return Schema(f"a whole number from {at_least} to {at_most}", (int,), bounds=(at_least, at_most))
+    """Returns the schema of an integer."""
+    return Schema(f"an integer from {at_least} to {at_most}", (int,), bounds=(at_least, at_most))
 
 
 def number(at_least: float = -math.inf, at_most: float = math.inf) -> Schema[float]:
-    """A finite number."""
+    """Returns the schema of a finite number."""
     what = "a number" + (f" from {at_least:g}" if at_least > -math.inf else "")
     bounds = max(at_least, LARGEST * -1.0), min(at_most, LARGEST * 1.0)
     return Schema(what, (int, float), bounds=bounds, make=float)
 
 
 def anything() -> Schema[Any]:
-    """Any value."""
+    """Returns the schema of any value."""
     return Schema("any value", (str, bool, int, float, list, dict, type(None)))
 
 
@@ -215,7 +214,7 @@ def _type_error(value: Any, what: str) -> SchemaError:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a value for a message: briefly."""
+    """Formats a value briefly for a message."""
     if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARS:
         return f"{value[:_MAX_SHOWN_CHARS]!r}..."
     if type(value) is int and abs(value) > LARGEST:

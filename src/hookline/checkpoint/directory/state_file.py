@@ -1,4 +1,4 @@
-"""The checkpoints of a directory, and the newest of them."""
+"""The state file of a directory, and the checkpoints that are really there."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class CheckpointState:
             `NanTensorHook`.
         last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
             since the epoch.
-        best: The one that was said to be the best; see `train.Evaluate`.
-        max_to_keep: How many of the newest the saver keeps; 0 for all, None if the state file does not say.
-        keep_checkpoint_every_n_hours: The period of which it keeps one for good; None for none.
-        lost_best: The one that was said to be the best, if it is gone and no other has been named since.
-        pending_removals: Others that are still there, and that the saver was about to remove.
+        best: The one that was marked as the best; see `train.Evaluate`.
+        max_to_keep: The number of newest checkpoints that the saver keeps; 0 for all, None if the state file lacks it.
+        keep_checkpoint_every_n_hours: The period for which it keeps one checkpoint for good, in hours; None for none.
+        lost_best: The one that was marked as the best, if it is gone and no other has been marked since.
+        pending_removals: Other checkpoints that the saver was about to remove, and that still exist.
 
     References:
         `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
@@ -56,10 +56,10 @@ class CheckpointState:
 
 
 def write_state(directory: str, state: CheckpointState, file: str = STATE_FILE_NAME) -> None:
-    """Writes the state file; its paths are relative to the directory, so the directory can be moved as a whole."""
+    """Writes the state file; its paths are relative to the directory, so that the whole directory can be moved."""
 
     def name(path: str | None) -> str | None:
-        """Returns the name of a checkpoint of this directory, in UTF-8; None for others, which are not recorded."""
+        """Returns the name of a checkpoint in this directory, in UTF-8; None for others, which are not recorded."""
         found = path and os.fsencode(os.path.relpath(path, directory)).decode("utf-8", "surrogateescape")
         return found if found and _is_plain_name(found) else None
 
@@ -95,20 +95,20 @@ def read_state(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState |
     except OSError as error:
         raise failures.read_error(error, path, "") from error
     except ValueError as error:
-        if os.path.isdir(path):  # Of another program, or of a run: nothing that hookline would write over.
+        if os.path.isdir(path):  # Another program's directory, or a run's: hookline would not overwrite it.
             return None
         if not layout.checkpoint_names(directory):
             raise FailedPreconditionError.from_message(_foreign_file_message(path, error)) from error
         if (path, str(error)) not in _warned:
             _warned.add((path, str(error)))
-            text = "%s is not a state file of hookline: %s. The checkpoints are looked at instead."
+            text = "%s is not a state file of hookline: %s. hookline reads the checkpoints themselves instead."
             _logger.warning(text, path, error)
         return None
     newest = state.model_checkpoint_path
     if not _is_plain_name(newest):
         raise DataLossError.from_message(
-            f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which lies outside of "
-            f"'{directory}'. Move that file away: then hookline looks at the checkpoints themselves.",
+            f"'{path}' is damaged: its model_checkpoint_path (the newest) is {newest!r}, which is outside of "
+            f"'{directory}'. Move that file away: then hookline reads the checkpoints themselves.",
         )
     listed = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
     kept = [(inside, timestamp) for name, timestamp in listed if (inside := _resolve_name(path, name))]
@@ -140,7 +140,7 @@ _STATE = schema.record(
 
 
 def _is_plain_name(name: str) -> bool:
-    """Returns whether a state file may name a checkpoint so: all of them are directly in its directory."""
+    """Returns whether a name is valid in a state file, whose checkpoints are directly in its directory."""
     return os.path.basename(name) == name and name not in ("", os.curdir, os.pardir)
 
 
@@ -151,7 +151,7 @@ def _resolve_name(state_file: str, name: str) -> str | None:
     if (state_file, name) not in _warned:
         _warned.add((state_file, name))
         _logger.warning(
-            "'%s' names %r, which is not a checkpoint beside it: it is ignored, and stays as it is.", state_file, name
+            "'%s' names %r, which is not in its directory: hookline ignores it, and never removes it.", state_file, name
         )
     return None
 
@@ -160,15 +160,15 @@ _warned: set[tuple[str, str]] = set()
 
 
 def _foreign_file_message(path: str, error: Exception) -> str:
-    """Describes the owner of a state file that is not hookline's."""
+    """Returns the error message for a state file of another program."""
     try:
         named = re.match(r'model_checkpoint_path: "([^"]*)"', read_text(path, _MOST_BYTES))
     except (OSError, ValueError):
         named = None
     if named:
         return (
-            f"'{path}' is TensorFlow's: it says that the newest checkpoint there is '{named[1]}', which hookline does "
-            "not read and does not write over. Use another directory, or move TensorFlow's files out of this one."
+            f"'{path}' is TensorFlow's: its newest checkpoint is '{named[1]}', which hookline neither reads nor "
+            "overwrites. Use another directory, or move TensorFlow's files out of this one."
         )
     return (
         f"'{path}' is not a state file of hookline ({error}), and no checkpoint of hookline is beside it: "
@@ -179,9 +179,10 @@ def _foreign_file_message(path: str, error: Exception) -> str:
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
     """Returns the complete checkpoints of a directory.
 
-    The disk decides. A checkpoint counts even if its process was killed before it was in the state file. A checkpoint
-    in the state file that a user has deleted does not count, and neither do half-written ones. Without a state file,
-    those count that led to the newest; an ERROR names others, if it is not certain which is the newest.
+    The directory decides, not the state file. A checkpoint counts even if its process was killed before it wrote the
+    state file. A deleted or half-written checkpoint does not count, even if the state file lists it. Without a state
+    file, the newest checkpoint and its ancestors count; if it is not certain which is the newest, an ERROR in the log
+    names the others.
 
     Args:
         checkpoint_dir: The directory.
@@ -210,7 +211,7 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
 
 
 def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[CheckpointState | None, str]:
-    """Returns what `get_checkpoint_state` does, and, as a clause, why another checkpoint may be the newest, if any."""
+    """Returns the state, as `get_checkpoint_state`, and the reason why another checkpoint may be the newest, or ""."""
     state = read_state(directory, file)
     before = state or CheckpointState("")
     everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
@@ -222,13 +223,13 @@ def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[Checkpoi
     if later := _newer_candidates(directory, state, newest, since):
         choice = choose_newest(later)
         doubt = choice.ambiguity
-        # Others may save beside it under other names.
-        line = [each for each in choice.ancestry if base_path(each.path) == base_path(choice.ancestry[-1].path)]
-        newest = line[-1].path
-        if choice.others:  # What did not lead to it is left alone, also if the state file lists it.
-            listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in line)]
+        # Other savers may save in the same directory under other names.
+        ancestry = [each for each in choice.ancestry if base_path(each.path) == base_path(choice.ancestry[-1].path)]
+        newest = ancestry[-1].path
+        if choice.others:  # Checkpoints that did not lead to it are ignored, even if the state file lists them.
+            listed = [(path, timestamp) for path, timestamp in listed if any(each.path == path for each in ancestry)]
         known = dict(listed)
-        listed += [(each.path, each.manifest.timestamp) for each in line if each.path not in known]
+        listed += [(each.path, each.manifest.timestamp) for each in ancestry if each.path not in known]
     if not listed:
         return None, ""
     paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)
@@ -247,9 +248,9 @@ def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[Checkpoi
 
 
 def _newer_candidates(directory: str, state: CheckpointState | None, newest: str, since: float) -> list[Candidate]:
-    """Returns the checkpoints that may be newer than the state file says, and the newest that it lists; [] if none may.
+    """Returns the checkpoints that may be newer than the newest in the state file, and that one; [] if there are none.
 
-    Without a state file any may be.
+    Without a state file, all may be.
     """
     known = () if state is None else state.all_model_checkpoint_paths
     every = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
@@ -262,7 +263,7 @@ def _newer_candidates(directory: str, state: CheckpointState | None, newest: str
 
 
 def _may_be_newer(each: Candidate, due: Candidate | None, since: float) -> bool:
-    """Returns whether a checkpoint may be newer than the newest of the state file: by its lineage, or by the clock."""
+    """Returns whether a checkpoint may be newer than the newest in the state file: by its lineage, or by the clock."""
     if due is not None:
         own, other = each.manifest.lineage, due.manifest.lineage
         if own.follows(other) or other.follows(own):
@@ -271,11 +272,11 @@ def _may_be_newer(each: Candidate, due: Candidate | None, since: float) -> bool:
 
 
 def _read_candidate(path: str) -> Candidate | None:
-    """Returns a checkpoint with its manifest; None if that is broken, or it was removed while we looked."""
+    """Returns a checkpoint with its manifest; None if the manifest is broken, or the checkpoint was just removed."""
     try:
         return Candidate(path, layout.read_manifest(path)[1])
     except DataLossError as error:
-        _logger.warning("Not considered: %s", error)
+        _logger.warning("This checkpoint is ignored: %s", error)
     except NotFoundError:
         pass
     return None

@@ -1,6 +1,6 @@
-"""Weights that other libraries wrote: safetensors, NumPy's npz, Flax msgpack, and Orbax.
+"""Weights of other libraries: safetensors, NumPy's npz, Flax msgpack, and Orbax.
 
-A file is recognised by its first bytes, a directory by Orbax's own files in it. Arrays are read one at a time; of
+A file is recognised by its first bytes, a directory by Orbax's own files in it. Arrays are read one at a time; from
 safetensors and Orbax, only the pieces that this process's devices need.
 """
 
@@ -30,7 +30,7 @@ from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.paths import flatten_with_paths
 from hookline.regular_file import UnreadableFileError, open_regular, walk_files
 
-_AGAIN = "Get it once more from where it comes from."
+_AGAIN = "Get it again from its source."
 _FIRST_BYTES = 16
 
 
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
     """Arrays in a file or directory of another library.
 
     Attributes:
-        path: The file; or the directory with the tree of arrays, which may be below the one that was given.
+        path: The file; or the directory with the tree of arrays, which may be below the given one.
         leaves: Its arrays by name, such as "params/dense/kernel".
         read: Reads some of them, given their names with the wanted dtype and sharding: NumPy arrays where the sharding
             is None, and JAX arrays elsewhere.
@@ -50,7 +50,7 @@ class Weights(NamedTuple):
 
 
 class _Array(NamedTuple):
-    """An array in an open file; `read_slice` takes an index as NumPy takes it."""
+    """An array in an open file; `read_slice` takes a NumPy index."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -68,17 +68,17 @@ def find(who: str, path: str, step: int | str = "latest") -> Weights | None:
 
     Args:
         who: The caller, for messages.
-        path: A file, a directory that Orbax wrote, or one of its `CheckpointManager`.
+        path: A file, an Orbax checkpoint, or the directory of an Orbax `CheckpointManager`.
         step: The step in the directory of a `CheckpointManager`, or "latest".
 
     Returns:
-        The weights; None if nothing is there, or what is there is hookline's.
+        The weights; None if there is nothing, or a checkpoint of hookline.
 
     Raises:
         InvalidArgumentError: The file has none of the formats, or it is not clear which tree of a directory is meant.
         DataLossError: It is broken.
         NotFoundError: The directory lacks the step.
-        ValueError: A step was given for something without steps.
+        ValueError: A step was given for a file or directory without steps.
         ImportError: The library that reads the format is not installed.
     """
     status = layout.stat_or_none(path)
@@ -139,7 +139,7 @@ def _leaf(name: str, shape: tuple[int, ...], dtype: str) -> Leaf:
 
 @contextlib.contextmanager
 def _map_errors(path: str) -> Iterator[None]:
-    """Maps all that a broken or hostile file makes its library raise to one sentence with the path."""
+    """Maps any error that a broken or hostile file causes in its library to one sentence with the path."""
     try:
         yield
     except ImportError:
@@ -160,7 +160,7 @@ def _refuse_step(who: str, path: str, step: int | str) -> None:
 
 
 def name_of(path: str) -> str:
-    """Returns the name of an array in a flat file, given its path in a tree; `path_of` is the way back.
+    """Returns the name of an array in a flat file, given its path in a tree; `path_of` is the inverse.
 
     Example:
         >>> name_of("params/layer.0/kernel"), path_of("params.layer%2E0.kernel")
@@ -189,7 +189,7 @@ DTYPES = {
     "U64": "uint64", "I64": "int64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F16": "float16",
     "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
 }  # fmt: skip
-"""The dtypes of safetensors: their names there, and here."""
+"""The names of dtypes in safetensors, and JAX's names."""
 
 
 def _library(path: str, module: str) -> Any:
@@ -207,11 +207,11 @@ def _safetensors(path: str, _: BinaryIO) -> Iterator[dict[str, _Array]]:
         def piece(name: str, index: Any) -> np.ndarray:
             part = file.get_slice(name)
             shape = part.get_shape()
-            # It does not cut scalars and arrays without elements.
+            # safetensors does not slice scalars and arrays without elements.
             return part[index] if shape and all(shape) else file.get_tensor(name)[index]
 
         found = {}
-        for name in file.keys():  # noqa: SIM118 It is no dict.
+        for name in file.keys():  # noqa: SIM118 It is not a dict.
             part = file.get_slice(name)
             dtype = DTYPES.get(part.get_dtype()) or part.get_dtype()
             found[name] = _Array(tuple(part.get_shape()), dtype, functools.partial(piece, name))
@@ -225,8 +225,8 @@ def _npz(path: str, file: BinaryIO) -> Iterator[dict[str, _Array]]:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
                 raise InvalidArgumentError.from_message(
-                    f"'{path}' is no file of NumPy, which holds only arrays: it holds {member.filename!r}. Save "
-                    f"weights of PyTorch as safetensors.",
+                    f"'{path}' is not an npz file of NumPy, which holds only arrays: it holds {member.filename!r}. "
+                    f"Save weights of PyTorch as safetensors.",
                 )
             found[member.filename.removesuffix(".npy")] = _npy(archive, member)
         yield _by_path(found)
@@ -236,12 +236,12 @@ def _npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"{member.filename!r} has format {version} of NumPy: it is no array of numbers.")
+            raise ValueError(f"{member.filename!r} has NumPy's format {version}: it is not an array of numbers.")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
         if not dtype.hasobject and math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
             raise ValueError(f"{member.filename!r} has another size than its shape {shape} and dtype {dtype} need.")
-    # NumPy does not know bfloat16, and writes two bytes; `jax.numpy.load` takes them for it, too.
+    # NumPy has no bfloat16, and writes V2 (two bytes), which `jax.numpy.load` also reads as bfloat16.
     is_bfloat16 = dtype == np.dtype("V2")
     name = "bfloat16" if is_bfloat16 else dtype.name
 
@@ -268,12 +268,12 @@ def _msgpack(path: str, file: BinaryIO) -> Iterator[dict[str, _Array]]:
 
 
 def _is_safetensors(first: bytes, size: int) -> bool:
-    """The length of a JSON header, and the header."""
+    """Returns whether a file begins with the length of a JSON header, and the header."""
     return first[8:9] == b"{" and 8 + int.from_bytes(first[:8], "little") <= size
 
 
 def _is_msgpack(first: bytes, size: int) -> bool:
-    """A map that is not empty, whose first key is text."""
+    """Returns whether a file begins with a map that is not empty, whose first key is a string."""
     at = 1 if first[:1] and 0x80 < first[0] < 0x90 else {b"\xde": 3, b"\xdf": 5}.get(first[:1])
     return at is not None and (0xA0 <= (first[at : at + 1] or b"\0")[0] <= 0xBF or first[at : at + 1] == b"\xd9")
 
@@ -293,7 +293,7 @@ _STEP = re.compile(r"(.*_)?(\d+)")
 
 
 def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
-    # What is left of a checkpoint of hookline looks like one of Orbax.
+    # The remains of a hookline checkpoint look like an Orbax checkpoint.
     if (
         layout.checkpoint_names(path)
         or layout.has_siblings(path)
@@ -320,7 +320,7 @@ def _of_orbax(who: str, path: str, step: int | str) -> Weights | None:
 
 
 def _tree_below(who: str, path: str, step: int | str) -> str | None:
-    """Returns the directory with the tree of arrays; None if this is none of Orbax's."""
+    """Returns the directory with the tree of arrays; None if Orbax did not write it."""
     if (tree := _tree_of_checkpoint(path)) is not None:
         _refuse_step(who, path, step)
         return tree
@@ -360,12 +360,12 @@ def _tree_of_checkpoint(path: str) -> str | None:
         what = (
             f"several trees, {', '.join(sorted(items))}. Give the path of one of them" if items else "no tree of arrays"
         )
-        raise InvalidArgumentError.from_message(f"'{path}' is of Orbax, and has {what}.")
+        raise InvalidArgumentError.from_message(f"'{path}' is an Orbax checkpoint, and has {what}.")
     return os.path.join(path, chosen[0])
 
 
 def _check_files(directory: str) -> None:
-    """Looks at the files, which Orbax and TensorStore open as they find them."""
+    """Checks the files, because Orbax and TensorStore open them unchecked."""
     for name, file in walk_files(directory):
         if name == _TREE and file.stat().st_size > MAX_BYTES:
             raise UnreadableFileError(f"its file {name} has more than {MAX_BYTES:,} bytes")

@@ -1,4 +1,4 @@
-"""Examining checkpoints: what a directory holds, broken or not, without changing it or disturbing who saves there."""
+"""Inspection of checkpoints, broken or not, without changing a directory or disturbing its writer."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _UNFINISHED = {
 
 @dataclasses.dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint, or what there is of one.
+    """A checkpoint, or the remains of one.
 
     Attributes:
-        path: Where it is.
-        manifest: Its description; None if there is none, or none that can be read.
-        defect: What is wrong with it, as a clause; empty if it is complete. The arrays are not looked at.
-        is_unfinished: Whether it is on its way, to be or to go, or that was cut off: nothing takes it for a checkpoint.
-        nbytes: What its files take on the disk.
-        timestamp: When it became complete, or was changed last, in seconds since the epoch.
+        path: Its path.
+        manifest: Its manifest; None if there is no readable one.
+        defect: Its defect, as a clause; empty if it is complete. The arrays are not checked.
+        is_unfinished: Whether it is being saved or removed, or such an operation was interrupted, so that nothing reads
+            it as a checkpoint.
+        nbytes: The size of its files.
+        timestamp: The time when it became complete, or else of its last change, in seconds since the epoch.
     """
 
     path: str
@@ -55,7 +56,7 @@ class FoundCheckpoint:
 
     @property
     def step(self) -> int | None:
-        """The number of completed steps, from its description or else from its name."""
+        """The number of completed steps, from its manifest or else from its name."""
         if self.manifest is not None:
             return self.manifest.step
         number = re.search(r"-(\d+)(\.hookline-|$)", self.name)
@@ -63,7 +64,7 @@ class FoundCheckpoint:
 
 
 class Writer(NamedTuple):
-    """The process that has, or had, the lease of a directory; `is_running` is None if only a wait would show it."""
+    """The process that has, or had, the lease of a directory; `is_running` is None if only heartbeats would show it."""
 
     owner: Owner
     is_running: bool | None
@@ -71,17 +72,17 @@ class Writer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DirectoryContents:
-    """What a directory holds.
+    """The contents of a directory.
 
     Attributes:
         directory: Its path.
-        checkpoints: All of them, newest first.
-        restore_target: The one that a training would restore, broken or not; None if there is none.
-        newest: The newest complete one; None if there is none.
-        state: The complete ones, as a training would find them; None if there is none.
-        anomaly: What is wrong with the state file, as a clause; empty if nothing is.
-        notes: That, and how the state file differs from what is there, as clauses.
-        writer: Who saves there, or was ended while it did; None if nobody does.
+        checkpoints: All checkpoints, newest first.
+        restore_target: The checkpoint that a training would restore, broken or not; None if there is none.
+        newest: The newest complete checkpoint; None if there is none.
+        state: The complete checkpoints, as a training would find them; None if there are none.
+        anomaly: The problem with the state file, as a clause; empty if there is none.
+        notes: The anomaly, and the differences between the state file and the directory, as clauses.
+        writer: The process that saves there, or ended while it did; None if there is none.
     """
 
     directory: str
@@ -95,28 +96,27 @@ class DirectoryContents:
 
 
 def inspect_directory(directory: str) -> DirectoryContents:
-    """Looks at a directory.
+    """Inspects a directory.
 
     Raises:
         OpError: It cannot be read.
     """
-    writer = current_writer(
-        directory
-    )  # Before the rest: it may end meanwhile, and then nothing is half-written any more.
-    state, surprise, named = None, "", ()
+    # Before the rest: if the writer ends meanwhile, no checkpoint is half-written any more.
+    writer = current_writer(directory)
+    state, anomaly, named = None, "", ()
     try:
         state, found = get_checkpoint_state(directory), restart.find(directory)
-        surprise, named = found.anomaly, found.candidates
+        anomaly, named = found.anomaly, found.candidates
     except FailedPreconditionError as error:
-        surprise = str(error).removesuffix(".")
-    except PermissionDeniedError as error:  # Of one of them, perhaps: the others are shown.
-        surprise = str(error).removesuffix(".")
+        anomaly = str(error).removesuffix(".")
+    except PermissionDeniedError as error:  # Perhaps for one checkpoint only: show the others.
+        anomaly = str(error).removesuffix(".")
     unfinished = {left.path: _UNFINISHED[left.kind] for left in layout.leftovers(directory)}
     whole = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
     there = [os.path.join(directory, entry) for entry in layout.subdirectories(directory)]
-    flawed = [path for path in there if path not in unfinished and _looks_like_checkpoint(path) and _defect(path)]
-    complete = {*whole, *named, *flawed}
-    for path in whole:  # Complete, and about to get its name.
+    defective = [path for path in there if path not in unfinished and _looks_like_checkpoint(path) and _defect(path)]
+    complete = {*whole, *named, *defective}
+    for path in whole:  # A complete checkpoint that is about to get its final name.
         unfinished.pop(path + layout.SAVING_SUFFIX, None)
     each = [_found_complete(path) for path in complete] + [
         _found_incomplete(path, why, True) for path, why in unfinished.items()
@@ -126,20 +126,20 @@ def inspect_directory(directory: str) -> DirectoryContents:
     by_path = {found.path: found for found in known if not found.is_unfinished}
     to_restore = [by_path[path] for path in named if path in by_path]
     newest = next((found for found in to_restore if found.manifest is not None), None)
-    due = next(iter(to_restore), None)
-    notes = [surprise] if surprise else []
-    if state is not None and (writer is None or writer.is_running is False):  # Otherwise it is about to be written.
+    restore_target = next(iter(to_restore), None)
+    notes = [anomaly] if anomaly else []
+    if state is not None and (writer is None or writer.is_running is False):  # Else the writer will update the file.
         notes += _differences(directory, state, known)
-    return DirectoryContents(directory, tuple(known), due, newest, state, surprise, tuple(notes), writer)
+    return DirectoryContents(directory, tuple(known), restore_target, newest, state, anomaly, tuple(notes), writer)
 
 
 def _differences(directory: str, state: CheckpointState, known: Iterable[FoundCheckpoint]) -> Iterator[str]:
-    """Yields how the state file differs from what is there, as clauses."""
+    """Yields the differences between the state file and the directory, as clauses."""
     if (written := read_state(directory)) is None:
         return
     there = {found.path for found in known}
     gone = [path for path in written.all_model_checkpoint_paths if path not in there]
-    if gone := [path for path in gone if path != written.model_checkpoint_path]:  # Of that one, `Restart` says it.
+    if gone := [path for path in gone if path != written.model_checkpoint_path]:  # `Restart.anomaly` has that one.
         yield f"its state file names {_named(gone)}, which {'is' if len(gone) == 1 else 'are'} not there"
     base = layout.base_path(state.model_checkpoint_path)
     listed = {*state.all_model_checkpoint_paths, *written.pending_removals}
@@ -157,27 +157,27 @@ def _them(paths: list[str]) -> str:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Returns whether there is a checkpoint at a path, or what is left of one; an empty folder may be anything."""
+    """Returns whether there is a checkpoint at a path, or the remains of one; an empty folder may be anything."""
     if _defect(path) == f"it {_DENIED}":
         return layout.base_path(path) != path
     return layout.locate(path) is not None or (layout.looks_like_checkpoint(path) and bool(layout.entries(path)))
 
 
 def inspect_checkpoint(path: str) -> FoundCheckpoint:
-    """Looks at one checkpoint.
+    """Inspects one checkpoint.
 
     Raises:
         OpError: There is none, or hookline did not write it.
     """
     if layout.locate(path) is None and not _looks_like_checkpoint(path):
-        layout.read_manifest(path)  # Its error says what is there.
+        layout.read_manifest(path)  # Raises an error that describes the path.
     if (found := _found_complete(path)) is None:
         raise NotFoundError.from_message(f"'{path}' was removed just now.")
     return found
 
 
 def current_writer(directory: str) -> Writer | None:
-    """Returns who has the lease of a directory, by the file that says so. It does not touch the lock."""
+    """Returns the process that has the lease of a directory, by the owner file, without touching the lock."""
     found = owner.read(os.path.join(directory, lease.OWNER_NAME))
     if found is None:
         return None
@@ -185,10 +185,10 @@ def current_writer(directory: str) -> Writer | None:
 
 
 def read_values(path: str, wanted: Iterable[Leaf]) -> Iterator[Any]:
-    """Yields the value of each leaf of a checkpoint in turn, as it was saved, or the error with which it is read.
+    """Yields the value of each leaf of a checkpoint in turn, as it was saved, or the error that reading it raised.
 
-    So much is in memory at once as a restore reads at once: 32 MiB, or one leaf. Arrays are NumPy's, and no device is
-    needed. Each has been compared with its checksum.
+    As in a restore, 32 MiB or one larger leaf are in memory at once. Arrays are NumPy's, and no device is needed. Each
+    value has been compared with its checksum.
 
     Raises:
         NotFoundError: The checkpoint was removed meanwhile.
@@ -225,9 +225,9 @@ def _replaced(path: str, name: str) -> OpError:
 
 
 def describe_error(error: OpError) -> str:
-    """Returns why something could not be read, as a clause without the name of its checkpoint.
+    """Returns the reason of a read error, as a clause without the name of the checkpoint.
 
-    Of TensorStore's long messages it is the file and what is wrong with it.
+    A long message of TensorStore is reduced to the file and its defect.
     """
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.filename:
@@ -244,7 +244,7 @@ def describe_error(error: OpError) -> str:
 
 
 def is_permission_denied(defect: str) -> bool:
-    """Returns whether a checkpoint is not broken, as far as that is known: this user may not read it."""
+    """Returns whether a checkpoint's only known defect is that this user may not read it."""
     return defect.endswith(_DENIED)
 
 
@@ -267,7 +267,7 @@ def _found_complete(path: str) -> FoundCheckpoint | None:
         return _found_incomplete(path, why, False)
     try:
         directory, manifest = layout.read_manifest(path)
-    except NotFoundError:  # Removed while we looked.
+    except NotFoundError:  # It was removed meanwhile.
         return None
     except OpError as error:
         why = describe_error(error)

@@ -1,4 +1,4 @@
-"""The newest of several checkpoints: by which save led to which, told without a clock."""
+"""The newest of several checkpoints, by their ancestry; the clock decides only between branches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
     Attributes:
         ancestry: The checkpoints that led to it, oldest first, and itself.
-        others: The newest of each other line, if there are several: saves that neither led to it nor followed.
+        others: The newest checkpoint of each other branch, which neither led to the chosen one nor followed from it.
     """
 
     ancestry: Sequence[Candidate]
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
     @property
     def ambiguity(self) -> str:
-        """The other ones and what to do to go on from one of them, as a clause; empty if there is none."""
+        """The other checkpoints, and how to continue from one of them, as a clause; empty if there is none."""
         if not self.others:
             return ""
         chosen = self.ancestry[-1]
@@ -48,13 +48,13 @@ class Choice(NamedTuple):
         return (
             f"{chosen} is the newest by the clock, but neither leads to {named} nor follows from "
             f"{'it. The other one is' if alone else 'them. The others are'} left alone: not counted by max_to_keep, "
-            f"and replaced only by a save of the same step. To go on from {'it' if alone else 'one of them'}, end this "
-            f"training and move '{chosen.path}' away"
+            f"and replaced only by a save of the same step. To continue from {'it' if alone else 'one of them'}, end "
+            f"this training and move '{chosen.path}' away"
         )
 
 
 def choose_newest(found: Sequence[Candidate]) -> Choice:
-    """Chooses the newest of some checkpoints: the last of the line of saves that has the latest one by the clock.
+    """Chooses the newest of some checkpoints: of those that led to no other one, the latest by the clock.
 
     Example: sessions a, b and c of one run have saved; b restored a's second save, and c its first. `sessions` are
 
@@ -63,25 +63,27 @@ def choose_newest(found: Sequence[Candidate]) -> Choice:
         model.ckpt-30   (a, 2) (b, 3)      saved at 12:30
         model.ckpt-25   (a, 1) (c, 2)      saved at 12:40
 
-    Nothing followed b's save 3 or c's save 2: they are the heads. By the clock 25 is the newest; its line is 10 and 25.
-    30 is the other head, and left alone. Without 25 the line would be 10, 20, 30, whatever the clocks said.
+    Nothing followed b's save 3 or c's save 2: they are the heads. By the clock 25 is the newer head; its ancestry is 10
+    and 25. 30 is the other head, and left alone. Without 25 the ancestry would be 10, 20, 30, whatever the clocks.
     """
     ordered = sorted(found, key=_by_clock)
-    heads = _heads(ordered) or ordered[-1:]  # None is, where somebody has written lineages that follow each other.
+    heads = _heads(ordered) or ordered[-1:]  # Hand-made lineages may form a cycle, without a head.
     chosen = heads[-1]
-    line = [each for each in ordered if each is not chosen and chosen.manifest.lineage.follows(each.manifest.lineage)]
-    line.sort(key=lambda each: each.manifest.lineage.save_number)
-    return Choice((*line, chosen), heads[:-1][::-1])
+    ancestry = [
+        each for each in ordered if each is not chosen and chosen.manifest.lineage.follows(each.manifest.lineage)
+    ]
+    ancestry.sort(key=lambda each: each.manifest.lineage.save_number)
+    return Choice((*ancestry, chosen), heads[:-1][::-1])
 
 
 def _by_clock(each: Candidate) -> tuple[float, int, bool, str]:
-    # Of two copies the one whose name has its step comes last.
+    # Of two copies, the one whose name ends with its step counts as newer.
     step = each.manifest.step
     return each.manifest.timestamp, -1 if step is None else step, each.path.endswith(f"-{step}"), each.path
 
 
 def _heads(ordered: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Returns those that led to no other one, in the same order. Takes linear time."""
+    """Returns the checkpoints that led to no other one, in the same order. Takes linear time."""
     counts: dict[str, int] = {}  # By session, the number of the last save that led to a save of another session.
     last: dict[str, tuple[int, Candidate]] = {}  # By session, its last save.
     for each in ordered:

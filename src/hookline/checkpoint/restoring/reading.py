@@ -1,4 +1,4 @@
-"""Reading checkpoints: listing one, and reading values from one."""
+"""Reading checkpoints: their values, lists of their variables, and a full verification."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hookline.regular_file import UnreadableFileError, walk_files
 
 T = TypeVar("T")
 
-# So much is read at once, or the largest leaf.
+# The number of bytes read at once, unless the largest leaf has more.
 AT_ONCE_BYTES = 32 * 2**20
 
-# The folders of the files with data. The other files of Orbax describe those.
+# The name of the folders with data; Orbax's other files describe the data.
 _DATA = "d"
 _ORBAX_FILES = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
 
@@ -43,22 +43,23 @@ def read(
 
     Args:
         path: The checkpoint.
-        choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
-        verify: Whether to compare what is read with its checksums.
-        shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
-            a sharding that the shape of the array does not allow.
-        group: The processes that read the same; by default those that it is put in, if it is put in several.
-        on_host: Whether arrays stay in the host's memory, as NumPy's: those of 64 bits, too, that JAX might not hold.
+        choose: Returns the parts to read, by name, given the manifest. Called again if the checkpoint is replaced while
+            it is read.
+        verify: Whether to compare the values with their checksums.
+        shardings: For each match, by its name, the shardings of its arrays. `None` in place of one leaves the choice to
+            JAX, as does a sharding that does not fit the array's shape.
+        group: The processes that read together; by default all processes if a sharding spans several, else this one.
+        on_host: Whether arrays stay in the host's memory, as NumPy arrays; so 64-bit arrays keep their dtype.
 
     Raises:
         OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from the saved
             values.
     """
     if group is None:
-        places = [place for each in (shardings or {}).values() for place in each if place is not None]
-        group = Collective(None) if all(place.is_fully_addressable for place in places) else collective.current()
-    look = functools.partial(group.run_on_chief, functools.partial(layout.read_manifest_text, path))
-    directory, text = look()
+        given = [sharding for each in (shardings or {}).values() for sharding in each if sharding is not None]
+        group = Collective(None) if all(sharding.is_fully_addressable for sharding in given) else collective.current()
+    read_text = functools.partial(group.run_on_chief, functools.partial(layout.read_manifest_text, path))
+    directory, text = read_text()
     while True:
         reading = _ReadAttempt(
             path, directory, choose(layout.parse_manifest(path, text)), verify, shardings or {}, on_host
@@ -69,7 +70,7 @@ def read(
         except Exception as error:
             failure = error
         before = directory, text
-        directory, text = look()
+        directory, text = read_text()
         if (directory, text) == before:
             if failure is not None:
                 raise failure
@@ -97,19 +98,19 @@ class _ReadAttempt:
         )  # How often each is still to be given.
 
     def read_all(self, group: Collective) -> dict[str, Any]:
-        """Returns the values that this process has read; raises an error of one process in all of them."""
+        """Returns the values that this process has read; an error of one process is raised in all of them."""
         try:
-            shares = group.gather_to_chief(functools.partial(self._map_errors, self._read))
-            group.run_on_chief(functools.partial(self._map_errors, functools.partial(self._check, shares)))
+            partials = group.gather_to_chief(functools.partial(self._map_errors, self._read))
+            group.run_on_chief(functools.partial(self._map_errors, functools.partial(self._check, partials)))
             return {
                 key: match.structure.unflatten([leaves.unpack(leaf, self._take(leaf.name)) for leaf in match.leaves])
                 for key, match in self._matches.items()
             }
         finally:
-            self._stored.clear()  # An error's traceback would keep it.
+            self._stored.clear()  # An error's traceback would keep the values alive.
 
     def _map_errors(self, part: Callable[[], T]) -> T:
-        """Does a part, and maps its errors to those of a checkpoint that could not be read."""
+        """Calls `part`, and maps its errors to errors of a checkpoint that could not be read."""
         try:
             return part()
         except Exception as error:
@@ -119,18 +120,18 @@ class _ReadAttempt:
             raise mapped from failures.without_tracebacks(error)
 
     def _read(self) -> dict[str, PartialChecksums]:
-        """Reads this process's parts, and returns its shares in the checksums of leaves that it has in part."""
+        """Reads this process's parts, and returns the partial checksums of leaves that it has only in part."""
         from hookline.checkpoint import orbax_io
 
-        places = {
-            leaf.name: place
+        shardings = {
+            leaf.name: sharding
             for key, match in self._matches.items()
-            for leaf, place in zip(match.leaves, self._shardings.get(key, ()), strict=False)
-            if place is not None and leaves.fits_sharding(leaf, place)
+            for leaf, sharding in zip(match.leaves, self._shardings.get(key, ()), strict=False)
+            if sharding is not None and leaves.fits_sharding(leaf, sharding)
         }
-        # What may lie anywhere comes over the host: Orbax would pin it to a device, and a program takes no arrays that
-        # are pinned to different ones.
-        abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name)) for leaf in self._wanted}
+        # Arrays without a sharding come over the host: Orbax would commit them to a device, and a jitted program
+        # refuses arrays committed to different devices.
+        abstract = {leaf.name: leaves.abstract(leaf, shardings.get(leaf.name)) for leaf in self._wanted}
         at_once = max([AT_ONCE_BYTES, *map(leaves.nbytes, self._wanted)])
         _check_files(self._directory)
         once = {leaf.name: leaf for leaf in self._wanted if abstract[leaf.name] is not None}
@@ -143,13 +144,13 @@ class _ReadAttempt:
         for leaf in once.values():
             if (shape := tuple(self._stored[leaf.name].shape))[: len(leaf.shape)] != leaf.shape:
                 raise ValueError(f"{leaf.name!r} has shape {shape} in its files, and {leaf.shape} in {FILE_NAME}.")
-        shares: dict[str, PartialChecksums] = {}
+        partials: dict[str, PartialChecksums] = {}
         for leaf in once.values() if self._verify else ():
             if (found := host_copy.compare_checksums(leaf.pieces, self._stored[leaf.name])) is None:
                 raise self._checksum_error(leaf)
             if found:
-                shares[leaf.name] = found
-        return shares
+                partials[leaf.name] = found
+        return partials
 
     def _check(self, shares: Sequence[Mapping[str, PartialChecksums]]) -> None:
         """Checks the pieces that no process has whole."""
@@ -167,7 +168,7 @@ class _ReadAttempt:
         )
 
     def _take(self, name: str) -> Any:
-        """Returns a stored array that nothing else refers to, because a session may donate its memory."""
+        """Returns a stored array without other references to it, because a session may donate its memory."""
         self._use_counts[name] -= 1
         return (
             self._stored[name].copy()
@@ -177,11 +178,11 @@ class _ReadAttempt:
 
 
 def _check_files(directory: str) -> None:
-    """Looks at the files of a checkpoint, which Orbax and TensorStore open as they find them.
+    """Checks the files of a checkpoint, because Orbax and TensorStore open them unchecked.
 
     Raises:
-        NotReadable: One of them is no file, or its description of the data is larger than one can be.
-        OSError: A directory is missing, or cannot be read. Orbax would say that there is nothing to load.
+        UnreadableFileError: One of them is not a regular file, or a metadata file is too large to be valid.
+        OSError: A directory is missing or cannot be read. Orbax would report that there is nothing to load.
     """
     found = dict(walk_files(directory))
     for name, file in found.items():
@@ -194,7 +195,7 @@ def _check_files(directory: str) -> None:
 
 
 def batch_leaves(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
-    """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
+    """Yields batches of leaves to read together, because during a read they take twice their size in host memory."""
     part: dict[str, Leaf] = {}
     left = at_once_bytes
     for leaf in wanted:
@@ -219,7 +220,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     """Reads a whole checkpoint and compares it with the checksums that were taken when it was saved.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+        ckpt_dir_or_file: A checkpoint, or a directory for its newest checkpoint.
 
     Raises:
         NotFoundError: There is no such checkpoint.
@@ -238,7 +239,7 @@ def verify(ckpt_dir_or_file: str) -> None:
         None in `tf.train`.
     """
     path = resolve_checkpoint(ckpt_dir_or_file, "verify")
-    # One at a time: the model may be large. If empty, only its files.
+    # One leaf at a time, because the model may be large. Without leaves, only the files are checked.
     for name in layout.read_manifest(path)[1].leaves or [None]:
         read(
             path,
@@ -248,7 +249,7 @@ def verify(ckpt_dir_or_file: str) -> None:
 
 
 def leaf_matches(chosen: Iterable[Leaf]) -> dict[str, Match]:
-    """Returns what to read for leaves, each without the structure of its variable."""
+    """Returns a match for each leaf, without the structure of its variable."""
     return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
 
 
@@ -256,7 +257,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     """Lists the names and shapes in a checkpoint, without reading the values.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+        ckpt_dir_or_file: A checkpoint, or a directory for its newest checkpoint.
 
     Returns:
         (name, shape) of every leaf, sorted by name: "w", or "params/dense/kernel" for a leaf of variable "params".
@@ -285,8 +286,8 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     """Reads a variable, a leaf or a part of a variable from a checkpoint.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
-        name: A name from `list_variables`, the name of a variable, or any beginning of names that ends before a slash
+        ckpt_dir_or_file: A checkpoint, or a directory for its newest checkpoint.
+        name: A name from `list_variables`, the name of a variable, or a prefix of names up to a slash
             (`"optimizer/weights"`, `"params/encoder"`). The name of a variable's tensor (`"weights:0"`) means the
             variable.
 
@@ -295,7 +296,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
         dicts.
 
     Raises:
-        NotFoundError: There is no such checkpoint, or it has nothing of that name.
+        NotFoundError: There is no such checkpoint, or it has no value of that name.
         DataLossError: The files are broken.
 
     Example:
@@ -336,22 +337,22 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *folders, last = key.removeprefix(f"{name}/").split("/")
-        place = tree
+        node = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
+            node = node.setdefault(folder, {})
+            if not isinstance(node, dict):
                 raise ValueError(
                     f"load_variable: {name!r} has a value {key.rpartition('/')[0]!r} and one below it, {key!r}; load "
                     f"each by its full name."
                 )
-        if last in place:
+        if last in node:
             raise ValueError(f"load_variable: {name!r} has {key!r} and more below it; load each by its full name.")
-        place[last] = value
+        node[last] = value
     return tree
 
 
 def resolve_checkpoint(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
-    """Returns the newest checkpoint of a directory of checkpoints; any other path of a user unchanged.
+    """Returns the newest checkpoint of a directory of checkpoints; returns any other path unchanged.
 
     Raises:
         TypeError: It is not a path; the message has the called function and the name of its argument.

@@ -1,4 +1,7 @@
-"""The start of a training in a directory: the expected, the existing and the readable checkpoints."""
+"""The start of a training in a directory: the expected, the existing and the readable checkpoints.
+
+The state file names the expected checkpoint, and the directory has the existing ones, some perhaps broken.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class Restart:
 
     Attributes:
         candidates: The complete checkpoints, and the remains of others; the first is the one to continue from.
-        anomaly: The difference from the state that the last training left, or why it is not certain which checkpoint
-            is the newest, in words; empty if there is nothing to say.
+        anomaly: The difference from the state that the last training left, or the reason why another checkpoint may be
+            the newest, as a clause; empty if there is neither.
     """
 
     candidates: tuple[str, ...]
@@ -46,24 +49,24 @@ def find(directory: str) -> Restart:
     others = [
         path for name in layout.checkpoint_names(directory) if (path := os.path.join(directory, name)) not in known
     ]
-    if known:  # Others may save beside it under other names.
+    if known:  # Other savers may save in the same directory under other names.
         others = [path for path in others if base_path(path) == base_path(known[0])]
-    # A checkpoint without a readable date may be the newest, if its number says so.
+    # A checkpoint without a readable manifest may be the newest, if its step is not below the newest's.
     reached = _step(known[0]) if known else -1
     others.sort(key=_step, reverse=True)
     first = [path for path in others if _step(path) >= reached and not _has_manifest(path)]
     rest = [path for path in others if path not in first]
-    candidates, surprise = [*first, *known, *rest], ""
+    candidates, anomaly = [*first, *known, *rest], ""
     broken = _broken(directory, expected, known)
     for path in sorted(broken, key=_step):
         newer = expected is not None and path == expected.model_checkpoint_path
         older = (place for place, other in enumerate(candidates) if newer or _step(other) < _step(path))
         candidates.insert(next(older, len(candidates)), path)
     if expected is None and os.path.lexists(state_file) and not os.path.isdir(state_file):
-        surprise = f"its state file '{state_file}' cannot be read"
+        anomaly = f"its state file '{state_file}' cannot be read"
     elif expected is not None and expected.model_checkpoint_path not in candidates:
-        surprise = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
-    return Restart(tuple(candidates), "; ".join(filter(None, (surprise, doubt))))
+        anomaly = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
+    return Restart(tuple(candidates), "; ".join(filter(None, (anomaly, doubt))))
 
 
 def _broken(directory: str, expected: CheckpointState | None, known: Sequence[str]) -> set[str]:

@@ -28,9 +28,9 @@ def checkpoints_iterator(
     Args:
         checkpoint_dir: The directory; it need not exist yet.
         min_interval_secs: The least number of seconds between two checkpoints.
-        timeout: After this many seconds without a new one, stop or ask `timeout_fn`; None waits for ever.
-        timeout_fn: Called without arguments when the time is over; True stops, False waits once more.
-        poll_secs: The interval between two looks, in seconds.
+        timeout: The longest wait for a new one, in seconds, before it stops or calls `timeout_fn`; None for no limit.
+        timeout_fn: Called without arguments after a timeout; True stops, False waits again.
+        poll_secs: The polling interval, in seconds.
 
     Yields:
         Paths; the same path again if its checkpoint was rewritten.
@@ -61,7 +61,7 @@ def _each_new(
 
     def another() -> tuple[str, float] | None:
         while (path := latest_checkpoint(checkpoint_dir)) is not None:
-            with contextlib.suppress(NotFoundError):  # Removed while we looked.
+            with contextlib.suppress(NotFoundError):  # It was removed meanwhile.
                 found = (path, layout.read_manifest(path)[1].timestamp)
                 return None if found == seen else found
         return None
@@ -85,11 +85,11 @@ def wait_for_new_checkpoint(
     Args:
         checkpoint_dir: The directory; it need not exist yet.
         last_checkpoint: The path of the last one; None for any.
-        seconds_to_sleep: The interval between two looks, in seconds.
-        timeout: How many seconds to wait; None waits for ever.
+        seconds_to_sleep: The polling interval, in seconds.
+        timeout: The longest wait, in seconds; None for no limit.
 
     Returns:
-        The path; None when the time is over.
+        The path; None after a timeout.
 
     Example:
         >>> wait_for_new_checkpoint("/nowhere", timeout=0) is None
@@ -113,7 +113,7 @@ def _check_waits(who: str, timeout: float | None, **poll: float) -> None:
 
 
 def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
-    """Returns the first result of `look` that is not None; None when the time is over."""
+    """Polls `look`, and returns its first result that is not None; None after the timeout."""
     started = clock.monotonic()
     while (found := look()) is None:
         left = float("inf") if timeout is None else started + timeout - clock.monotonic()

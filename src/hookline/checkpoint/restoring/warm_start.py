@@ -1,4 +1,4 @@
-"""Warm starts: a model that starts with values from another training's checkpoint."""
+"""Warm starts: initial values of variables from another training's checkpoint."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ _logger = log.get_logger(__name__)
 Assignment = dict[Variable, str]
 """The name in the checkpoint of each variable."""
 
-_ADVICE = "Give the names that are in the checkpoint (list_variables shows them) for variables that hold the same."
+_ADVICE = "Give each variable a name in the checkpoint (list_variables shows the names) with the same shape and dtype."
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
     """Makes initializers of variables read the initial values from a checkpoint when they run.
 
-    Call it after the variables are made and before `global_variables_initializer`, so before the monitored session
-    begins. Other variables are initialised as usual. A training that continues from its own checkpoint does not run
-    initializers, so it takes nothing from this checkpoint.
+    Call it after the variables are created and before `global_variables_initializer`, so before the monitored session
+    starts. Other variables are initialised as usual. A training that continues from its own checkpoint does not run
+    initializers, so it reads nothing from this checkpoint.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+        ckpt_dir_or_file: A checkpoint, or a directory for its newest checkpoint.
         assignment_map: From names in the checkpoint to variables of the default graph or their names; or from a prefix
-            to a prefix, both ending in a slash. `{"old/": "new/"}` takes each global variable below "new/" from its
-            counterpart below "old/", and "/" means all names. If a name serves several variables, give a list of pairs.
-            A name takes precedence over a prefix. A name in the checkpoint may be that of a variable, of a leaf
-            ("params/dense/kernel"), or of a part of a variable ("state/params").
+            to a prefix, both ending in a slash. `{"old/": "new/"}` sets each global variable below "new/" to its
+            counterpart below "old/", and "/" means all names. To use a name for several variables, give a list of
+            pairs. A name takes precedence over a prefix. A name in the checkpoint may be a variable, a leaf
+            ("params/dense/kernel"), or a part of a variable ("state/params").
 
     Raises:
         TypeError: The map contains something other than names and variables.
-        ValueError: The checkpoint does not fit; the message names everything that is missing or different.
+        ValueError: The checkpoint does not fit; the message names all missing and different values.
         NotFoundError: There is no such checkpoint.
         DataLossError: Its files are broken.
 
@@ -73,8 +73,8 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
         >>> logdir.cleanup()
 
     References:
-        `tf.compat.v1.train.init_from_checkpoint`. Differences: a tensor's name ("w:0") stands for its variable's; a
-        prefix that no variable has is an error; there are no partitioned variables.
+        `tf.compat.v1.train.init_from_checkpoint`. Differences: a tensor's name ("w:0") means its variable; a prefix
+        that no variable has is an error; there are no partitioned variables.
     """
     _initialize("init_from_checkpoint", ckpt_dir_or_file, _by_map("init_from_checkpoint", assignment_map))
 
@@ -88,16 +88,16 @@ def warm_start(
     """Makes initializers of variables read values of the same names from a checkpoint, as in `init_from_checkpoint`.
 
     Args:
-        ckpt_to_initialize_from: A checkpoint, or a directory of checkpoints: then its newest.
+        ckpt_to_initialize_from: A checkpoint, or a directory for its newest checkpoint.
         vars_to_warm_start: A regular expression, matched from the beginning of the names of trainable variables; or a
             list of them, for all global variables; or a list of variables. None chooses none.
-        var_name_to_vocab_info: Must be None: hookline does not support vocabularies. To take over rows of an embedding
-            in another order, make them the initial value: `Variable(load_variable(path, "embedding")[rows])`.
+        var_name_to_vocab_info: Must be None: hookline does not support vocabularies. To copy rows of an embedding in
+            another order, make them the initial value: `Variable(load_variable(path, "embedding")[rows])`.
         var_name_to_prev_var_name: For variables with another name in the checkpoint: from the name here to that name.
 
     Raises:
         TypeError: An argument contains something other than names and variables.
-        ValueError: Vocabularies are given, `var_name_to_prev_var_name` has a name of no chosen variable, or the
+        ValueError: Vocabularies are given, `var_name_to_prev_var_name` names a variable that is not chosen, or the
             checkpoint does not fit, as in `init_from_checkpoint`.
         NotFoundError: There is no such checkpoint.
 
@@ -106,7 +106,7 @@ def warm_start(
     """
     if var_name_to_vocab_info:
         raise ValueError(
-            "warm_start: hookline knows no vocabularies (var_name_to_vocab_info). Make the rows that you want the "
+            "warm_start: hookline does not support vocabularies (var_name_to_vocab_info). Make the wanted rows the "
             "initial value of the variable: Variable(load_variable(path, name)[rows])."
         )
     arguments.check_mapping("warm_start", "var_name_to_prev_var_name", var_name_to_prev_var_name, optional=True)
@@ -123,7 +123,7 @@ def assign_from_checkpoint(
     """Returns an operation that sets variables to values from a checkpoint, and its feeds.
 
     Args:
-        model_path: A checkpoint, or a directory of checkpoints: then its newest.
+        model_path: A checkpoint, or a directory for its newest checkpoint.
         var_list: Variables with the same names in the checkpoint, or a dict from the names there, as in
             `init_from_checkpoint`.
         ignore_missing_vars: Whether to skip, with a warning, variables that the checkpoint does not have.
@@ -134,7 +134,7 @@ def assign_from_checkpoint(
 
     Raises:
         TypeError: An item of `var_list` is not a variable.
-        ValueError: It does not fit; the message names everything that is missing or different.
+        ValueError: The checkpoint does not fit; the message names all missing and different values.
         NotFoundError: There is no such checkpoint.
 
     References:
@@ -161,7 +161,7 @@ def assign_from_checkpoint_fn(
     continues.
 
     Args:
-        model_path: A checkpoint, or a directory of checkpoints: then its newest.
+        model_path: A checkpoint, or a directory for its newest checkpoint.
         var_list: As in `assign_from_checkpoint`.
         ignore_missing_vars: Whether to skip, with a warning, variables that the checkpoint does not have.
         reshape_variables: Whether to accept a value of another shape that has as many elements.
@@ -171,7 +171,7 @@ def assign_from_checkpoint_fn(
 
     Raises:
         TypeError: An item of `var_list` is not a variable.
-        ValueError: `var_list` is empty, or does not fit; the message names everything that is missing or different.
+        ValueError: `var_list` is empty, or does not fit; the message names all missing and different values.
         NotFoundError: There is no such checkpoint.
 
     Example:
@@ -221,15 +221,15 @@ def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None
     made = [node.name for node in values.graph.get_operations() if not old.isdisjoint(node.control_inputs)]
     if made:
         _logger.warning(
-            "%s comes too late for %s, which was made before and gives variables the values that they had then. Make "
-            "initializers after it.",
+            "%s comes too late for %s, created before it, which still uses the earlier initial values. Create "
+            "initializers after the call.",
             who,
             ", ".join(repr(name) for name in made),
         )
 
 
 def _deferred_read(who: str, path: str, assignment: Assignment) -> Tensor:
-    """Returns a tensor of the values by variable name; each run that needs one of them reads them."""
+    """Returns a tensor of the values by variable name; each run that needs one of them reads all."""
     _fit(who, path, layout.read_manifest(path)[1], assignment)
     promised = {variable.op.name: variable.spec for variable in assignment}
     known = not any(spec is UNKNOWN for spec in promised.values()) and not any(
@@ -248,8 +248,8 @@ def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) ->
 
 
 def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshape: bool = False) -> dict[str, Match]:
-    """Matches an assignment with the contents of a checkpoint; raises `ValueError` if any is missing or differs."""
-    # As if the checkpoint had a variable for each of ours, so that errors give both names.
+    """Matches an assignment with the contents of a checkpoint; raises `ValueError` if a value is missing or differs."""
+    # The entries get labels with both names, for the errors.
     entries = {name: entry for name, entry in manifest.variables.items() if name not in assignment.values()}
     for variable, name in assignment.items():
         if (entry := _entry(manifest, name)) is not None:
@@ -266,7 +266,7 @@ def _label(name: str, variable: Variable) -> str:
 
 
 def _entry(manifest: Manifest, name: str) -> Entry | None:
-    """Returns the entry of a name in a checkpoint, which may be a part of a variable; None if there is none."""
+    """Returns the entry for a name in a checkpoint, perhaps a part of a variable; None if there is none."""
     if name in manifest.variables:
         return manifest.variables[name]
     below = [
@@ -278,7 +278,7 @@ def _entry(manifest: Manifest, name: str) -> Entry | None:
 
 
 def _skip_missing(path: str, assignment: Assignment, ignore_missing: bool) -> Assignment:
-    """Returns an assignment, without the variables missing in the checkpoint if those may be skipped."""
+    """Returns an assignment; if missing variables may be skipped, without those that the checkpoint lacks."""
     if not ignore_missing:
         return assignment
     manifest = layout.read_manifest(path)[1]
@@ -288,7 +288,7 @@ def _skip_missing(path: str, assignment: Assignment, ignore_missing: bool) -> As
     return {variable: name for variable, name in assignment.items() if variable not in missing}
 
 
-# The assignment of values in a checkpoint to variables: maps of names and prefixes, lists, patterns.
+# Assignments from the arguments of public functions: maps of names and prefixes, lists, patterns.
 
 
 def _by_map(who: str, assignment_map: Any) -> Assignment:
@@ -344,8 +344,8 @@ def _by_pattern(
 def _by_prefix(who: str, prefix: str, target: Any) -> Assignment:
     if not (prefix.endswith("/") and isinstance(target, str) and target.endswith("/")):
         raise ValueError(
-            f"{who}: a prefix, which ends in a slash, goes with a prefix, and a name with a variable or its name; got "
-            f"{prefix!r} for {getattr(target, 'name', target)!r}."
+            f"{who} requires for a prefix, which ends in a slash, another prefix, and for a name a variable or its "
+            f"name; got {prefix!r} for {getattr(target, 'name', target)!r}."
         )
     theirs, ours = (text.removeprefix("/") if text == "/" else text for text in (prefix, target))
     found = [v for v in global_variables() if v.op.name.startswith(ours) and not v.per_worker]

@@ -1,6 +1,6 @@
-"""The way of a checkpoint to the disk.
+"""Saving: from the values of variables to a complete checkpoint.
 
 `save_operation` writes one checkpoint: `contents` finds a session's values, `host_copy` copies them to the host,
-`moves` renames what is written into place, `durable` makes it survive a power cut. `manager` and `retention` say what
-stays.
+`moves` renames the written directory, `durable` makes it survive a power cut. `manager` and `retention` decide which
+checkpoints are kept. `failures` maps errors and retries.
 """

@@ -84,8 +84,8 @@ def load(
             iterators and the states of hooks are restored, too.
         reshapes: As `reshape` of a `Saver`.
         verifies: As `verify` of a `Saver`.
-        only_variables: Whether to leave the iterators and hooks alone.
-        before_reading: Is called when the checkpoint is known to fit, before its arrays are read.
+        only_variables: Whether to leave iterators and hooks unchanged.
+        before_reading: Called once the checkpoint is known to fit, before its arrays are read.
 
     Raises:
         OpError: As in `Saver.restore`.
@@ -105,8 +105,8 @@ def load(
             before_reading()
         return fits
 
-    places = {name: variable.shardings for name, variable in variables.items()}
-    read = reading.read(path, choose, verifies, places, collective.current())
+    shardings = {name: variable.shardings for name, variable in variables.items()}
+    read = reading.read(path, choose, verifies, shardings, collective.current())
     is_placed = any(variable.given_shardings for variable in variables.values())
     restored = [read[name] for name in variables]
     _warn_fewer_devices(path, was_read[0], restored, is_placed=is_placed)
@@ -116,8 +116,8 @@ def load(
     for name in iterators:
         if name not in read and process_group.is_primary():
             _logger.warning(
-                "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
-                "at the beginning of its data.",
+                "Checkpoint '%s' holds no position of the iterator %r, which keeps its position: in a new session "
+                "the beginning of its data.",
                 path,
                 name,
             )
@@ -133,7 +133,7 @@ def load(
 
 
 def hook_states(path: str) -> dict[str, Any]:
-    """Returns the states of hooks in a checkpoint, by the names of their identities.
+    """Returns the states of hooks in a checkpoint, by the hooks' names there.
 
     Raises:
         OpError: As in `Saver.restore`.
@@ -148,12 +148,12 @@ def hook_states(path: str) -> dict[str, Any]:
 
 
 def _is_whole_model(sess: Session, variables: Mapping[str, Variable]) -> bool:
-    """Returns whether these are all variables of the model; positions of iterators and states of hooks go with them."""
+    """Returns whether these are all variables of the model, so that positions and hook states belong to them."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     return all(variables.get(variable.op.name) is variable for variable in model)
 
 
-# The place of a session among the saves of its run.
+# The lineage of a session's saves.
 
 
 @dataclasses.dataclass
@@ -168,29 +168,29 @@ _session_lineages: weakref.WeakKeyDictionary[Session, _SessionLineage] = weakref
 
 
 def _next_lineage(session: Session) -> Lineage:
-    """Returns the lineage of the next save of a session, which must be made."""
-    line = _session_lineages.get(session)
-    if line is None:
+    """Advances the lineage of a session to its next save, and returns it; that save must follow."""
+    current = _session_lineages.get(session)
+    if current is None:
         found = Lineage(secrets.token_hex(8), 1, ((secrets.token_hex(6), 1),))
     else:
-        last, number = line.last, line.last.save_number + 1
+        last, number = current.last, current.last.save_number + 1
         *before, (own, _) = last.sessions
-        sessions = (*before, (own, number)) if line.is_own else (*last.sessions, (secrets.token_hex(6), number))
+        sessions = (*before, (own, number)) if current.is_own else (*last.sessions, (secrets.token_hex(6), number))
         found = Lineage(last.run_id, number, sessions)
     _session_lineages[session] = _SessionLineage(found, True)
     return found
 
 
 def last_lineage(session: Session) -> Lineage | None:
-    """Returns the lineage of the last save of a session, or of what it restored; None if it began anew."""
-    line = _session_lineages.get(session)
-    return None if line is None else line.last
+    """Returns the lineage of a session's last save or restored checkpoint; None if it has neither."""
+    current = _session_lineages.get(session)
+    return None if current is None else current.last
 
 
 def begin_from(session: Session, lineage: Lineage | None, *, is_whole: bool = True) -> None:
-    """Records the lineage of the values that a session has restored; None if there is none: its next save begins a run.
+    """Records the lineage of the values that a session has restored; after None its next save begins a run.
 
-    A part of the model does not make the session another run's; it begins one of its own where there is none.
+    Restoring a part of the model does not replace a lineage that the session already has.
     """
     if not is_whole and session in _session_lineages:
         return
@@ -204,7 +204,7 @@ def begin_from(session: Session, lineage: Lineage | None, *, is_whole: bool = Tr
 
 
 def format_devices(names: Sequence[str]) -> str:
-    """Returns devices in words: "3 devices (cpu:0 to cpu:2)", "1 device (cuda:1)"."""
+    """Formats devices for messages: "3 devices (cpu:0 to cpu:2)", "1 device (cuda:1)"."""
     kinds = {name.rpartition(":")[0] for name in names}
     numbers = [name.rpartition(":")[2] for name in names]
     in_a_row = len(kinds) == 1 and all(map(str.isdecimal, numbers))
@@ -216,8 +216,8 @@ def format_devices(names: Sequence[str]) -> str:
 def _warn_fewer_devices(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
     """Warns if the restored arrays are on fewer devices than the saved ones.
 
-    If the graph was built with values without a placement (not `is_placed`), the step moves whole arrays to the devices
-    of its batches, as it did before the restore.
+    If no variable was given a sharding (not `is_placed`), the step moves whole arrays to the devices of its batches, as
+    it did before the restore; then there is no warning, unless an array was saved in pieces or devices are missing.
     """
     now = devices_of(jax.tree.leaves(values))
     if not now or len(now) >= len(manifest.devices):

@@ -13,9 +13,9 @@ from hookline import log
 
 _logger = log.get_logger(__name__)
 WRITING_SUFFIX = ".hookline-writing-"
-"""The beginning of the suffix, which ends with random digits, of what is being written and not in its place yet."""
+"""The suffix, followed by random digits, of a file or directory that is being written and not renamed yet."""
 being_written: set[str] = set()
-"""The absolute paths of what this process is writing under such names."""
+"""The absolute paths of files and directories that this process is writing, under their temporary names."""
 
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _warned: set[str] = set()
@@ -69,9 +69,9 @@ def write_text(path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: str) -> Iterator[BinaryIO]:
-    """Yields a new file that takes the place of another one at the end, when it is on the disk.
+    """Yields a new file, which at the end is synced and replaces the file at `path`.
 
-    Until then it has a random name beside it, by which a leftover of a killed process is known as hookline's.
+    Until then it has a temporary name in the same directory, which marks a leftover of a killed process as hookline's.
     """
     temporary = f"{os.path.abspath(path)}{WRITING_SUFFIX}{secrets.token_hex(4)}"
     being_written.add(temporary)
@@ -81,7 +81,7 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:  # Nothing of it may stay.
+    except BaseException:  # Leave no partial file.
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise

@@ -1,4 +1,4 @@
-"""Failures of files: as exceptions from `hookline.errors`, with advice; and how often what fails is tried again."""
+"""File errors, mapped to exceptions from `hookline.errors` with advice; and the retries of failed saves."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ADVICE: dict[type[errors.OpError], str] = {
     errors.ResourceExhaustedError: "Make room, or keep fewer checkpoints with max_to_keep.",
 }
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-# Errors that another program, a colleague or the network may have fixed when the save is tried again.
+# Errors that another program, a colleague or the network may have fixed before the next attempt.
 _TRANSIENT_ERRNOS = frozenset({
     errno.EAGAIN, errno.EBUSY, errno.ECONNRESET, errno.EDQUOT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR,
     errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH, errno.ENFILE, errno.ENOSPC, errno.ESTALE,
     errno.ETIMEDOUT,
 })  # fmt: skip
-# The attribute with which an error carries whether another attempt may succeed.
+# The attribute of an error that records whether another attempt may succeed.
 _TRANSIENT_ATTRIBUTE = "_hookline_transient"
 _MISUSE = {kind.__name__: kind for kind in (ValueError, TypeError, RuntimeError)}
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
@@ -59,7 +59,7 @@ def is_transient(failure: BaseException) -> bool:
 def may_be_transient(failure: BaseException) -> bool:
     """Returns whether Orbax reports a missing file that another attempt may find.
 
-    Orbax checks whether a file exists, takes every error for a no, and then reports the file as missing.
+    Orbax checks whether a file exists, treats every error as a no, and then reports the file as missing.
     """
     number = _errno(failure)
     return number == errno.ENOENT or (number is None and isinstance(failure, FileNotFoundError | ValueError))
@@ -97,7 +97,7 @@ def set_transient(failure: BaseException, transient: bool) -> None:
 
 
 def serialize_error(failure: BaseException) -> list[Any]:
-    """Returns an error for other processes, as values of JSON; see `deserialize_error`."""
+    """Returns an error for other processes, as JSON values; see `deserialize_error`."""
     return [type(failure).__name__, str(failure), is_transient(failure)]
 
 
@@ -106,7 +106,7 @@ def deserialize_error(serialised: list[Any], process: int) -> BaseException:
 
     Its attribute `process_index` is the index of that process.
     """
-    name, text, passes = serialised
+    name, text, transient = serialised
     if name in _MISUSE:
         found = _MISUSE[name](f"Process {process}: {text}")
     else:
@@ -114,7 +114,7 @@ def deserialize_error(serialised: list[Any], process: int) -> BaseException:
         if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
             kind, text = errors.AbortedError, f"{name}: {text}"
         found = kind.from_message(f"Process {process}: {text}")
-        set_transient(found, passes)
+        set_transient(found, transient)
     found.process_index = process  # pyright: ignore[reportAttributeAccessIssue]
     return found
 
@@ -145,7 +145,7 @@ def _errno(failure: BaseException) -> int | None:
 
 
 def _timed_out(failure: BaseException) -> bool:
-    # Orbax waits for a limited time for what it was told would come.
+    # Orbax waits for announced work, with a time limit.
     return any(isinstance(each, TimeoutError) for each in _chain(failure))
 
 
@@ -203,7 +203,7 @@ class RetryPolicy:
                 self.wait(mapped, failures_so_far)
 
     def wait(self, failure: BaseException, failures_so_far: int) -> None:
-        """Logs the failure, and waits until the next attempt is due."""
+        """Logs the failure, and sleeps until the next attempt is due."""
         secs = self.backoff_secs(failures_so_far)
         if process_group.is_primary():
             text = "%s Attempt %d of %d follows in %g s."

@@ -1,6 +1,6 @@
 """Copies of arrays on the host, which a save writes while the training continues; and checksums of their pieces.
 
-The checksum is a crc32c. Each piece of an array has one, together with its place.
+Each stored piece of an array has a crc32c, recorded with the bounds of the piece.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 """The first index of a piece of an array along each dimension, and the index after the last."""
 
-# The library takes only bytes. This much of an array is copied at once, and also fetched at once if the array is not in
-# the host's memory.
+# google_crc32c accepts only bytes, so an array is copied in blocks of this size; an array that is not in the host's
+# memory is also fetched in such blocks.
 _BLOCK_BYTES = 4 * 2**20
 _ONES, _POLYNOMIAL = 0xFFFFFFFF, 0x82F63B78
 
@@ -37,8 +37,8 @@ class HostCopy:
     """An array in the memory of the host.
 
     Attributes:
-        array: The whole array. If no process has that, a JAX array with the pieces of this process.
-        bounds: The pieces that this process stores: those on its devices; a single one if each device had all of it.
+        array: The whole array; or, if several processes store it, a JAX array with the pieces of this process.
+        bounds: The pieces that this process stores: those on its devices, or one if each device had the whole array.
     """
 
     array: np.ndarray | jax.Array
@@ -46,10 +46,10 @@ class HostCopy:
 
 
 def copy_to_host(arrays: Mapping[str, Any], is_chief: bool = True) -> dict[str, HostCopy]:
-    """Copies this process's part of arrays to the host; once it returns, the arrays may be donated.
+    """Copies this process's part of arrays to the host; after that, the arrays may be donated.
 
-    It takes no memory on the devices. Replicated pieces are copied once. NumPy arrays are not copied. Of several
-    processes, the chief stores the arrays that it has whole.
+    It uses no device memory. Replicated pieces are copied once. NumPy arrays are not copied. In multi-process SPMD,
+    arrays that the chief has whole are stored by the chief alone.
     """
     with ThreadPoolExecutor(_LEAVES_AT_ONCE) as pool:
         found = pool.map(lambda array: _copy(array, is_chief), arrays.values())
@@ -66,7 +66,7 @@ def _copy(array: Any, is_chief: bool) -> HostCopy | None:
         return HostCopy(array, (((0,) * array.ndim, array.shape),))
     shards = shards_of(array)
     bounds = tuple(found for found, _ in shards)
-    # A view would keep the next run from writing in place: the state would be on the device twice.
+    # A view would prevent the next run from writing in place: the state would be on the device twice.
     if len(shards) == 1 and not is_host_visible(shards[0][1]):
         return HostCopy(to_numpy(shards[0][1]), bounds)
     whole = np.empty(array.shape, array.dtype)
@@ -82,14 +82,14 @@ def _copy_shards(array: jax.Array) -> jax.Array:
         place = place.with_memory_kind("pinned_host")
     for shard in array.addressable_shards:
         there = jax.sharding.SingleDeviceSharding(shard.device, memory_kind=place.memory_kind)
-        # Where NumPy sees the memory itself, JAX would not copy it.
+        # Where NumPy can view the memory, `device_put` would not copy it.
         data = np.array(to_numpy(shard.data)) if is_host_visible(shard.data) else shard.data
         held.append(jax.device_put(data, there))
     return jax.block_until_ready(jax.make_array_from_single_device_arrays(array.shape, place, held))
 
 
 def is_split(array: jax.Array) -> bool:
-    """Returns whether the chief lacks a part of an array, so that several processes store it."""
+    """Returns whether the chief lacks a part of an array, so that several processes must store it."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return False
     places = array.sharding.devices_indices_map(array.shape).items()
@@ -119,8 +119,8 @@ def is_host_visible(data: jax.Array) -> bool:
 def to_numpy(data: jax.Array) -> np.ndarray:
     """Returns the value of an array on one device: a view if NumPy can use its memory.
 
-    Otherwise a JAX array would cache its fetched value on the host for as long as it lives. So the value is fetched
-    from a second array with the same memory.
+    The value is fetched through a second JAX array with the same memory, because a JAX array caches its fetched value
+    on the host as long as it lives.
     """
     return np.asarray(jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data]))
 
@@ -130,9 +130,10 @@ def to_numpy(data: jax.Array) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One stored piece of an array: all of it, unless it is spread over devices.
+    """One stored piece of an array: the whole array, unless it is sharded over devices.
 
-    Along each dimension it has the indices from `start` to before `stop`. The checksum is over its bytes in C order.
+    Along each dimension it has the indices from `start` up to, not including, `stop`. The checksum is over its bytes in
+    C order.
     """
 
     start: tuple[int, ...]
@@ -147,22 +148,22 @@ def pieces_of(copy: HostCopy) -> tuple[Piece, ...]:
 
 
 def checksums(stored: Mapping[str, HostCopy]) -> dict[str, list[Any]]:
-    """Returns the pieces of arrays that this process stores, by their names, as values of JSON."""
+    """Returns the pieces of arrays that this process stores, by the arrays' names, as JSON values."""
     return {name: [dataclasses.astuple(piece) for piece in pieces_of(copy)] for name, copy in stored.items()}
 
 
 PartialChecksums = Mapping[str, int]
-"""A process's shares in the checksums of pieces that no process has whole, by the numbers of piece and replica."""
+"""A process's partial checksums of pieces that it has only in part, by the numbers of piece and replica."""
 
 
 def compare_checksums(pieces: Sequence[Piece], array: Any) -> PartialChecksums | None:
-    """Compares this process's part of an array with the checksums of its pieces, regardless of its present layout.
+    """Compares this process's part of an array with the checksums of the stored pieces, in any present layout.
 
     Returns:
-        None if a piece differs. Else this process's shares in the checksums of the pieces that it has in part; see
+        None if a piece differs. Else the partial checksums of the pieces that this process has only in part; see
         `partials_match`.
     """
-    here, replicas, shares = _Parts(array), {}, {}
+    here, replicas, partials = _Parts(array), {}, {}
     for number, piece in enumerate(pieces):
         bounds = piece.start, piece.stop
         if here.cover(bounds):
@@ -174,19 +175,19 @@ def compare_checksums(pieces: Sequence[Piece], array: Any) -> PartialChecksums |
         }
         for replica, parts in replicas.items():
             if parts.meet(bounds):
-                shares[f"{number} {replica}"] = parts.share(bounds)
-    return shares
+                partials[f"{number} {replica}"] = parts.share(bounds)
+    return partials
 
 
 def partials_match(pieces: Sequence[Piece], shares: Sequence[PartialChecksums]) -> bool:
-    """Returns whether the shares of all processes make up the checksums of the pieces."""
+    """Returns whether the partial checksums of all processes combine to the checksums of the pieces."""
     keys = set[str]().union(*shares)
     sums = {key: functools.reduce(operator.xor, (share.get(key, 0) for share in shares)) for key in keys}
     return all(total == pieces[int(key.split()[0])].crc32c for key, total in sums.items())
 
 
 def _extend_with_zeros(total: int, count: int) -> int:
-    """Returns a checksum extended by this many zeros."""
+    """Returns a checksum extended by this many zero bytes."""
     return _multiply_bits(_zeros(count), total ^ _ONES) ^ _ONES if count else total
 
 
@@ -201,7 +202,7 @@ def _multiply_bits(columns: Sequence[int], register: int) -> int:
 
 @functools.lru_cache(1024)
 def _zeros(count: int) -> tuple[int, ...]:
-    """Returns the effect of this many zeros on each bit of a checksum's register, as the columns of a matrix."""
+    """Returns the effect of this many zero bytes on each bit of a checksum's register, as the columns of a matrix."""
     if count == 1:
         columns = [1 << bit for bit in range(32)]
         for _ in range(8):
@@ -230,7 +231,7 @@ def _blocks(bounds: Bounds, itemsize: int) -> Iterator[Bounds]:
 
 
 class _Parts:
-    """The parts of an array that are in this process, or those of one replica, and checksums of what they hold."""
+    """The parts of an array in this process, or only those of one replica, and their checksums."""
 
     def __init__(self, array: Any, replica: int | None = None) -> None:
         self._dtype = array.dtype
@@ -241,18 +242,19 @@ class _Parts:
             self._parts = [(((0,) * array.ndim, array.shape), array)]
 
     def cover(self, bounds: Bounds) -> bool:
-        """Returns whether they hold all of a piece."""
+        """Returns whether the parts contain all of a piece."""
         return sum(_size(_intersection(part, bounds)) for part, _ in self._parts) == _size(bounds)
 
     def meet(self, bounds: Bounds) -> bool:
-        """Returns whether they hold any of a piece."""
+        """Returns whether the parts contain any of a piece."""
         return any(_size(_intersection(part, bounds)) for part, _ in self._parts)
 
     def share(self, bounds: Bounds) -> int:
-        """Returns a share in the checksum of a piece: the checksum with zeros in place of missing parts.
+        """Returns the partial checksum of a piece: the checksum with zeros in place of missing parts.
 
-        A checksum is a linear function of the bytes plus the checksum of zeros alone. So shares are added by exclusive
-        or, and the checksum of zeros must be in them once: the process that has the first element includes it.
+        A checksum is a linear function of the bytes plus the checksum of zeros alone, where plus is exclusive or. So
+        partial checksums combine by exclusive or, if exactly one of them includes the checksum of zeros: that of the
+        process with the first element.
         """
         total, first = self.crc32c(bounds), (bounds[0], tuple(start + 1 for start in bounds[0]))
         return total if self.meet(first) else total ^ _extend_with_zeros(0, _size(bounds) * self._dtype.itemsize)
@@ -298,10 +300,10 @@ def _relative_index(bounds: Bounds, origin: Sequence[int]) -> _Index:
 
 
 def _fetched(data: jax.Array, index: _Index) -> np.ndarray:
-    """Returns a part of an array that is on one device, out of reach of NumPy."""
+    """Fetches a part of an array on one device, whose memory NumPy cannot use."""
     sizes = [part.stop - part.start for part in index]
     if tuple(sizes) == data.shape:
         return to_numpy(data)
-    # Inside a mesh JAX would refuse an array on one device of it.
+    # In the context of a larger mesh, JAX would refuse an array on one of its devices.
     with jax.set_mesh(jax.sharding.Mesh(np.array(list(data.devices())), ("device",))):
         return np.asarray(jax.lax.dynamic_slice(data, [part.start for part in index], sizes))

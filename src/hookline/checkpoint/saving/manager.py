@@ -1,4 +1,4 @@
-"""The checkpoints of a saver on the disk: which there are, which stay, and the removal of the others."""
+"""The checkpoints of a saver on the disk: their leases, state files, and the removal of old ones."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _ONCE = RetryPolicy(max_attempts=1)
 
 
 class CheckpointManager:
-    """Keeps the directories of a saver in order: takes their leases, writes state files, removes old checkpoints.
+    """Manages the directories of a saver: takes their leases, writes state files, removes old checkpoints.
 
-    `Retention` decides which checkpoints stay. They may lie in several directories.
+    `Retention` decides which checkpoints are kept. They may be in several directories.
 
     Args:
         name: The name of the saver, for messages.
@@ -49,7 +49,7 @@ class CheckpointManager:
         self._cleaned: set[str] = set()
         # Checkpoints that a killed process still had to remove; they are removed once there is a newer checkpoint.
         self._pending_removals: list[str] = []
-        # What this saver has written: it may remove that wherever it is.
+        # Checkpoints that this saver has written: it may remove them from any directory.
         self._written: set[str] = set()
         # Recorded checkpoints that were broken when this saver began to save in their directory.
         self._broken: set[str] = set()
@@ -67,7 +67,7 @@ class CheckpointManager:
 
     @property
     def last_good(self) -> str | None:
-        """The newest checkpoint that has proved good; None if none has."""
+        """The newest checkpoint that is known to be good; None if there is none."""
         self._mark_good_step(self._retention)
         return self._retention.last_good
 
@@ -79,7 +79,7 @@ class CheckpointManager:
                 manifest = layout.read_manifest(path)[1]
                 found.append(KeptCheckpoint(path, manifest.timestamp, manifest.extra, manifest.step))
             except OpError as error:
-                _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
+                _logger.warning("%s leaves this checkpoint alone: %s", self.name, error)
         self._good_step = self._best_step = None
         there = [kept.path for kept in found]
         lost = best if best not in there else None
@@ -132,7 +132,7 @@ class CheckpointManager:
         self._retention.mark_suspect(restored, step)
 
     def knows(self, path: str, state_file: str) -> bool:
-        """Returns whether the saver or the state file knows a checkpoint at this path."""
+        """Returns whether the saver or the state file has recorded a checkpoint at this path."""
         state = read_state(os.path.dirname(path) or ".", state_file)
         known = self._broken | set(map(os.path.abspath, self._retention.paths))
         return os.path.abspath(path) in (known if state is None else known | _paths_of(state))
@@ -146,26 +146,26 @@ class CheckpointManager:
     def acquire(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
         """Takes the lease of the directory, at least until both the session and the stack are closed.
 
-        For the first checkpoint of a name it removes what killed processes have left of others.
+        Before the first checkpoint of a name, it removes the leftovers of killed processes.
         """
         directory = os.path.dirname(os.path.abspath(path))
         is_first = directory not in self._lease_sessions
         if is_first:
             read_state(os.path.dirname(path) or ".", state_file)  # Refuses a directory of another program.
-        share = lease.acquire_lease(directory, self._lease_wait_secs, path)
-        until.callback(share)
+        handle = lease.acquire_lease(directory, self._lease_wait_secs, path)
+        until.callback(handle)
         if is_first and sess is not None:
             self._warn_of_earlier(directory, path, sess)
         sessions = self._lease_sessions.setdefault(directory, weakref.WeakSet())
         if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.backend.close_callbacks.append(lease.LeaseHandle(share.lease))
+            sess.backend.close_callbacks.append(lease.LeaseHandle(handle.lease))
         if (base := base_path(os.path.abspath(path))) not in self._cleaned:
-            self._clean(base, os.path.dirname(path) or ".", state_file, share.lease)
-        return share.lease
+            self._clean(base, os.path.dirname(path) or ".", state_file, handle.lease)
+        return handle.lease
 
     def _warn_of_earlier(self, directory: str, path: str, sess: Session) -> None:
-        """Warns that a saver begins beside checkpoints that it does not know, and the session has not restored."""
+        """Warns if the directory has checkpoints of the same name that the session has not restored."""
         known = [*self._retention.paths, *filter(None, [sess.backend.restored[0]])]
         if os.path.realpath(directory) in {os.path.realpath(os.path.dirname(found)) for found in known}:
             return
@@ -189,16 +189,16 @@ class CheckpointManager:
             )
 
     def _clean(self, base: str, directory: str, state_file: str, held: Lease) -> None:
-        """Removes what killed processes have left of checkpoints of this name."""
+        """Removes the leftovers of killed processes, of checkpoints of this name."""
         with held.ensure_held():
             moves.clean(base)
         if (state := read_state(directory, state_file)) is not None:
-            self._broken |= {place for place in _paths_of(state) if layout.defect(place)}
+            self._broken |= {path for path in _paths_of(state) if layout.defect(path)}
             self._pending_removals += state.pending_removals
         self._cleaned.add(base)
 
     def commit(self, new: KeptCheckpoint, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
-        """Writes the state file and removes replaced checkpoints, if this process has the lease."""
+        """Adds a complete checkpoint; writes the state file and removes old ones, if this process has the lease."""
         with self._lock:
             retention = copy.deepcopy(self._retention)
             self._mark_good_step(retention)
@@ -212,27 +212,27 @@ class CheckpointManager:
             self._written.add(os.path.abspath(new.path))
             for old in removed if lease is not None else ():
                 self._remove(old, new.path)
-        self._write_best()  # It may have been named in the meantime.
+        self._write_best()  # The best may have been marked in the meantime.
 
     def _remove(self, old: str, new: str) -> None:
-        """Removes a checkpoint: one that this saver has written, or one of hookline's beside the new one."""
-        place, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
-        directory, is_own = os.path.dirname(place), place in self._written
+        """Removes a checkpoint that this saver has written, or that hookline wrote in the new one's directory."""
+        old_path, beside = os.path.abspath(old), os.path.dirname(os.path.abspath(new))
+        directory, is_own = os.path.dirname(old_path), old_path in self._written
         is_elsewhere = not is_own and directory != beside
         if stays := "it is in another directory" if is_elsewhere else moves.removal_obstacle(old, is_own=is_own):
             _logger.warning("%s does not remove '%s': %s.", self.name, old, stays)
             return
         with contextlib.ExitStack() as until_removed:
             try:
-                share = lease.acquire_lease(directory, 0)
-                until_removed.callback(share)
+                handle = lease.acquire_lease(directory, 0)
+                until_removed.callback(handle)
             except OpError as error:
                 _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
                 return
-            try:  # Once: the next save tries again, and must not be slower for each checkpoint that stays.
-                with share.lease.ensure_held():
+            try:  # One attempt: the next save tries again, and retries for each such checkpoint would slow down a save.
+                with handle.lease.ensure_held():
                     moves.remove(old)
-                self._written.discard(place)
+                self._written.discard(old_path)
             except (OSError, OpError) as error:
                 _logger.warning("'%s' could not be removed, and stays until the next save: %s", old, error)
                 self._pending_removals.append(old)
@@ -252,9 +252,9 @@ class CheckpointManager:
         retry.attempt(write, os.path.join(directory, state_file))
 
     def _write_best(self) -> None:
-        """Writes the best checkpoint into the state file, if it has changed; tries once, because a training waits."""
+        """Writes the best checkpoint into the state file, if it has changed; only once, because a training waits."""
         if not self._lock.acquire(blocking=False):
-            return  # A save that is being completed checks this afterwards.
+            return  # Another thread completes a save, and calls this afterwards.
         try:
             before = self._retention.best
             if not self._retention.mark_best(self._best_step) or self._retention.best == before:

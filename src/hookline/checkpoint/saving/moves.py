@@ -1,8 +1,8 @@
-"""Moves of checkpoints: into their place, aside, and away, without leaving partial ones.
+"""Renames of checkpoints: to the final path, aside, and before a removal, so that no partial checkpoint is visible.
 
-A checkpoint is written beside its final place, into a directory that no other attempt uses, and renamed to `<path>`
-when it has its manifest. If a checkpoint is there already, the new one is first renamed to `<path>.hookline-saving`,
-where readers find it while the old one is moved away (`layout.locate`).
+A checkpoint is written to a new directory beside its final path, and renamed to `<path>` after its manifest is written.
+If there is a checkpoint already, the new one is first renamed to `<path>.hookline-saving`, where readers find it while
+the old one is moved away (`layout.locate`).
 
 Each step is on the disk before the next one begins: all files and directories before the manifest, the manifest before
 the rename, the rename before anything older is removed, a removed checkpoint's new name before its files are deleted.
@@ -44,10 +44,10 @@ _undeleted: set[str] = set()
 
 
 def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
-    """Returns a directory to write a checkpoint to, which does not exist yet. Its parent exists, since it has a lease.
+    """Returns the path of a directory to create and to write a checkpoint to. Its parent exists, since it has a lease.
 
-    The remains of an earlier checkpoint are moved away from the final place. `was_saved` returns whether there was a
-    checkpoint; otherwise the remains must look like one.
+    Moves the remains of an earlier checkpoint away from `path`. `was_saved` returns whether a checkpoint was saved
+    there; otherwise the remains must look like one.
 
     Raises:
         AlreadyExistsError: A file or directory at `path` is not a checkpoint and will not be overwritten.
@@ -73,9 +73,9 @@ def commit(
     manifest: Manifest,
     ensure_held: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
-    """Completes the checkpoint in the directory of `prepare`, and moves it into place.
+    """Completes the checkpoint in the directory of `prepare`, and renames it to its final path.
 
-    `ensure_held` is entered for the renames, when all files are on the disk; an error ends the attempt.
+    Once all files are on the disk, the renames are made inside `ensure_held`, whose error ends the attempt.
     """
     path = writing.rpartition(WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, f"{path}{_REPLACED_SUFFIX}-{secrets.token_hex(4)}"
@@ -109,7 +109,7 @@ def abandon(writing: str) -> None:
 
 
 def move_aside(path: str) -> str:
-    """Renames a broken checkpoint, so that it is not taken for a good one, and returns its new name."""
+    """Renames a broken checkpoint, so that it is not mistaken for a complete one, and returns its new name."""
     return _rename_aside(locate(path) or path, path)
 
 
@@ -123,7 +123,7 @@ def _rename_aside(directory: str, path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a checkpoint, which disappears at once, before its files; after an error another call continues."""
+    """Removes a checkpoint: first its name, at once, then its files; after an error another call continues."""
     with contextlib.suppress(FileNotFoundError):
         durable.rename(path, f"{path}{_REMOVED_SUFFIX}-{secrets.token_hex(4)}")
     for left in leftovers(os.path.dirname(path)):
@@ -132,9 +132,9 @@ def remove(path: str) -> None:
 
 
 def removal_obstacle(path: str, *, is_own: bool = False) -> str:
-    """Returns why the checkpoint at a path must stay, as a clause; empty if hookline wrote it and may remove it.
+    """Returns the reason why a checkpoint must not be removed, as a clause; empty if hookline wrote it.
 
-    What a link leads to may lie anywhere, and be anybody's. With `is_own` this process has written it.
+    The target of a link may be anywhere and belong to anybody. With `is_own` this process has written the checkpoint.
     """
     if os.path.islink(path):
         return "it is a link"
@@ -148,9 +148,9 @@ def removal_obstacle(path: str, *, is_own: bool = False) -> str:
 
 
 def _is_own(leftover: Leftover) -> bool:
-    """Returns whether hookline made a leftover: by its random name, or, if it has none, by what is in it.
+    """Returns whether hookline made a leftover: by its random name, or, if it has none, by its contents.
 
-    A link is one whose checkpoint was a link; it alone goes, and not what it leads to.
+    A link was made of a checkpoint that was a link; only the link is removed, not its target.
     """
     if _RANDOM.fullmatch(leftover.path) or os.path.islink(leftover.path):
         return True
@@ -158,7 +158,7 @@ def _is_own(leftover: Leftover) -> bool:
 
 
 def removable_leftovers(path: str) -> list[Leftover]:
-    """Returns the leftovers of killed processes: of checkpoints named like `path`, and of small files beside them."""
+    """Returns the leftovers of killed processes: of checkpoints of the same name as `path`, and of small files."""
     return [
         left
         for left in leftovers(os.path.dirname(path))
@@ -171,9 +171,9 @@ def removable_leftovers(path: str) -> list[Leftover]:
 
 
 def clean(path: str) -> None:
-    """Removes the leftovers of killed processes, of checkpoints named like `path` with any step number.
+    """Removes the leftovers of killed processes, of checkpoints of the same name as `path` with any step number.
 
-    A complete checkpoint that still awaits its rename is moved into place.
+    A complete checkpoint that was not renamed yet gets its final name.
     """
     for left in removable_leftovers(path):
         _discard(left.path)
@@ -220,7 +220,7 @@ def _discard(path: str) -> None:
         return
     if failed is not None and failures.is_transient(failed):
         raise failed
-    _logger.warning("A left-over of an earlier checkpoint could not be removed: %s", path)
+    _logger.warning("A leftover of an earlier checkpoint could not be removed: %s", path)
 
 
 def _discard_if_possible(path: str) -> None:

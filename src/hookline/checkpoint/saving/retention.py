@@ -39,14 +39,14 @@ class KeptCheckpoint(NamedTuple):
 class Retention:
     """The checkpoints that a saver keeps, oldest first, and the rule for removing old ones. Touches no files.
 
-    The newest checkpoint that has proved good stays in addition to the counted ones, until a newer one proves good; so
-    does the best, until another one is named.
+    The newest checkpoint that is known to be good is kept in addition to the counted ones, until a newer one is; so is
+    the best, until another one is marked.
 
     Attributes:
         kept: The checkpoints that may still be removed later, oldest first.
-        last_good: The newest checkpoint that has proved good; None if none has.
-        best: The checkpoint that was named the best; None if none was.
-        lost_best: The one that was, if it is gone and no other has been named since.
+        last_good: The newest checkpoint that is known to be good; None if there is none.
+        best: The checkpoint that was marked as the best; None if there is none.
+        lost_best: The checkpoint that was marked as the best, if it is gone and no other has been marked since.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
             the time of the oldest checkpoint, None before there is one.
     """
@@ -82,7 +82,7 @@ class Retention:
         return [kept.path for kept in self.kept]
 
     def state(self, newest: str) -> CheckpointState:
-        """Returns the contents for a state file."""
+        """Returns the contents of the state file; `newest` is the newest checkpoint."""
         timestamps = tuple(kept.timestamp for kept in self.kept)
         rule = self._max_to_keep or 0, self._hours
         best = self.best, *rule, self.lost_best
@@ -95,10 +95,10 @@ class Retention:
         preserved: float | None = None,
         best: str | None = None,
     ) -> None:
-        """Starts from the checkpoints of an earlier run, oldest first, and from its knowledge of them."""
+        """Continues from the checkpoints of an earlier run, oldest first, and from its records of them."""
         self.kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
-        # Older checkpoints must not prove good afterwards, because the last one proved would count as the newest.
+        # Older checkpoints must not be marked as good later: the last marked one would count as the newest good one.
         self._not_yet_good = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
         self.last_good = good
@@ -108,7 +108,7 @@ class Retention:
         """Adds a new complete checkpoint; a known path was rewritten and is now the newest.
 
         Returns:
-            The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.
+            The checkpoints to remove now, oldest first; never `path`, the last good one, nor the best.
         """
         new = KeptCheckpoint(path, timestamp, extra, step)
         self.kept = [old for old in self.kept if old.path != path] + [new]
@@ -116,7 +116,7 @@ class Retention:
         return self.trim()
 
     def trim(self) -> list[str]:
-        """Lets those go that are too many, and returns them as `add` does."""
+        """Drops the surplus checkpoints, and returns those to remove, as `add` does."""
         stays = (self.kept[-1].path, self.last_good, self.best) if self.kept else ()
         extra = [kept.path for kept in self.kept if kept.extra]
         removed = [path for path in extra[:-1] if path not in stays]
@@ -138,7 +138,7 @@ class Retention:
         if self._period_secs is None or self.preserved is None:
             return False
         periods = (old.timestamp - self.preserved) // self._period_secs
-        # The periods do not depend on when checkpoints come: a late one does not delay the next period.
+        # The periods have a fixed grid: a late checkpoint does not delay the next period.
         self.preserved += max(periods, 0) * self._period_secs
         return periods >= 1
 
@@ -162,7 +162,7 @@ class Retention:
         return bool(found)
 
     def keep_best_forever(self) -> str | None:
-        """Keeps the best checkpoint for good, also when another is named, and returns it."""
+        """Keeps the best checkpoint for good, even after another is marked, and returns it."""
         self._keeps_best_forever = self.best is not None
         return self.best
 
@@ -171,23 +171,23 @@ class Retention:
         self.kept.insert(0, older)
 
     def mark_suspect(self, restored: str, step: int | None) -> None:
-        """Records that the weights of this step are again those in `restored`: the steps since then are undone.
+        """Records a rollback: the weights of this step are again those in `restored`.
 
-        Checkpoints that have not proved good by now never will, except `restored`, which the next steps may still
-        prove.
+        Checkpoints that are not known to be good by now never will be, except `restored`, which the next steps may
+        still prove to be good.
         """
         self._not_yet_good = [kept._replace(step=step) for kept in self._not_yet_good if kept.path == restored]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What goes and what stays.
+    """The checkpoints of a directory to remove and to keep.
 
     Attributes:
-        keep: How many of the newest stay.
-        to_remove: The checkpoints that go, oldest first.
-        leftovers: What killed processes left of others, and goes too.
-        state: Those that stay, as the state file is to say it.
+        keep: The number of newest checkpoints to keep.
+        to_remove: The checkpoints to remove, oldest first.
+        leftovers: The leftovers of killed processes, to be removed, too.
+        state: The checkpoints to keep, as the contents of the state file.
     """
 
     keep: int
@@ -197,12 +197,12 @@ class Plan:
 
 
 def plan(directory: str, keep: int | None = None) -> Plan:
-    """Returns what goes from a directory if the newest `keep` stay: by default, as many as the state file records.
+    """Plans to keep the newest `keep` checkpoints of a directory, by default as many as the state file records.
 
     Raises:
-        NotFoundError: There is no complete checkpoint, or no state file that gives the number to keep.
+        NotFoundError: There is no complete checkpoint, or no readable state file with the number to keep.
         FailedPreconditionError: It is not certain which checkpoint is the newest.
-        ValueError: The state file does not record how many.
+        ValueError: The state file does not record the number to keep, or the training keeps all.
         OpError: The directory cannot be read, or belongs to another program.
     """
     state, doubt = resolve_state(directory)
@@ -213,27 +213,29 @@ def plan(directory: str, keep: int | None = None) -> Plan:
     keep = _recorded_max_to_keep(state, directory) if keep is None else keep
     kept = [found for path in state.all_model_checkpoint_paths if (found := _read_kept(path)) is not None]
     if not kept:
-        raise NotFoundError.from_message(f"'{directory}' has no checkpoint whose description can be read.")
+        raise NotFoundError.from_message(f"'{directory}' has no checkpoint with a readable manifest.")
     paths = [found.path for found in kept]
     retention = Retention(keep, state.keep_checkpoint_every_n_hours)
     good, best = (path if path in paths else None for path in (state.last_good, state.best))
     retention.recover(kept, good, state.last_preserved_timestamp, best)
-    going = retention.trim()
-    going += [path for path in state.pending_removals if path not in going]
-    going = [path for path in going if not moves.removal_obstacle(path)]
+    to_remove = retention.trim()
+    to_remove += [path for path in state.pending_removals if path not in to_remove]
+    to_remove = [path for path in to_remove if not moves.removal_obstacle(path)]
     stays = retention.state(paths[-1])
     stays = dataclasses.replace(stays, max_to_keep=state.max_to_keep, lost_best=state.lost_best)
     left = [each.path for each in moves.removable_leftovers(paths[-1])]
-    return Plan(keep, tuple(going), tuple(left), stays)
+    return Plan(keep, tuple(to_remove), tuple(left), stays)
 
 
 def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Plan:
-    """Removes what `plan` says, and returns it. The newest checkpoint is read first if others go.
+    """Removes checkpoints and leftovers as in `plan`, and returns the plan.
+
+    Before it removes a checkpoint, it verifies the newest one.
 
     Args:
         directory: The directory.
-        keep: As of `plan`.
-        wait_secs: How long to wait for the end of another process that saves there.
+        keep: As in `plan`.
+        wait_secs: The longest wait for the end of another process that saves there, in seconds.
 
     Raises:
         FailedPreconditionError: Another process saves there.
@@ -241,12 +243,12 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
         OpError, ValueError: As in `plan`; or a file cannot be removed.
     """
     plan(directory, keep)  # Before anything is written there.
-    share = lease.acquire_lease(directory, wait_secs)
-    held = share.lease
+    handle = lease.acquire_lease(directory, wait_secs)
+    held = handle.lease
     try:
         found = plan(directory, keep)
         if found.to_remove:
-            newest = restart.find(directory).candidates[0]  # It may have no description that can be read.
+            newest = restart.find(directory).candidates[0]  # It may have no readable manifest.
             try:
                 layout.require_complete(newest)
                 reading.verify(newest)
@@ -262,7 +264,7 @@ def clean(directory: str, keep: int | None = None, wait_secs: float = 0.0) -> Pl
             moves.clean(os.path.abspath(found.state.model_checkpoint_path))
         return found
     finally:
-        share()
+        handle()
 
 
 def _recorded_max_to_keep(state: CheckpointState, directory: str) -> int:

@@ -1,4 +1,4 @@
-"""A save: one checkpoint on its way from a session to its place on the disk, and the thread that writes it."""
+"""A save: the steps from a session's values to a complete checkpoint, and the thread that makes them."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ _logger = log.get_logger(__name__)
 
 
 class SaveOperation:
-    """One checkpoint on its way.
+    """One save of a checkpoint.
 
-    The main thread calls `prepare` and `begin`; from then on a thread does the rest. Of processes that run in step each
-    has its own, and each part succeeds in all of them or fails in all. A part that fails for a temporary reason ends
-    the attempt, and another one follows.
+    The main thread calls `prepare` and `begin`; then a thread does the rest. Each SPMD process has such a thread, and
+    each part of the save succeeds in all processes or fails in all. If a part fails for a temporary reason, the attempt
+    ends and another one follows.
 
-    Example: a save of step 100 whose disk is full for a moment.
+    Example: a save of step 100 while the disk is full for a moment.
         prepare    main thread   The values are copied to the host; the processes agree on the path.
-        acquire    main thread   The lease is taken; 'model.ckpt-100.hookline-writing-1a2b3c4d' is made.
+        acquire    main thread   The lease is taken; 'model.ckpt-100.hookline-writing-1a2b3c4d' is created.
         write      thread        Orbax writes the arrays, meanwhile their checksums are computed: no space is left.
                                  That directory is removed. A second later:
-        acquire    thread        The lease is checked; 'model.ckpt-100.hookline-writing-5e6f7a8b' is made.
+        acquire    thread        The lease is checked; 'model.ckpt-100.hookline-writing-5e6f7a8b' is created.
         write      thread        Orbax writes the same arrays; the checksums are known.
         commit     thread        All is synced, the manifest last; the directory is renamed to 'model.ckpt-100'.
-        finish     thread        The state file names it, and older checkpoints are removed; the lease is given back.
+        finish     thread        The state file names it, and older checkpoints are removed; the lease is released.
 
     Args:
-        manager: The checkpoints of the saver.
+        manager: The manager of the saver's checkpoints.
         before_commit: Functions to call before the checkpoint becomes visible.
         path: Its path, without the step.
         state_file: The name of the state file.
         digits: The least number of digits of the step.
-        retry: The policy for attempts that fail.
-        extra: As of `Saver.save_async`.
+        retry: The policy for failed attempts.
+        extra: As in `Saver.save_async`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SaveOperation:
         self._path, self._state_file, self._digits = path, state_file, digits
         self._retry, self._extra = retry, extra
         self._collective = collective.current()
-        # What is stored. The session may be closed, or forgotten, before the checkpoint is complete.
+        # The data to store. The session may be closed, or collected, before the checkpoint is complete.
         self._session: Callable[[], Session | None] = lambda: None
         self._manifest: Manifest | None = None
         self._stored: dict[str, HostCopy] = {}
@@ -81,34 +81,34 @@ class SaveOperation:
         self._writing_processes: Sequence[int] = (0,)  # The processes that have arrays to write.
         # Checks that all processes have launched the same programs up to here.
         self._check_launches: Callable[[], None] | None = None
-        # How far it is.
+        # The progress.
         self._until_saved = contextlib.ExitStack()
         self._lease: Lease | None = None
-        self._directory = ""  # To which all write in this attempt.
-        self._pieces: dict[str, Any] | None = None  # Those that this process stores, with their checksums.
+        self._directory = ""  # The directory that all processes write to in this attempt.
+        self._pieces: dict[str, Any] | None = None  # The pieces that this process stores, with their checksums.
         self._failures = 0
         self._failure: Exception = RuntimeError()
-        self._failed_inside_orbax = False  # Whether a failure may hide another one inside Orbax.
+        self._failed_inside_orbax = False  # Whether a failure came from Orbax, which may hide the real one.
 
     # In the main thread -----------------------------------------------------------------------------------------
 
     def prepare(
         self, sess: Session, variables: Callable[[Session], Mapping[str, Variable]], global_step: Any, number: int
     ) -> None:
-        """Copies what this process stores to the host; from here on the session may train on.
+        """Copies this process's data to the host; after that the session may go on training.
 
         Args:
             sess: The session.
             variables: Returns its variables, by the names in the checkpoint.
-            global_step: As of `Saver.save`.
-            number: The number of the saver; all take that of the chief.
+            global_step: As in `Saver.save`.
+            number: The number of the saver; all processes use the chief's.
         """
         found = self._collective.run_on_all(functools.partial(self._copy, sess, variables, global_step, number))
         (_, first, number) = found[0]
         for process, (_, place, _) in enumerate(found):
             if place != first:
                 raise InvalidArgumentError.from_message(
-                    f"{self._manager.name}: processes that run in step save to one path; process 0 saves to '{first}', "
+                    f"{self._manager.name}: SPMD processes must save to one path, but process 0 saves to '{first}' and "
                     f"process {process} to '{place}'.",
                 )
         for position in self._positions.values():
@@ -137,11 +137,11 @@ class SaveOperation:
         return bool(self._stored), os.path.abspath(self._path), number
 
     def begin(self) -> PendingSave:
-        """Makes the directory, and starts the thread; an error after which there is no further attempt is raised."""
+        """Creates the directory, and starts the thread; raises an error after which there is no further attempt."""
         try:
             self._acquire_all()
             return PendingSave(self._path, self._complete)
-        except BaseException:  # The directory, the lease and the copies must be given back.
+        except BaseException:  # The directory, the lease and the copies must be released.
             self._abandon()
             self._until_saved.close()
             self._stored.clear()
@@ -154,7 +154,7 @@ class SaveOperation:
             if self._check_launches is not None:
                 try:
                     self._check_launches()
-                except BaseException:  # The directory must be given back.
+                except BaseException:  # The directory must be removed.
                     self._abandon()
                     raise
             while (timestamp := self._write_all()) is None:
@@ -163,7 +163,7 @@ class SaveOperation:
             self._collective.gather_to_chief(functools.partial(self._finish, timestamp))
         finally:
             self._until_saved.close()
-            self._stored.clear()  # An error's traceback would keep it.
+            self._stored.clear()  # An error's traceback would keep the copies alive.
         for position in self._positions.values():
             position.on_saved()
 
@@ -186,7 +186,7 @@ class SaveOperation:
     # The parts of an attempt ------------------------------------------------------------------------------------
 
     def _acquire(self) -> str:
-        """Returns the directory to write to; the chief makes it."""
+        """Returns the directory to write to, which the chief creates under the lease."""
         from hookline.checkpoint import orbax_io  # Importing Orbax takes 0.4 s.
 
         if self._collective.is_chief:
@@ -203,7 +203,7 @@ class SaveOperation:
         return self._manager.knows(self._path, self._state_file)
 
     def _write(self) -> dict[str, Any]:
-        """Writes this process's part, and returns its pieces, by leaf name, as values of JSON."""
+        """Writes this process's part, and returns its pieces, by leaf name, as JSON values."""
         wait = self._start_writing()
         try:
             if self._pieces is None:
@@ -211,14 +211,14 @@ class SaveOperation:
                 for function in self._before_commit:
                     function()
                 self._pieces = pieces
-        finally:  # What is still being written is hard to remove.
+        finally:  # Files that are still being written are hard to remove.
             wait()
         return self._pieces
 
     def _start_writing(self) -> Callable[[], None]:
-        """Starts to write this process's part, if it has one; returns a function that waits until that is written.
+        """Starts to write this process's part, if it has one; returns a function that waits until the part is written.
 
-        The chief syncs the whole later. Of several processes each syncs its part.
+        The chief syncs the whole directory later. In multi-process SPMD, each process also syncs its part.
         """
         from hookline.checkpoint import orbax_io
 
@@ -236,7 +236,7 @@ class SaveOperation:
         return finish
 
     def _commit(self, pieces: list[dict[str, Any]]) -> float:
-        """Puts the checkpoint into its place, in the chief, and returns the time in its manifest."""
+        """Completes the checkpoint, in the chief, and returns the time in its manifest."""
         from hookline.checkpoint import orbax_io
 
         if not self._collective.is_chief:
@@ -262,7 +262,7 @@ class SaveOperation:
         self._failed_inside_orbax = False
 
     def _attempt(self, part: Callable[[], T]) -> list[T] | None:
-        """Does a part in all processes; returns what `gather_to_chief` does, or None if another attempt must follow."""
+        """Calls `part` in all processes, as `gather_to_chief` does; returns None if another attempt must follow."""
         try:
             return self._collective.gather_to_chief(functools.partial(self._map_errors, part))
         except Exception as error:
@@ -292,7 +292,7 @@ _under_way: set[PendingSave] = set()
 
 
 def finish_saves(directory: str) -> None:
-    """Waits for this process's saves into a directory; the code that began them reports their outcome."""
+    """Waits for this process's saves into a directory; their outcome is reported by the code that started them."""
     for save in list(_under_way):
         if os.path.realpath(os.path.dirname(save.path) or ".") == os.path.realpath(directory):
             save.join()
@@ -334,7 +334,7 @@ class PendingSave:
         error = None
         try:
             finish()
-        except BaseException as raised:  # Whoever waits for the save must get it.
+        except BaseException as raised:  # `wait` raises it.
             error = raised
             _logger.error("%s", error)
         _under_way.discard(self)
@@ -349,7 +349,8 @@ class PendingSave:
         Args:
             function: Gets the error, or None. The thread of the save calls it. It must not raise.
         """
-        functions = [function]  # It may hold a session, which the saver that holds this save is to outlive.
+        # Dropped after the call: it may refer to a session, which must not live as long as the saver of this save.
+        functions = [function]
         self._future.add_done_callback(lambda end: functions.pop()(end.exception()))
 
     def join(self) -> None:
@@ -371,7 +372,7 @@ class PendingSave:
         self._future.result()
 
     def wait_unless_raised(self) -> None:
-        """Blocks likewise, but does not repeat an error that `wait` has raised."""
+        """Blocks as `wait` does, but does not repeat an error that `wait` has raised."""
         if self._is_raised:
             self._thread.join()
         else:

@@ -1,5 +1,5 @@
-"""What a graph is made of: operations and what they give.
+"""Operations, tensors and their parts.
 
-`nodes` are the kinds of operations, `ops` makes them from functions, `views` are the tensors and their parts, `spec`
-says what is known of a value before it is there. A `check` watches arguments while a program runs.
+`nodes` are the kinds of operations, `ops` makes them from functions, `views` are parts of tensors, `spec` describes a
+value before it is computed. `check` validates arguments on the device.
 """

@@ -1,4 +1,4 @@
-"""Checks: arguments of operations that only the device can refuse, and a compiled program does not."""
+"""Checks of operations' arguments on the device, where a compiled program raises no error."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 
 class Check(NamedTuple):
-    """A condition of an operation's arguments under which a run is an error.
+    """A check of an operation's arguments, whose failure is an error of the run.
 
-    The device checks it in each run that computes the operation, and keeps the first failure, as a latch does. The
+    The device evaluates it in each run that computes the operation, and keeps the first failure, as a latch does. The
     session raises the error when it reads its latches, at the latest in `Session.deliver_pending`. Nothing waits for
     it.
 
@@ -35,7 +35,7 @@ class Check(NamedTuple):
             bound: The arguments of the operation.
 
         Raises:
-            TypeError: `failed` has returned something else than a tuple of numbers.
+            TypeError: `failed` returned something other than a tuple of numbers.
         """
         found = self.failed(bound)
         if not isinstance(found, tuple) or not 0 < len(found) <= 1 + self.DETAILS or any(map(jnp.shape, found)):

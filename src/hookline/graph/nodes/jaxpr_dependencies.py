@@ -1,7 +1,7 @@
-"""Dependences inside a function that JAX has traced: a value depends on all inputs of its equation.
+"""Data dependencies in a jaxpr: a value depends on all inputs of its equation.
 
-An equation that calls a function is followed into it. Whether JAX inlines such a call depends on its version; which
-variables an optimizer keeps its state in, and so the contents of checkpoints, must not.
+The bodies of called functions are analysed, too. Whether JAX inlines a call depends on its version; the variables that
+hold an optimizer's state, and so the contents of checkpoints, must not depend on it.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def depends_on_first(jaxpr: Any) -> bool:
 
 
 def are_independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
-    """Checks that no output of an update rule depends on the gradients or values of two variables.
+    """Returns whether no output of an update rule depends on the gradients or values of two variables.
 
     Args:
         jaxpr: `update(grads, state, params) -> (changes, state)`, leaves in order.
         owners: For each gradient leaf, and each parameter leaf, the index of its variable.
         n_state: The number of leaves of the state.
     """
-    # With two variables, a and b, the sources of the change of a are after each round:
+    # An example with two variables, a and b. The change of a depends on:
     #
-    #     sgd, adam        {a}: the moments in the state have {a}, too, and the count of steps has none
-    #     a global norm    {a, b} at once
+    #     sgd, adam        {a}: the moments in the state depend on {a}, too, and the count of steps on none
+    #     a global norm    {a, b} in the first round
     #     a global norm of the last step's gradients, kept in the state: {a}, and in the second round {a, b}
     state: list[Sources] = [frozenset()] * n_state
     grads = [frozenset([owner]) for owner in owners]
@@ -63,7 +63,7 @@ def are_independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
         outputs = _propagate_sources(jaxpr, dict(zip(jaxpr.invars, [*grads, *state, *grads], strict=True)))
         if any(len(output) > 1 for output in outputs):
             return False
-        # A step's result in the state is the next step's input: its dependences carry over.
+        # The state that a step returns is the next step's input: its dependencies carry over.
         after = [old | new for old, new in zip(state, outputs[len(owners) :], strict=True)]
         if after == state:
             return True

@@ -59,7 +59,7 @@ class Constant(Operation):
         super().__init__(name, spec=spec)
         shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self.value)]
         self.graph.record_shardings(
-            self.node_def, [place for place in shardings if isinstance(place, jax.NamedSharding)]
+            self.node_def, [sharding for sharding in shardings if isinstance(sharding, jax.NamedSharding)]
         )
 
     def copy_with_inputs(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
@@ -90,7 +90,7 @@ def _is_numeric(leaf: Any) -> bool:
 
 
 class HostCall(Operation):
-    """A node whose value is that of `fn(*args, **kwargs)`, called in Python with concrete values once in each run."""
+    """A node whose value is `fn(*args, **kwargs)`, called in Python with concrete values, once in each run."""
 
     type = "HostOp"
 
@@ -141,12 +141,12 @@ class HostCall(Operation):
         return jax.tree.unflatten(structure, leaves)
 
     def _spec_error(self, given: str, wanted: str) -> InvalidArgumentError:
-        text = f"{self.node_def} returned {given}, but its spec promises {wanted}: mend the function or the spec."
+        text = f"{self.node_def} returned {given}, but its spec promises {wanted}: correct the function or the spec."
         return InvalidArgumentError(self.node_def, self, text)
 
 
 class SessionCall(Operation):
-    """A node whose value is that of `fn(session, *args)`, for the session that runs it."""
+    """A node whose value is `fn(session, *args)`, for the session that runs it."""
 
     type = "SessionOp"
 
@@ -167,7 +167,8 @@ class Source(Operation):
             process.
         spec: The spec of each value, as far as it is known.
         resumes: Whether a restored session continues at the position in the checkpoint, instead of at the beginning.
-        example: The spec of the first value, which knows the open dimensions of `spec`; `UNKNOWN` if no value is known.
+        example: The spec of the first value, with sizes for the open dimensions of `spec`; `UNKNOWN` if no value is
+            known.
     """
 
     type = "Iterator"

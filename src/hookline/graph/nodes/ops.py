@@ -281,9 +281,13 @@ def no_op(name: str | None = None) -> Operation:
 
 
 def initial_tensor(initial_value: Any, name: str) -> Tensor:
-    """Makes a tensor of a pytree of arrays or tensors, of a tensor, or of the result of a function without arguments.
+    """Returns the tensor of an initial value: of arrays or tensors, or of a function without arguments.
 
-    It is called outside of all control dependencies. `name` is that of the variable, for messages.
+    Call it outside of all control dependencies.
+
+    Args:
+        initial_value: As in `Variable`.
+        name: The name of the variable, for messages.
     """
     if isinstance(initial_value, Tensor):
         return _without_control_inputs(initial_value)
@@ -334,9 +338,10 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
 
 
 def _without_control_inputs(tensor: Tensor) -> Tensor:
-    """Copies a tensor and those of its operations that wait, as if made outside of every block.
+    """Copies the operations that a tensor depends on, without control inputs other than initializers.
 
-    Each copy is made once, so operations that several initial values share stay shared.
+    Returns the copy of the tensor. Operations that wait for nothing are not copied, and each other one is copied once,
+    so operations that several initial values share stay shared.
     """
     # with control_dependencies([train_op]):
     #     double = op(lambda x: 2 * x)(a.initial_value)

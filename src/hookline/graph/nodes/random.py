@@ -1,4 +1,4 @@
-"""Randomness: keys that are new in each run and the same in each repetition of a job."""
+"""Random keys: a new one in each run, and the same sequence when a job is repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fold_in_worker(key: jax.Array) -> jax.Array:
     """Returns a key that differs between workers; only the function of an operation may call it.
 
     Args:
-        key: The same key in all workers. The chief, and a process alone, get it back.
+        key: A key that is the same in all workers. The chief and a single process get it unchanged.
 
     Example:
         >>> import hookline as hl, jax

@@ -1,4 +1,4 @@
-"""Views: names of parts of a value, access to them, and the indexing of tensors that makes them."""
+"""Views: paths to parts of a value, and the indexing of tensors that makes them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _match_operand(other: Any, operand: Any) -> Any:
 
 
 def freeze(item: Any) -> Any:
-    """Makes an index hashable: a slice is kept as a tuple, which `take` undoes.
+    """Makes an index hashable: a slice becomes a tuple, which `_thaw` undoes.
 
     Raises:
         TypeError: It holds a list or an array.
@@ -134,10 +134,10 @@ def get_at_path(value: Any, path: Sequence[PathStep]) -> Any:
 
 
 class Views(ABC, Generic[T]):
-    """A value that is not known yet, although Python, NumPy or JAX may ask for it. Its parts are views of type `T`.
+    """A value that is not computed yet, so Python, NumPy and JAX cannot read it. Its parts are views of type `T`.
 
-    Indexing with plain values, attributes and unpacking make views. Operators, and indexing with such values, make
-    operations; equality stays identity.
+    Indexing with plain values, attributes and unpacking make views. Operators, and indexing with values that are not
+    computed yet, make operations. Equality is identity.
 
     Attributes:
         spec: As in `Tensor`.
@@ -226,7 +226,7 @@ class Views(ABC, Generic[T]):
     __neg__, __pos__ = _unary_operator(operator.neg), _unary_operator(operator.pos)
     __abs__, __invert__ = _unary_operator(operator.abs), _unary_operator(operator.invert)
 
-    # Python, NumPy and JAX ask for the value --------------------------------------------------------------------
+    # Python, NumPy or JAX reads the value -----------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -241,7 +241,7 @@ class Views(ABC, Generic[T]):
         return (
             f"{self.name} has no value before it is run. Run it in a session first, or give it to a function of "
             f"arrays through hookline.op (of jax.numpy: through hookline.numpy), or to any other through "
-            f"hookline.host_op; inside of such a function it must have come in as an argument."
+            f"hookline.host_op; inside such a function it must be one of its arguments."
         )
 
     # The methods that Python and NumPy call for a value.
@@ -249,9 +249,9 @@ class Views(ABC, Generic[T]):
 
     @property
     def __jax_array__(self) -> NoReturn:
-        # JAX looks for this in all its arguments: here a user's mistake is seen. An operator of an array
-        # (`_operator_mul(self, other)`) must be told that tensors are unknown to it, so that Python calls their
-        # reflected operator, and so must all other callers.
+        # JAX looks this up in each argument, so a tensor passed to a function of JAX is found here. An operator of an
+        # array (`_operator_mul(self, other)`) must not find the attribute, so that Python calls the tensor's reflected
+        # operator; nor must callers outside of JAX.
         caller = sys._getframe(1)
         is_operator = caller.f_code.co_varnames[:2] == ("self", "other")
         if is_operator or not caller.f_globals.get("__name__", "").startswith("jax."):

@@ -1,4 +1,4 @@
-"""Hooks that hold a training back, feed it, end it or save it.
+"""Hooks that delay, feed, stop or save a training.
 
 One hook a file.
 """

@@ -1,4 +1,4 @@
-"""CheckpointSaverHook: saves the variables at a cadence."""
+"""CheckpointSaverHook: saves checkpoints at a cadence."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class _HasSaver(Protocol):
 class CheckpointSaverHook(SessionRunHook):
     """Saves a checkpoint when the session is created, then at a cadence, and at the end.
 
-    The cadence counts the global step after the run and needs no run of its own. The write goes on while training
-    continues, unless a listener defines `after_save`, which is promised a complete checkpoint. A failed save ends the
-    training, with its cause, after an attempt to save the state that the run has led to. If a step is already on disk
-    when the session is created, it is not written again, but its listeners are called. Runs `begin`,
+    The cadence counts the global step after the run and needs no run of its own. The checkpoint is written while the
+    training continues, unless a listener defines `after_save`, which must find a complete checkpoint. A failed save
+    ends the training with its cause, after one more attempt to save the state after the run. If a step is already on
+    disk when the session is created, it is not written again, but its listeners are called. Runs `begin`,
     `after_create_session`, `on_trigger` and `end`, whose save is complete when it returns. On an exception it waits for
     a pending save.
 
-    To save at other times, give a `trigger`. To do more around a save, or something else
-    instead, override `save`. To choose the saver, override `get_saver`.
+    To save at other times, give a `trigger`. To do more around a save, or something else instead, override `save`. To
+    choose the saver, override `get_saver`.
 
     Args:
-        checkpoint_dir: Where to save.
+        checkpoint_dir: The directory of the checkpoints.
         save_secs: Seconds from one save to the next.
         save_steps: Global steps from one save to the next. If `save_secs` is given too, each keeps its own phase.
         saver: The saver; by default the scaffold's, or the one in collection `SAVERS`.
@@ -56,14 +56,14 @@ class CheckpointSaverHook(SessionRunHook):
         scaffold: The scaffold that has the saver.
         listeners: Called around every save, in order. Like hooks, they need not inherit or have every callback.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
-        trigger: Says when to save, instead of `save_secs` and `save_steps`.
-        lock_timeout_secs: How long `begin` waits while another process keeps its checkpoints in the directory.
+        trigger: Decides when to save, instead of `save_secs` and `save_steps`.
+        lock_timeout_secs: The longest wait, in `begin`, while another process saves in the directory.
 
     Attributes:
-        trigger: Says when to save.
+        trigger: Decides when to save.
         checkpoint_dir, scaffold: As given.
         given_saver: The argument `saver`.
-        used_saver: What `get_saver` has returned for this session; None before `after_create_session`.
+        used_saver: The result of `get_saver` for this session; None before `after_create_session`.
         save_path: The path of its checkpoints, without the global step that is appended.
         listeners: The listeners, in order.
         summary_writer: The writer of the checkpoint directory; None before `begin`.
@@ -74,7 +74,7 @@ class CheckpointSaverHook(SessionRunHook):
         TypeError: A listener has none of the callbacks.
         InvalidArgumentError: The directory is the address of an object store.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
-        FailedPreconditionError: From `begin`: another process keeps its checkpoints in the directory.
+        FailedPreconditionError: From `begin`: another process saves in the directory.
 
     Example:
         >>> hook = CheckpointSaverHook("/tmp/job", save_secs=600, save_steps=5000)
@@ -85,13 +85,13 @@ class CheckpointSaverHook(SessionRunHook):
 
     References:
         `tf.train.CheckpointSaverHook`. Differences: with `save_steps`, no second run at each step; both cadences at
-        once; saves in the background; `graph.txt`, a listing, instead of `graph.pbtxt`; `trigger`; the methods to
+        once; saves in the background; `graph.txt` with a listing instead of `graph.pbtxt`; `trigger`; the methods to
         override are public.
     """
 
     trigger: Trigger
 
-    # Stands for the monitored session; None in a loop that calls its hooks itself.
+    # Identifies the monitored session; None in a loop that calls its hooks itself.
     _scope: object = None
 
     def __init__(
@@ -130,12 +130,12 @@ class CheckpointSaverHook(SessionRunHook):
         self.used_saver: Saver | None = None
         self.summary_writer: FileWriter | None = None
         self._pending: PendingSave | None = None
-        # Told of a save that fails in the background. Its thread does not keep the session of the coordinator.
+        # Gets the error of a failed background save. A weak reference, so that the save's thread keeps no session.
         self._coordinator: Callable[[], Coordinator | None] = lambda: None
         self.saved_step: int | None = None
         self._graph_written = False
         self._save_failed = False
-        self._step_on_disk: int | None = None  # the step that a resumed job finds there
+        self._step_on_disk: int | None = None  # The step at which a job was resumed, if its checkpoint is on disk.
 
     def get_saver(self, graph: Graph) -> Saver:
         """Returns the saver to use. Called once for each created session. Override it to choose another.
@@ -162,12 +162,12 @@ class CheckpointSaverHook(SessionRunHook):
     def save(self, session: Session, global_step: int) -> bool:
         """Saves, and calls the listeners before and after. Override it to do more, or something else.
 
-        Called when the session was created, when the cadence says so, and at the end, unless it was already called at
+        Called when the session was created, when the trigger fires, and at the end, unless it was already called at
         that step. It may return before the checkpoint is complete. If a resumed job finds the step on the disk, it is
         not written again, but the listeners are called.
 
         Returns:
-            True, if a listener's `after_save` returned True, to ask the training to stop. Other values have no effect.
+            True, if a listener's `after_save` returned True, to stop the training. Other values have no effect.
 
         Raises:
             OpError: This checkpoint or the previous one could not be written.
@@ -184,7 +184,7 @@ class CheckpointSaverHook(SessionRunHook):
         listener.call_listeners(self.listeners, "before_save", session, global_step)
         if global_step == self._step_on_disk:
             return listener.call_listeners(self.listeners, "after_save", session, global_step)
-        # If others train too, the step comes from the copied values, not from the last report.
+        # If other workers train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.backend.shared else global_step
         with self._noting_save_failure():
             if not listener.any_after_save(self.listeners):
@@ -195,14 +195,14 @@ class CheckpointSaverHook(SessionRunHook):
         return listener.call_listeners(self.listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
-        """Saves whatever the cadence says, unless the last save was at this very step.
+        """Saves regardless of the cadence, unless the last save was at this step.
 
         Args:
             session: The raw session.
             again: Whether to save even then.
 
         Returns:
-            Whether a listener asks the training to stop.
+            Whether a listener requests a stop of the training.
 
         Raises:
             OpError: As of `save`.
@@ -212,11 +212,11 @@ class CheckpointSaverHook(SessionRunHook):
             return False
         self._check_lease_owner()
         stop = self.save(session, global_step)
-        self.saved_step = global_step  # even if a subclass saves in its own way
+        self.saved_step = global_step  # Also if a subclass overrides `save`.
         return stop is True
 
     def finish_save(self) -> None:
-        """Waits for a save under way.
+        """Waits for a pending save.
 
         Raises:
             OpError: It could not be written.
@@ -236,8 +236,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.saved_step = None
         self._graph_written = False
         self.after_close()
-        # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
-        # one.
+        # Before the checkpoint to restore is chosen: another process may still save a newer one.
         collective.current().run_on_chief(self._take_lease)
         self.summary_writer = FileWriterCache.get(self.checkpoint_dir)
         listener.call_listeners(self.listeners, "begin")
@@ -248,30 +247,30 @@ class CheckpointSaverHook(SessionRunHook):
         share.lease.session = self._scope = WRITER_SCOPE.get()
 
     def _check_lease_owner(self) -> None:
-        """Raises an error if a session that was opened later in this process saves in the directory."""
+        """Raises an error if a session that was opened later in this process owns the directory."""
         held = lease.get_lease(self.checkpoint_dir)
         if held is not None and self._scope is not None and held.session is not self._scope:
             raise FailedPreconditionError.from_message(
-                f"Another session of this process has been opened since, and saves in '{self.checkpoint_dir}': "
-                f"this one saves no more there, or it would take the other's checkpoints back. Close a session before "
-                f"you open the next one on its directory.",
+                f"CheckpointSaverHook cannot save in '{self.checkpoint_dir}' any more, because a session that was "
+                f"opened later in this process saves there, and its checkpoints would be replaced by older ones. Close "
+                f"a session before you open the next one on its directory.",
             )
 
     def after_close(self) -> None:
-        """Lets other processes save in the directory."""
+        """Releases the lease, so that other processes can save in the directory."""
         give_back, self._release_lease = self._release_lease, None
         if give_back is not None:
             give_back()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Describes the graph, and saves unless this very step was restored."""
+        """Writes the graph's description, and saves unless the checkpoint of this step is on disk."""
         self._wait_for_lost_save(session)
         saver = self.get_saver(session.graph)
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self.used_saver = saver
         session_savers(session)[saver] = self.save_now
-        if coord is not None:  # As of a loop without a monitored session, which calls its hooks itself.
+        if coord is not None:  # It is None in a loop that calls its hooks itself.
             self._coordinator = weakref.ref(coord)
         # Summaries up to the saved step must be on the disk with the checkpoint.
         saver.add_pre_commit(FileWriterCache.sync)
@@ -285,30 +284,30 @@ class CheckpointSaverHook(SessionRunHook):
         self._step_on_disk = global_step if is_there else None
         self.save_now(session, again=True)
         self._step_on_disk = None
-        # A subclass may decide itself, and so have none.
+        # A subclass may decide itself when to save, and so have no trigger.
         if self.trigger is not None and self.trigger.last_triggered_step() is None:
             self.trigger.update_last_triggered_step(global_step)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Saves the present state, in which no NaN is known of.
+        """Saves the state after the run; see `save_after_run`.
 
         Raises:
-            Exception: This save, or the one under way, failed with this error.
+            Exception: This save, or the pending one, failed with this error.
         """
         self.save_after_run(firing.context)
 
     def save_after_run(self, context: SessionRunContext) -> None:
-        """Saves the state that a run has led to, and stops the training if a listener asks for it.
+        """Saves the state after a run, and stops the training if a listener requests it.
 
-        For `on_trigger`, and for the `after_run` of a subclass that decides itself when to save. The session settles
-        first, so that no NaN gets into a checkpoint that a hook has yet to report. If the save fails, one last attempt
-        is made to keep the state.
+        For `on_trigger`, and for the `after_run` of a subclass that decides itself when to save. The session delivers
+        pending results first, so that no checkpoint has a NaN that a hook has yet to report. If the save fails, one
+        more attempt is made to save the state.
 
         Args:
-            context: Of the run.
+            context: The context of the run.
 
         Raises:
-            Exception: This save, or the one under way, failed with this error.
+            Exception: This save, or the pending one, failed with this error.
         """
         session = context.session
         context.deliver_pending()
@@ -317,13 +316,13 @@ class CheckpointSaverHook(SessionRunHook):
             if self.save_now(session, again=True):
                 context.request_stop()
         except Exception as failure:
-            # Nothing is lost that lives on parameter servers.
+            # Variables on parameter servers are not lost.
             if self._save_failed and not session.backend.shared and not preemption.must_exit_now():
                 self._try_save_on_failure(context, failure)
             raise
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires, the last one, and the first unless its checkpoint is there."""
+        """Returns the steps on which it fires, the last one, and the first unless its checkpoint exists."""
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
         begins = [] if checkpoint_exists(f"{self.save_path}-{first}") else [first]
@@ -335,7 +334,7 @@ class CheckpointSaverHook(SessionRunHook):
         try:
             self.finish_save()
         finally:
-            # Even if the previous save failed, the last state is worth an attempt.
+            # Also if the previous save failed: this one may succeed.
             self.save_now(session)
             self.finish_save()
             listener.call_listeners(self.listeners, "end", session, session.global_step)
@@ -345,9 +344,9 @@ class CheckpointSaverHook(SessionRunHook):
     def save_on_failure(self, session: Session, exception: BaseException) -> None:
         """Saves the state of the last completed run, when a run or the body of the session has failed.
 
-        If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept in
-        addition to those that `max_to_keep` counts, and replaces the last one of its kind. Listeners are not called. If
-        a save has just failed for good, this one is tried once.
+        If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept
+        beyond `max_to_keep`, and replaces an earlier checkpoint of this kind. Listeners are not called. If a save has
+        just failed after its retries, this one is not retried.
 
         Raises:
             OpError: It could not be written.
@@ -361,28 +360,30 @@ class CheckpointSaverHook(SessionRunHook):
         global_step = session.global_step
         if global_step != self.saved_step:
             self._check_lease_owner()
-            # A save that has failed for good has waited for the disk already.
+            # The retries of the failed save have waited for the disk already.
             retry = RetryPolicy(max_attempts=1) if self._save_failed else None
             pending = self.used_saver.save_async(session, self.save_path, global_step, extra=True, retry=retry)
             pending.wait()
             self._note_commit(pending.path)
-            _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
+            _logger.warning(
+                "Saved checkpoint %s, because %s ends the training.", pending.path, type(exception).__name__
+            )
 
     def _try_save_on_failure(self, run_context: SessionRunContext, failure: Exception) -> None:
-        """Tries to save what the run has led to, for the failure of a save ends the training, or loses the session."""
+        """Tries once more to save the state after the run, because a failed save ends the training or the session."""
         try:
             run_context.deliver_pending()
             self.save_on_failure(run_context.session, failure)
         except Exception as again:
-            _logger.error("No last checkpoint was saved: %s: %s", type(again).__name__, again)
+            _logger.error("The last attempt to save a checkpoint failed: %s: %s", type(again).__name__, again)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Waits for a save under way, because a restart needs that checkpoint."""
+        """Waits for a pending save, because a restart needs that checkpoint."""
         self.finish_save()
 
     @contextlib.contextmanager
     def _noting_save_failure(self) -> Iterator[None]:
-        """Tells the failure of a save from those of listeners and other hooks."""
+        """Records the failure of a save, to distinguish it from failures of listeners and other hooks."""
         try:
             yield
         except Exception:
@@ -390,14 +391,14 @@ class CheckpointSaverHook(SessionRunHook):
             raise
 
     def _on_save_done(self, path: str, error: BaseException | None) -> None:
-        """Notes a save in the background that is complete, or tells the coordinator that the training is to end."""
+        """Logs a complete background save, or requests a stop of the coordinator with the error."""
         if error is None:
             try:
                 self._log_commit(path)
             except Exception as failure:
                 error = failure
         if error is not None and (coordinator := self._coordinator()) is not None:
-            with contextlib.suppress(type(error)):  # After its `join` it raises it; whoever waits for the save tells.
+            with contextlib.suppress(type(error)):  # After `join` it raises the error, which `finish_save` raises too.
                 coordinator.request_stop(error)
 
     def _wait_for_lost_save(self, session: Session) -> None:
@@ -429,8 +430,8 @@ class CheckpointSaverHook(SessionRunHook):
         try:
             with contextlib.nullcontext() if held is None else held.ensure_held():
                 durable.write_text(path, graph.as_text())
-        except (OSError, OpError) as error:  # A training does not need it.
-            _logger.warning("CheckpointSaverHook goes on without '%s', which it could not write: %s", path, error)
+        except (OSError, OpError) as error:  # A training does not need the file.
+            _logger.warning("CheckpointSaverHook could not write '%s', and continues without it: %s", path, error)
         if self.summary_writer is not None:
             self.summary_writer.add_graph(graph)
 

@@ -14,7 +14,9 @@ _logger = log.get_logger(__name__)
 
 
 class FinalOpsHook(SessionRunHook):
-    """Evaluates `final_ops` when the session ends, and keeps the result. Runs `end` only, and not after an exception.
+    """Evaluates `final_ops` when the session ends, and keeps the values.
+
+    Runs `begin` and `end`; no `end` after an exception.
 
     Args:
         final_ops: Any structure that a session can fetch.
@@ -57,7 +59,7 @@ class FinalOpsHook(SessionRunHook):
             self._values = session.run(self._final_ops, feed_dict=self._feed_dict)
         except END_OF_INPUT:
             _logger.warning(
-                "FinalOpsHook met the end of the input: something in final_ops reads a batch, and none is left when a "
-                "session ends. Let final_ops depend on variables only, or feed their inputs."
+                "FinalOpsHook met the end of the input: final_ops read a batch, but none is left when a session ends. "
+                "Let final_ops depend on variables only, or feed their inputs."
             )
             raise

@@ -16,13 +16,14 @@ from hookline.signals.interrupts import calls_user_code
 class FunctionHook(SessionRunHook):
     """Calls `function(firing)` at a cadence, with the values of its fetches.
 
-    It comes before a checkpoint of the same step, which so holds what the function changes in the state. Runs
+    It is called before a checkpoint of the same step is saved, which so has the function's changes of the state. Runs
     `on_trigger`.
 
     Args:
         function: The function; it gets a `Firing`. Its result is not used.
         every: Global steps between calls, or a trigger: `train.every(secs=60)`.
-        fetches: What `firing.values` holds: any structure that a session can fetch, such as `loop.metrics`.
+        fetches: The fetches whose values are in `firing.values`: any structure that a session can fetch, such as
+            `loop.metrics`.
 
     Raises:
         TypeError: `function` cannot be called; or `every` is neither a whole number nor a trigger.

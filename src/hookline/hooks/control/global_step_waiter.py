@@ -1,4 +1,4 @@
-"""GlobalStepWaiterHook: starts this worker later than the others."""
+"""GlobalStepWaiterHook: delays the start of a worker until a global step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOG_EVERY_STEPS = 1000
 
 
 class GlobalStepWaiterHook(SessionRunHook):
-    """Holds back this worker's first run until the shared global step is at least `wait_until_step`.
+    """Delays this worker's first run until the shared global step is at least `wait_until_step`.
 
     For asynchronous workers (parameter servers) that should start one after another: `wait_until_step=int(K *
-    log(task_id + 1))`, where task 0 is the chief. Once started, it never waits again, even after a recovery; only
-    `begin` resets it. A recovery during the wait does not end the wait.
+    log(task_id + 1))`, where task 0 is the chief. After the first wait it never waits again, even after a recovery;
+    only `begin` resets it. A recovery during the wait does not end the wait.
 
-    If the coordinator is asked to stop in the meantime, the wait ends with a `StopIteration`: no step runs, and the
-    session closes as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
+    If a stop is requested during the wait, the wait ends with a `StopIteration`: no step runs, and the session closes
+    as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
 
     Args:
         wait_until_step: The global step to wait for; with 0 or less it never waits.
@@ -38,8 +38,8 @@ class GlobalStepWaiterHook(SessionRunHook):
         >>> hook = GlobalStepWaiterHook(wait_until_step=int(500 * math.log(3 + 1)), timeout_secs=3600)
 
     References:
-        `tf.train.GlobalStepWaiterHook`. Differences: it stops waiting when the training ends; `timeout_secs`; the
-        session reports the step, which the reference polls twice a second.
+        `tf.train.GlobalStepWaiterHook`. Differences: the wait ends when the training ends; `timeout_secs`; the session
+        reports the step, which the reference polls twice a second.
     """
 
     def __init__(self, wait_until_step: int, timeout_secs: float | None = None, poll_secs: float = 0.2) -> None:
@@ -60,8 +60,8 @@ class GlobalStepWaiterHook(SessionRunHook):
         require_global_step(self)
         if (others := process_group.current()) is not None:
             raise RuntimeError(
-                f"GlobalStepWaiterHook waits until other workers have advanced the global step, and the {others.count} "
-                "processes of this job run in step: they are at the same step at any time, and all would wait for "
+                f"GlobalStepWaiterHook waits until other workers have advanced the global step, but the {others.count} "
+                "processes of this job are SPMD processes: they are always at the same step, and all would wait for "
                 "ever. Leave the hook out; it is for workers that share parameter servers."
             )
         self._started = self._wait_until_step <= 0
@@ -75,7 +75,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         """Waits for the global step, the first time.
 
         Raises:
-            StopIteration: The training was stopped in the meantime.
+            StopIteration: The training was stopped during the wait.
             DeadlineExceededError: `timeout_secs` have passed.
         """
         if not self._started:
@@ -92,8 +92,8 @@ class GlobalStepWaiterHook(SessionRunHook):
         _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
         if not session.backend.shared:
             _logger.warning(
-                "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
-                "no other can advance the step. Give this hook to workers only.",
+                "GlobalStepWaiterHook waits for global step %d in a session that does not share its variables, so no "
+                "other can advance the step. Give this hook to workers only.",
                 wanted,
             )
         if self._timeout_secs is not None and self._deadline is None:
@@ -110,7 +110,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         preemption.raise_pending_interrupt()
         if session.closed or (self._coord is not None and self._coord.should_stop()):
             raise StopIteration(
-                f"GlobalStepWaiterHook leaves its wait for global step {self._wait_until_step}: the training was "
+                f"GlobalStepWaiterHook stopped waiting for global step {self._wait_until_step}: the training was "
                 f"stopped at step {step}."
             )
 
@@ -120,7 +120,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         left_secs = self._deadline - clock.monotonic()
         if left_secs <= 0:
             raise DeadlineExceededError.from_message(
-                f"GlobalStepWaiterHook waited {self._timeout_secs:g} s for global step {self._wait_until_step}, and it "
+                f"GlobalStepWaiterHook waited {self._timeout_secs:g} s for global step {self._wait_until_step}, but it "
                 f"is {step}. Check that the chief and the other workers train, or raise timeout_secs.",
             )
         return min(self._poll_secs, left_secs)

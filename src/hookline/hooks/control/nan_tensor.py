@@ -1,4 +1,4 @@
-"""NanTensorHook: detects NaN in the loss, without making the training wait."""
+"""NanTensorHook: detects NaN in the loss, without a wait for the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _logger = log.get_logger(__name__)
 
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
-# A fixed number, whatever the speed of the device: otherwise an interrupted job could end with other weights.
+# A fixed number, whatever the speed of the device: otherwise an interrupted job could end with different weights.
 _ROLLBACK_LAG_RUNS = 8
 _MAX_TIMES = 10
 
@@ -33,9 +33,9 @@ _MAX_TIMES = 10
 class NanTensorHook(SessionRunHook):
     """Reacts to NaN in a tensor, usually the loss: ends the training, skips the update, or rolls back.
 
-    The device checks the value in the step, and remembers the first run with a NaN (`hookline.latch`). The session
-    reads that from time to time, and calls the hook if a NaN was found. A NaN is therefore reported up to
-    `SessionConfig.max_runs_ahead` (28) runs late, but before any checkpoint is written and before the `end` of any
+    The device checks the value in the step, and keeps the first run with a NaN (`hookline.latch`). The session reads
+    that from time to time, and calls the hook if a NaN was found. A NaN is therefore reported up to
+    `SessionConfig.max_runs_ahead` (28) runs later, but before any checkpoint is written and before the `end` of any
     hook; the error names the step of the NaN. Runs `begin`, `after_create_session` and `on_trigger`; nothing after an
     exception.
 
@@ -43,28 +43,28 @@ class NanTensorHook(SessionRunHook):
 
     - "raise" ends the training with an error, "stop" with a warning. In a `Loop` the stop is final: started again, it
       trains no step, unless with another reaction or `train_on=True`.
-    - "skip": the run changes nothing. The device decides this in the same program, as with `hookline.skip_updates_if`:
-      the global step, keys and data advance, every other update is held back. The hook then reads the check of each
-      run.
-    - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
-      else to the newest (`Saver.roll_back`). The global step, keys and data advance, so no batch between is used again.
-      A rollback happens exactly eight runs after the NaN, or before the next checkpoint if that comes first. A
-      checkpoint that is not known to be good yet leaves the one before it in place.
+    - "skip": the run changes nothing but the global step, keys and the position in the data. The device skips the
+      updates in the same program, as with `hookline.skip_updates_if`. The hook reads the check of each run.
+    - "rollback": all variables but the global step and keys (weights, optimizer slots, averages) are restored from the
+      last checkpoint from which a finite value was computed, or else from the newest (`Saver.roll_back`). The global
+      step, keys and data advance, so no batch is used twice. A rollback happens exactly eight runs after the NaN, or
+      before the next checkpoint if that comes first. The last checkpoint that is known to be good is kept until a later
+      one is.
 
     Args:
-        loss_tensor: The tensor to watch, or its name. Its value may be any structure of arrays.
+        loss_tensor: The tensor to check, or its name. Its value may be any structure of arrays.
         fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop. Not with `on_nan`.
         include_inf: Whether infinities count as well.
         strict: Whether to wait for each run and report in its `after_run`.
         on_nan: "raise", "stop", "skip" or "rollback".
-        max_times: The number of skips or rollbacks in a row that is allowed, 10 by default; one more is an error.
-            Rollbacks are in a row until a later checkpoint has proved good. A restart keeps the count.
-        saver: The saver of the checkpoints for rollbacks; by default that of the session's `CheckpointSaverHook`.
+        max_times: The number of consecutive skips or rollbacks that is allowed, 10 by default; one more is an error.
+            A later checkpoint that is known to be good ends the count of rollbacks. A restart keeps the count.
+        saver: The saver of the checkpoints for rollbacks; by default the saver of the session's `CheckpointSaverHook`.
 
     Attributes:
         loss_tensor, include_inf: As given.
         on_nan: The reaction in use.
-        final: The reason of the stop of "stop", which is final in a `Loop`; None for other reactions.
+        final: The reason of a final stop in a `Loop`, for "stop"; None for other reactions.
 
     Raises:
         ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
@@ -80,11 +80,11 @@ class NanTensorHook(SessionRunHook):
         ValueError: NanTensorHook takes fail_on_nan_loss or on_nan, got both. ...
 
     References:
-        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read late, unless `strict=True`;
+        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read later, unless `strict=True`;
         `include_inf`; the error names the step; `on_nan`.
     """
 
-    final: str | None = None  # Of a class: published subclasses do without this constructor.
+    final: str | None = None  # In the class, because published subclasses do not call this constructor.
 
     def __init__(
         self,
@@ -109,20 +109,20 @@ class NanTensorHook(SessionRunHook):
         self.deferred = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self.on_nan, False)
         kind = type(self)
         is_own = kind.before_run is SessionRunHook.before_run and kind.after_run is SessionRunHook.after_run
-        self.stacked = not self._uses_latch and is_own  # An override of them expects one step.
+        self.stacked = not self._uses_latch and is_own  # An override of these callbacks expects one step.
         if self.on_nan == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._saver: Saver | None = None
         self._last_step = 0
-        # The known number of rollbacks, including those by others.
+        # The last known number of the saver's rollbacks, which other hooks may make, too.
         self._rollbacks = 0
-        # The runs up to this step were rolled back.
+        # The runs up to this step were rolled back, so their checks do not count.
         self._rolled_back_step = -1
         self._consecutive = 0
         self._rollback_checkpoint: str | None = None
 
     def begin(self) -> None:
-        """Adds the check to the graph, unless it is there.
+        """Adds the check to the graph, unless the graph has it.
 
         Raises:
             KeyError: The tensor is not in the graph.
@@ -138,25 +138,25 @@ class NanTensorHook(SessionRunHook):
 
     @property
     def _keeps_state(self) -> bool:
-        """Whether two of the kind would mix up their states: if not, a script may watch a loss twice."""
+        """Whether it has a state, so that two hooks on the same loss are an error."""
         return self.on_nan in (SKIP, ROLLBACK) or type(self).get_state is not NanTensorHook.get_state
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the count of skips or rollbacks in a row, and the checkpoint of the last rollback."""
+        """Returns the number of consecutive skips or rollbacks, and the checkpoint of the last rollback."""
         if self.on_nan not in (SKIP, ROLLBACK):
             return None
         return {"times": self._consecutive, "gone_back_to": self._rollback_checkpoint}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on counting after a restart."""
+        """Restores the count after a restart."""
         self._consecutive, self._rollback_checkpoint = state["times"], state["gone_back_to"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Looks up the saver, and forgets the runs of a lost session."""
         if self.on_nan in (SKIP, ROLLBACK) and session.backend.shared:
             raise ValueError(
-                f"NanTensorHook cannot do on_nan={self.on_nan!r} where variables live on parameter servers: other "
-                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
+                f"NanTensorHook does not support on_nan={self.on_nan!r} with variables on parameter servers, which "
+                f"other workers change too. Use {RAISE!r} or {STOP!r}, or leave such values out of the updates."
             )
         if self.on_nan == ROLLBACK:
             self._saver = self._given_saver or _only_saver(session)
@@ -164,7 +164,7 @@ class NanTensorHook(SessionRunHook):
             self._rollbacks = self._saver.rollbacks
 
     def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Requests the check, unless a latch holds it."""
+        """Requests the check, unless it is a latch."""
         self._notice_rollbacks(run_context.session)
         return super().before_trigger(run_context)
 
@@ -175,17 +175,19 @@ class NanTensorHook(SessionRunHook):
             NanLossDuringTrainingError: A NaN was found, and is an error.
         """
         step = firing.global_step
-        assert step is not None, "begin requires a global step"
+        assert step is not None, "begin has checked that there is a global step"
         self._notice_rollbacks(firing.context.session)
         if self._uses_latch:
             self.react(firing.context, step)
             return
         # The global step before the run.
-        began, self._last_step = self._last_step, step
+        step_before, self._last_step = self._last_step, step
         rows = np.atleast_1d(firing.values)
-        gain = (step - began) // len(rows)
+        step_delta = (step - step_before) // len(rows)
         for number, is_bad in enumerate(rows, start=1):
-            self._check(firing.context, began + gain * (number - 1), began + gain * number, is_bad)
+            self._check(
+                firing.context, step_before + step_delta * (number - 1), step_before + step_delta * number, is_bad
+            )
 
     def _check(self, context: SessionRunContext, step_before: int, step: int, is_nan: Any) -> None:
         if step <= self._rolled_back_step:
@@ -204,7 +206,7 @@ class NanTensorHook(SessionRunHook):
         message = f"NanTensorHook found {what} in {name}, in the run that led to global step {step}."
         if self.on_nan == SKIP:
             self._count_consecutive(context.session, message)
-            _logger.warning("%s Its updates were held back.%s", message, self._consecutive_text())
+            _logger.warning("%s Its updates were skipped.%s", message, self._consecutive_text())
             return
         if self.on_nan == ROLLBACK:
             self._roll_back(context.session, message)
@@ -217,7 +219,7 @@ class NanTensorHook(SessionRunHook):
         context.request_stop(final=self.final)
 
     def _roll_back(self, session: Session, message: str) -> None:
-        assert self._saver is not None, "after_create_session comes before"
+        assert self._saver is not None, "after_create_session has set it"
         good = self._saver.last_good
         good = None if good is None else os.path.basename(good)
         if good != self._rollback_checkpoint:
@@ -228,7 +230,7 @@ class NanTensorHook(SessionRunHook):
         self._notice_rollbacks(session)
         self._last_step = session.global_step
         _logger.warning(
-            "%s The weights went back to those of %s; the training goes on at global step %d with the next batch.%s",
+            "%s The weights were restored from %s; the training continues at global step %d with the next batch.%s",
             message,
             path,
             self._last_step,
@@ -242,17 +244,17 @@ class NanTensorHook(SessionRunHook):
     def _count_consecutive(self, session: Session, message: str) -> None:
         self._consecutive += 1
         if self._consecutive > self._max_times:
-            done = "been skipped" if self.on_nan == SKIP else "led back to the same checkpoint"
+            done = "were skipped" if self.on_nan == SKIP else "were rolled back to the same checkpoint"
             error = NanLossDuringTrainingError(
-                f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
-                f"learning rate, the data, or the watched tensor."
+                f"{message} The {self._max_times} consecutive ones before it {done} (max_times). Change something: the "
+                f"learning rate, the data, or the checked tensor."
             )
             session.mark_invalid(error)
             raise error
 
     def _consecutive_text(self) -> str:
         return (
-            f" {self._consecutive} in a row; the training ends after {self._max_times}."
+            f" This was number {self._consecutive} in a row; more than {self._max_times} end the training."
             if self._consecutive > 1
             else ""
         )
@@ -280,7 +282,7 @@ def _only_saver(session: Session) -> Saver:
     found = session_savers(session)
     if len(found) != 1:
         raise RuntimeError(
-            f"NanTensorHook requires exactly one saver to roll back with, found {len(found)} that save this session. "
+            f"NanTensorHook requires exactly one saver for rollbacks, found {len(found)} that save this session. "
             "Give the session a checkpoint_dir or a CheckpointSaverHook, or pass saver=."
         )
     (saver,) = found

@@ -56,7 +56,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         self._eval_step = get_eval_step(get_default_graph())
         if self._eval_step is None:
             raise RuntimeError(
-                "StopAfterNEvalsHook requires an evaluation step, and the graph has none. evaluate_once makes and "
+                "StopAfterNEvalsHook requires an evaluation step, but the graph has none. evaluate_once makes and "
                 "counts it; in a hand-written loop fetch train.get_or_create_eval_step().assign_add(1) in each run."
             )
 

@@ -16,14 +16,14 @@ class StopAtStepHook(SessionRunHook):
     """Requests a stop after the run that brings the global step to or past a target.
 
     It also limits every run to the target: an update that would begin there or later is not applied. So workers that
-    train the same model and count by one end exactly on the target. A run that counts by several may pass it. If the
-    session is created at its target, it runs no step, with a warning. A hook that is not in the session's list limits
-    nothing: another hook, which forwards its callbacks, decides what its stop means. Runs `begin`,
-    `after_create_session` and `on_trigger`; nothing after an exception.
+    train the same model, and whose runs advance the step by one, end exactly on the target. A run that advances the
+    step by several may pass it. If the session is created at the target, it runs no step, with a warning. A hook that
+    is not in the session's list does not limit runs: the hook that forwards its callbacks decides what a stop means.
+    Runs `begin`, `after_create_session` and `on_trigger`; nothing after an exception.
 
     Args:
         num_steps: The number of steps to run, counted from the global step at which the session is first created. A
-            recovery does not move the target; `begin` does.
+            recovery does not move the target; a new monitored session does.
         last_step: The global step to stop at. A float such as 5e5 is a whole number, too.
 
     Attributes:
@@ -86,7 +86,7 @@ class StopAtStepHook(SessionRunHook):
         firing.context.request_stop()
 
     def _warn_reached(self, session: Session, global_step: int) -> None:
-        """Warns that a training which starts has no step left; a recovery after the last step is no start."""
+        """Warns that a new training has no step left; not after a recovery behind the last step."""
         if self.num_steps is None and self._is_first and process_group.is_primary():
             _logger.warning(
                 "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",

@@ -20,15 +20,15 @@ _POLLS_PER_TIMEOUT = 4
 class WatchdogHook(SessionRunHook):
     """Logs the stacks of all threads and the state of the session if no step has run for a while.
 
-    It logs once for each stall; the next step ends the stall. A thread watches the session's count of runs that wrote
-    variables, so runs cost nothing more. It notices a stall at most a quarter of `timeout_secs` late, and does not wait
+    It logs once for each stall; the next step ends the stall. A thread polls the session's count of runs that wrote
+    variables, so runs cost nothing more. It detects a stall at most a quarter of `timeout_secs` late, and does not wait
     for the device. The time counts from the creation of the session, so choose it longer than the compilation of the
     first step, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the
-    session, or when its coordinator is asked to stop.
+    session, or when a stop of its coordinator is requested.
 
     Args:
         timeout_secs: The number of seconds without a step that counts as a stall.
-        stop: Whether to also ask the session to stop. This ends a loop that checks `should_stop()`; it does not
+        stop: Whether to also request a stop of the session. This ends a loop that checks `should_stop()`; it does not
             interrupt a call that hangs.
 
     Raises:
@@ -38,7 +38,7 @@ class WatchdogHook(SessionRunHook):
         >>> hook = WatchdogHook(timeout_secs=600)
 
     References:
-        None in `tf.train`. `faulthandler.dump_traceback_later` does not know steps.
+        None in `tf.train`. `faulthandler.dump_traceback_later` has no notion of steps.
     """
 
     def __init__(self, timeout_secs: float, *, stop: bool = False) -> None:
@@ -67,7 +67,7 @@ class _WatchdogThread(LooperThread):
         seen, now = self._session.backend.write_count, clock.monotonic()
         if seen != self._seen_writes:
             if self._has_reported:
-                _logger.warning("The stall is over: a step has come after %.0f s.", now - self._since_secs)
+                _logger.warning("WatchdogHook: the stall is over; a step ran after %.0f s.", now - self._since_secs)
             self._seen_writes, self._since_secs, self._has_reported = seen, now, False
         elif not self._has_reported and now - self._since_secs >= self._timeout_secs:
             self._has_reported = True
@@ -81,7 +81,7 @@ class _WatchdogThread(LooperThread):
             stacks_of_all_threads(),
         )
         if self._stops:
-            _logger.error("WatchdogHook asks the session to stop.")
+            _logger.error("WatchdogHook requests a stop of the session.")
             self._coord.request_stop()
 
 
@@ -89,7 +89,7 @@ def _state(session: Session, coord: Coordinator) -> str:
     """Returns the known state of a session without waiting, because a thread that hangs may hold its lock."""
     try:
         step = session.backend.known_step
-    except RuntimeError:  # it is being closed
+    except RuntimeError:  # The session is being closed.
         step = None
     facts = [
         f"Global step: {'not known on the host' if step is None else step}",

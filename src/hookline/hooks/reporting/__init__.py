@@ -1,4 +1,4 @@
-"""Hooks that tell how a training goes: to a log, a terminal, an event file, a sink.
+"""Hooks that report the progress of a training to a log, a terminal, an event file or a sink.
 
-One hook a file; `progress_output` is where `progress` writes.
+One hook a file; `progress_output` writes the lines of `progress`.
 """

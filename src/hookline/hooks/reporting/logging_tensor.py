@@ -32,7 +32,7 @@ class LoggingTensorHook(SessionRunHook):
     process counts its own runs, and logs its first. Runs `begin`, `on_trigger` and `end`; after an exception the
     computed values are still logged.
 
-    To change the line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
+    To change the line, give a `formatter` or override `format_line`; to write the values elsewhere, override `log`.
 
     Args:
         tensors: A dict from tag to tensor or name, logged in alphabetical order of the tags, or an iterable of tensors
@@ -40,7 +40,7 @@ class LoggingTensorHook(SessionRunHook):
         every_n_iter: Runs of this session (not global steps) from one line to the next.
         every_n_secs: Seconds from one line to the next.
         at_end: Whether to log once more when the session ends; alone, or added to a cadence.
-        formatter: Makes the line, from a dict of tags to values.
+        formatter: Makes the line from a dict of the values by tag.
         trigger: Used instead of both cadences. It counts global steps, not runs.
 
     Attributes:
@@ -49,7 +49,7 @@ class LoggingTensorHook(SessionRunHook):
         at_end, formatter: As given.
 
     Raises:
-        TypeError: `tensors` is neither a dict nor a list, or a cadence is no number.
+        TypeError: `tensors` is neither a dict nor a list, or a cadence is not a number.
         ValueError: There is no tensor, there is no cadence and `at_end` is False, there are two cadences, or one is out
             of range.
 
@@ -61,7 +61,7 @@ class LoggingTensorHook(SessionRunHook):
         ValueError: LoggingTensorHook requires every_n_iter >= 1, got 0.
 
     References:
-        `tf.train.LoggingTensorHook`. Differences: scalars too print without scientific notation; a tensor in an
+        `tf.train.LoggingTensorHook`. Differences: scalars, too, print without scientific notation; a tensor in an
         iterable has its name as tag; if the input has ended, the last line is a warning; `trigger`; `format_line`
         and `log`.
     """
@@ -84,7 +84,7 @@ class LoggingTensorHook(SessionRunHook):
         if isinstance(tensors, Mapping):
             self.tensors_by_tag = dict(sorted(self.tensors_by_tag.items()))
         if not self.tensors_by_tag:
-            raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
+            raise ValueError("LoggingTensorHook requires at least one tensor to log, got none.")
         self.state_key = ", ".join(self.tensors_by_tag)
         self.at_end = at_end
         self.formatter = arguments.check_callable("LoggingTensorHook", "formatter", formatter, optional=True)
@@ -117,7 +117,7 @@ class LoggingTensorHook(SessionRunHook):
         return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        """Logs computed values. Override it to put them elsewhere; the arguments are those of `format_line`.
+        """Logs computed values. Override it to write them elsewhere. The arguments are as in `format_line`.
 
         Example:
             >>> class Keeping(LoggingTensorHook):
@@ -138,7 +138,7 @@ class LoggingTensorHook(SessionRunHook):
     def on_trigger(self, firing: Firing) -> None:
         """Logs the values."""
         values = {tag: firing.values[tag] for tag in self.tensors_by_tag}
-        own = self.__dict__  # A function may be set on this object alone.
+        own = self.__dict__  # `log` or `format_line` may be set on this object alone.
         if self._has_default_format and "log" not in own and "format_line" not in own:
             self.log(values, firing.elapsed_secs)
             return
@@ -153,7 +153,7 @@ class LoggingTensorHook(SessionRunHook):
             values = session.run(self.fetches)
         except END_OF_INPUT:
             _logger.warning(
-                "LoggingTensorHook cannot log %s at the end: it reads a batch, and the input is at its end.",
+                "LoggingTensorHook cannot log %s at the end: it reads a batch, but the input has ended.",
                 ", ".join(self.tensors_by_tag),
             )
             return
@@ -177,7 +177,7 @@ def _choose_trigger(
 
 
 def _format_value(value: Any) -> str:
-    """Returns a value as text; arrays in a structure print as they do alone."""
+    """Formats a value as text; arrays inside a structure are formatted as arrays alone."""
     if not isinstance(value, float | np.generic | np.ndarray | jax.Array):
         leaves, structure = jax.tree.flatten(value)
         if not jax.tree_util.treedef_is_leaf(structure):

@@ -24,17 +24,17 @@ _logger = log.get_logger(__name__)
 class ProfilerHook(SessionRunHook):
     """Profiles the run on which it fires, with `jax.profiler`: the work of host and devices, and its duration.
 
-    The first run of a session compiles and is never profiled; the first profile comes one cadence later. A profile
+    The first run of a session compiles and is never profiled; the first profile is made one cadence later. A profile
     holds one run: the hook waits for the earlier runs before the profile begins, and for the profiled run before it
-    ends. It is called on no other run. Each operation of the graph is a name scope of the compiled program: the work of
-    `loss` is under `loss`, and the work of its derivatives under `gradients`.
+    ends. The hook is called on no other run. Each operation of the graph is a name scope of the compiled program: the
+    work of `loss` is under `loss`, and the work of its derivatives under `gradients`.
 
-    A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the global step to which the run was
-    expected to lead. A run that advances the step by less, such as an evaluation, does not count; the next run is
-    profiled instead. The event file has the durations of the run's stages, under the tag `step_<n>`. If no profile
-    can be made (another profiler is running, the disk is full), a WARNING says why, and the training continues. Runs
-    `begin`, `after_create_session`, `after_run` once, `before_trigger`, `on_trigger` and `end`; a failed run also
-    leaves its profile.
+    A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the expected global step after the run.
+    A run that advances the step by less, such as an evaluation, does not count; the next run is profiled instead. The
+    event file has the durations of the run's stages, under the tag `step_<n>`. If no profile can be made (another
+    profiler is running, the disk is full), a WARNING gives the reason, and the training continues. Runs `begin`,
+    `after_create_session`, `after_run` once, `before_trigger`, `on_trigger` and `end`; a failed run also leaves its
+    profile.
 
     Args:
         save_steps: Global steps from one profile to the next.
@@ -105,7 +105,7 @@ class ProfilerHook(SessionRunHook):
         """Skips the first run of a session."""
         self._stop_profile()
         self._started = False
-        # The first profile comes one cadence later.
+        # The first profile is made one cadence later.
         self._start_step = session.global_step if self.trigger.last_triggered_step() is None else None
         if self._start_step is not None:
             self.trigger.update_last_triggered_step(self._start_step)
@@ -124,7 +124,7 @@ class ProfilerHook(SessionRunHook):
         if not self._started:
             return None
         step = run_context.expected_step
-        assert step is not None, "begin requires a global step"
+        assert step is not None, "begin has checked that there is a global step"
         jax.block_until_ready(run_context.session.snapshot([self._global_step]))
         if process_group.is_primary():
             self._profile = _Profile(self._output_dir, step, self._show_dataflow)
@@ -153,7 +153,7 @@ class ProfilerHook(SessionRunHook):
             self._writer.flush()
 
     def _stop_profile(self) -> _Profile | None:
-        """Ends the profile under way, if there is one, and returns it."""
+        """Ends the running profile, if any, and returns it."""
         profile, self._profile = self._profile, None
         if profile is not None:
             profile.stop()
@@ -173,7 +173,7 @@ class ProfilerHook(SessionRunHook):
 
 
 class _Profile:
-    """A profile under way, of the run that leads to a step. If it cannot be made, the log says why."""
+    """A running profile of the run that leads to a step. If it cannot be made, a warning gives the reason."""
 
     def __init__(self, directory: str, step: int, dataflow: bool) -> None:
         self.name = f"step_{step}"
@@ -182,7 +182,8 @@ class _Profile:
         options = jax.profiler.ProfileOptions()
         options.session_id = self.name
         options.enable_hlo_proto = dataflow
-        # Otherwise another profiler would show only at the end, and JAX would then consider this profile running.
+        # Otherwise a conflict with another profiler would be an error only at the end, and JAX would then consider this
+        # profile running.
         options.raise_error_on_start_failure = True
         try:
             jax.profiler.start_trace(directory, profiler_options=options)
@@ -205,4 +206,4 @@ class _Profile:
             self._warn(error)
 
     def _warn(self, error: RuntimeError) -> None:
-        _logger.warning("ProfilerHook has no profile %s: %s", self.name, error)
+        _logger.warning("ProfilerHook could not make the profile %s: %s", self.name, error)

@@ -1,4 +1,4 @@
-"""ProgressHook: shows the progress of the training."""
+"""ProgressHook: shows the progress of a training."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class ProgressHook(SessionRunHook):
     `hookline launch`, which writes the task's name before each line) it is a plain line at the first step, then every
     `every_secs` seconds, and at the last step.
 
-    The training does not wait: a line shows a step once the device has computed its values. Only the runs that are
-    shown fetch the values, and the third run, so that both programs, with and without values, are compiled by then. The
+    The training does not wait: a line shows a step once the device has computed its values. Values are fetched only in
+    the runs that are shown, and in the third run, by which both programs (with and without values) are compiled. The
     steps per second are measured from that run on: over the last 30 seconds, or since the last line if that is longer.
-    If the output fails (a closed pipe), the log says so once, and the training goes on. Runs `begin`,
+    If the output fails (a closed pipe), a warning is logged once, and the training continues. Runs `begin`,
     `after_create_session`, `on_trigger` and `end`; after an exception the line is ended.
 
     Args:
         values: The values beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
             whose names are the tags. They should be scalars; `"loss"` means the tensor `"loss:0"`.
-        last_step: The last step of the training; by default that of `StopAtStepHook`, or of another hook's
+        last_step: The last step of the training; by default the step of `StopAtStepHook`, or of another hook's
             `session.set_last_step`.
         every_secs: Seconds from one plain line to the next; 10 by default.
         trigger: Decides when plain lines are due, instead of `every_secs`.
@@ -123,7 +123,7 @@ class ProgressHook(SessionRunHook):
         require_global_step(self)
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
-        # Processes in step all fire alike, whatever the output of the chief; the others write nothing.
+        # All SPMD processes fire at the same runs, whatever the chief's output; only the chief writes.
         output: _PlainLines | _TerminalBar | CellLine = _PlainLines(file)
         if process_group.current() is None:
             output = CellLine() if is_notebook_cell(file) else _TerminalBar(file) if is_terminal(file) else output
@@ -134,10 +134,10 @@ class ProgressHook(SessionRunHook):
         )
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Starts from the step of the session, which may have been restored."""
+        """Starts from the session's step, which may have been restored."""
         self._session = session
         if self._is_new:
-            self._display_trigger.reset()  # A new process shows its first run.
+            self._display_trigger.reset()  # A new session shows its first run, whatever phase was restored.
             self._is_new = False
         shows = self._display_trigger | _AtStep(lambda: self._last_step)
         self._display_triggers, self.trigger = shows.leaves(), shows | self._third_run
@@ -150,7 +150,7 @@ class ProgressHook(SessionRunHook):
         return limit if self._given_last_step is None else self._given_last_step
 
     def on_trigger(self, firing: Firing) -> None:
-        """Shows the step and the computed values; on the third run the measurement starts."""
+        """Shows the step and the computed values; at the third run the measurement starts."""
         step = firing.global_step
         assert step is not None, "begin requires a global step"
         is_third = step == self._third_run.last_triggered_step()
@@ -182,9 +182,11 @@ class ProgressHook(SessionRunHook):
             return
         try:
             what(self._output)
-        except (OSError, ValueError) as exc:  # a closed file, or characters that its encoding lacks
+        except (OSError, ValueError) as exc:  # A closed file, or characters that its encoding lacks.
             self._output = None
-            _logger.warning("ProgressHook cannot show more, and the training goes on: %s: %s", type(exc).__name__, exc)
+            _logger.warning(
+                "ProgressHook shows no more progress, but the training continues: %s: %s", type(exc).__name__, exc
+            )
 
     def _steps_per_sec(self, step: int) -> float | None:
         seen, now = self._rate_window, clock.monotonic()
@@ -198,7 +200,7 @@ class ProgressHook(SessionRunHook):
 
 
 class _AtStep(Trigger):
-    """Fires at one step, which may become known only later."""
+    """Fires at one step, which may become known later."""
 
     def __init__(self, step: Callable[[], int | None]) -> None:
         self._step = step
@@ -209,7 +211,7 @@ class _AtStep(Trigger):
 
 
 class _PlainLines:
-    """Plain lines."""
+    """Prints plain lines."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -218,11 +220,11 @@ class _PlainLines:
         print(progress, file=self._file, flush=True)
 
     def finish(self) -> None:
-        """Has nothing to do: each line is ended already."""
+        """Does nothing: each line is ended already."""
 
 
 class _TerminalBar:
-    """One line of a terminal, from the first `show` to `finish`."""
+    """Draws one line of a terminal, from the first `show` to `finish`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

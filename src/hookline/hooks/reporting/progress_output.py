@@ -1,4 +1,4 @@
-"""What a progress line is drawn on: plain lines, a terminal, or the output of a notebook cell."""
+"""Formats progress, and draws it on a terminal or in the output of a notebook cell."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def detail_texts(self) -> list[str]:
-        """The other texts: percentage, values, rates and time left, as far as they are known."""
+        """The texts after the step: percentage, values, rates and time left, as far as known."""
         texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
         texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
         if rate := self.steps_per_sec:
@@ -61,7 +61,7 @@ class Progress:
 
 
 def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
-    """Returns a function from progress and width to a line; it uses Rich if that is installed."""
+    """Returns a function from progress and a width in cells to a line, with a bar if Rich is installed."""
     return _rich_renderer(terminal) if importlib.util.find_spec("rich") else _render_plain
 
 
@@ -76,12 +76,12 @@ def _rich_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
 
     def paint(progress: Progress, cells: int) -> str:
         head, rest = progress.step_text, "  ".join(progress.detail_texts)
-        room = cells - cell_len(f"{head}    {rest}")
+        free_cells = cells - cell_len(f"{head}    {rest}")
         line: Any = Text(f"{head}  {rest}".rstrip())
-        if progress.last_step and room >= _MIN_BAR_CELLS:
+        if progress.last_step and free_cells >= _MIN_BAR_CELLS:
             done = min(progress.step, progress.last_step)
             line = Table.grid(padding=(0, 2))
-            line.add_row(head, ProgressBar(progress.last_step, done, min(room, _MAX_BAR_CELLS)), Text(rest))
+            line.add_row(head, ProgressBar(progress.last_step, done, min(free_cells, _MAX_BAR_CELLS)), Text(rest))
         console.width = cells
         with console.capture() as captured:
             console.print(line, end="", no_wrap=True, overflow="ellipsis")
@@ -120,9 +120,9 @@ def is_terminal(file: Any) -> bool:
 class TerminalLine:
     """Redraws one line at the bottom of a terminal.
 
-    Until `finish`, output to `sys.stdout` and `sys.stderr`, including that of log handlers, comes above the line. While
-    such output ends in the middle of a line, the redrawing waits for its end. A stream that is no terminal, such as a
-    file, stays unchanged. Any thread may print.
+    Until `finish`, output to `sys.stdout` and `sys.stderr`, also from log handlers, is printed above the line. After
+    output without a newline at its end, the line is not redrawn until the newline comes. A stream that is not a
+    terminal, such as a file, stays unchanged. Any thread may print.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -133,8 +133,8 @@ class TerminalLine:
         self._proxies: list[_StreamProxy] = []
         for stream in {id(each): each for each in (file, sys.stdout, sys.stderr) if is_terminal(each)}.values():
             self._proxies.append(_StreamProxy(self, stream))
-        for guard in self._proxies:
-            _replace_stream(guard.stream, guard)
+        for proxy in self._proxies:
+            _replace_stream(proxy.stream, proxy)
 
     @property
     def width(self) -> int:
@@ -146,7 +146,7 @@ class TerminalLine:
         return (columns or _DEFAULT_CELLS) - 1
 
     def draw(self, text: str) -> None:
-        """Replaces the text of the line by another, at most `cells` characters long."""
+        """Replaces the text of the line by another one, at most `width` characters long."""
         with self._lock:
             self._text = text
             if not self._has_partial_line:
@@ -166,14 +166,14 @@ class TerminalLine:
             return written
 
     def finish(self) -> None:
-        """Keeps the last text, and restores the streams."""
+        """Leaves the last text on the terminal, and restores the streams."""
         with self._lock:
             text, self._text = self._text, ""
             if text:
                 self._write(f"\n{text}\n" if self._has_partial_line else "\n")
-        # Without the lock: a thread that logs holds its handler's lock, needed here, while it waits for this one.
-        for guard in self._proxies:
-            _replace_stream(guard, guard.stream)
+        # Without this lock: a thread that logs holds its handler's lock, which is needed here, and waits for this one.
+        for proxy in self._proxies:
+            _replace_stream(proxy, proxy.stream)
 
     def _write(self, text: str) -> None:
         self._file.write(text)
@@ -181,7 +181,7 @@ class TerminalLine:
 
 
 class _StreamProxy:
-    """A stand-in for a stream; once the line is finished, it writes straight to the stream."""
+    """Replaces a stream, and prints above the line; once the line is finished, it writes to the stream directly."""
 
     def __init__(self, line: TerminalLine, stream: TextIO) -> None:
         self._line, self.stream = line, stream
@@ -216,8 +216,8 @@ def is_notebook_cell(file: Any) -> bool:
 class CellLine:
     """Shows the progress as one output of the running cell, which each `show` replaces.
 
-    Printed and logged lines have outputs of their own. A cell that continues the training gets a new output, and the
-    output of the earlier cell stays as it is. The notebook keeps the last progress, as text and as HTML with a bar; no
+    Printed and logged lines have their own outputs. A cell that continues the training gets a new output, and the
+    earlier cell's output stays as it is. The notebook keeps the last progress, as text and as HTML with a bar; no
     widget is needed.
     """
 
@@ -238,7 +238,7 @@ class CellLine:
             self._handle.update(bundle, raw=True)
 
     def finish(self) -> None:
-        """Keeps the last progress."""
+        """Leaves the last progress in the output."""
         self._handle = None
 
 

@@ -27,16 +27,16 @@ _PLAIN = bool | int | float | str | None
 class SinkHook(SessionRunHook):
     """Passes the summaries of the session's hooks to sinks, and hyperparameters to sinks and TensorBoard.
 
-    `LoggingOptions(sinks=...)` adds this hook to a `Loop` and a `MonitoredTrainingSession`; other sessions take it
-    among their hooks. The sinks get all summaries that go through the writers of `FileWriterCache`, which hooks and
+    `LoggingOptions(sinks=...)` adds this hook to a `Loop` and a `MonitoredTrainingSession`; to other sessions, pass it
+    as a hook. The sinks get all summaries that are written with the writers of `FileWriterCache`, which hooks and
     `session.summary_writer` use. The tags from a directory below `output_dir`, such as an evaluation's, begin with its
-    name. Of processes that run in step only the chief writes. Runs `begin`, `after_create_session`, which opens the
-    sinks, `on_exception` and `after_close`, which closes them.
+    name. In SPMD processes only the chief writes. Runs `begin`, `after_create_session`, which opens the sinks,
+    `on_exception` and `after_close`, which closes them.
 
     Args:
         sinks: The sinks. Each serves one session at a time.
-        output_dir: The directory for summaries. With None, no hyperparameters go to TensorBoard, and some sinks require
-            a path of their own.
+        output_dir: The directory for summaries. With None, no hyperparameters are written for TensorBoard, and some
+            sinks require their own path.
         hparams: Hyperparameters: numbers, booleans, strings, None, and lists of them, in a dict, which may be nested,
             or a dataclass. Nested names get slashes.
 
@@ -44,10 +44,10 @@ class SinkHook(SessionRunHook):
         sinks: The sinks.
 
     Raises:
-        TypeError: An item of `sinks` is no sink, or a hyperparameter is of another type.
+        TypeError: An item of `sinks` is not a sink, or a hyperparameter is of another type.
         RuntimeError: From `begin`: a sink serves another session.
-        Exception: From `after_create_session`: a sink cannot open. A full disk or an unreachable server only loses
-            summaries.
+        Exception: From `after_create_session`: a sink cannot open. A full disk or an unreachable server is no error,
+            but loses summaries.
 
     Example:
         >>> SinkHook([], hparams={"rate": 0.1, "schedule": print})
@@ -75,12 +75,12 @@ class SinkHook(SessionRunHook):
         self.output_description = ", and ".join(written)
 
     def begin(self) -> None:
-        """Follows the writers of this session's hooks."""
+        """Adds taps to the writers of this session's hooks."""
         require_global_step(self)
         self._has_begun = self._has_failed = False
         scope = WRITER_SCOPE.get()
         if scope is None and self.sinks:
-            _logger.warning("SinkHook gives its sinks nothing: it is not in the hooks of a monitored session.")
+            _logger.warning("SinkHook writes nothing to its sinks: it is not in the hooks of a monitored session.")
         elif process_group.is_primary() and scope is not None:
             self._sink_set = SinkSet(self.sinks, self._output_dir, scope.strict)
             FileWriterCache.add_taps(scope, self._sink_set)
@@ -102,7 +102,7 @@ class SinkHook(SessionRunHook):
         self._has_begun = True
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Notes the failure of the training."""
+        """Records the failure of the training."""
         self._has_failed = True
 
     def after_close(self) -> None:
@@ -111,13 +111,13 @@ class SinkHook(SessionRunHook):
         Raises:
             UnknownError: A sink has failed, and the session is strict.
         """
-        feeding, self._sink_set = self._sink_set, None
-        if feeding is not None:
-            feeding.close(self._has_failed)
+        sink_set, self._sink_set = self._sink_set, None
+        if sink_set is not None:
+            sink_set.close(self._has_failed)
 
 
 def checked(who: str, sinks: Any, hparams: Any) -> tuple[list[Sink], dict[str, Any]]:
-    """Returns checked sinks, and hyperparameters by name; raises the errors of `SinkHook` in the name of `who`."""
+    """Checks sinks and hyperparameters, and returns both, hyperparameters by name; `who` is named in errors."""
     if isinstance(sinks, Sink):
         raise TypeError(f"{who} requires a list as sinks, got one sink: sinks=[{type(sinks).__name__}(...)].")
     found = arguments.check_list(who, "sinks", sinks, optional=True)
@@ -132,12 +132,14 @@ def _check_sink(who: str, sink: Any) -> None:
         raise TypeError(f"{who} requires objects of a subclass of Sink as sinks, got {sink!r}.{advice}")
     name = type(sink).__name__
     if type(sink).write is Sink.write:
-        raise TypeError(f"{who} requires sinks with a method write(points), and {name} has none.")
+        raise TypeError(f"{who} requires sinks with a method write(points), but {name} has none.")
     if isinstance(sink.takes, str):
-        raise TypeError(f"{who}: {name}.takes is a collection of kinds, got {sink.takes!r}: ({sink.takes!r},).")
+        raise TypeError(
+            f"{who} requires a collection of kinds as {name}.takes, got {sink.takes!r}. Make it ({sink.takes!r},)."
+        )
     for kind in sink.takes:
         if kind not in KINDS:
-            raise ValueError(f"{who}: {name}.takes has {kind!r}; there are {', '.join(KINDS)}.")
+            raise ValueError(f"{who} requires kinds of {', '.join(KINDS)} in {name}.takes, got {kind!r}.")
 
 
 def _flatten_hparams(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
@@ -156,7 +158,7 @@ def _flatten_hparams(who: str, hparams: Any, name: str = "") -> dict[str, Any]:
         return found
     if not name:
         raise TypeError(
-            f"{who} requires a dict or a dataclass as hparams, got {hparams!r}. Of argparse, give vars(...)."
+            f"{who} requires a dict or a dataclass as hparams, got {hparams!r}. For argparse's result, give vars(...)."
         )
     return {name: _plain_value(who, name, hparams)}
 
@@ -166,14 +168,14 @@ def _plain_value(who: str, name: str, value: Any) -> Any:
         value = value.value if isinstance(value, str) else value.name
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
-    elif getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # Of NumPy, JAX, PyTorch.
+    elif getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # A scalar of NumPy, JAX or PyTorch.
         value = value.item()
     if isinstance(value, list | tuple):
         return [_plain_value(who, name, item) for item in value]
     if not isinstance(value, _PLAIN):
         raise TypeError(
             f"{who} requires numbers, booleans, strings, None or lists of them as hparams, got {value!r} as "
-            f"{name!r}. Give a name or a number in its place, or leave it out."
+            f"{name!r}. Give a name or a number instead, or leave it out."
         )
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(f"{who}: the hyperparameter {name!r} is too large for a number of 64 bits. Give it as text.")

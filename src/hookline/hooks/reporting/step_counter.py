@@ -1,4 +1,4 @@
-"""StepCounterHook: steps per second, and other rates."""
+"""StepCounterHook: logs and writes the steps per second, and other rates."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _EVERY_N_STEPS = DefaultSteps(100)
 
 
 def checked_per_step(who: str, per_step: Mapping[str, float] | None) -> dict[str, float]:
-    """Returns the checked `per_step` argument of a hook: the count of examples, tokens, ... in one step, by name.
+    """Checks and returns the `per_step` argument of a hook: the count of examples, tokens, ... in one step, by name.
 
     Raises:
-        TypeError: It is no dict from names to numbers.
+        TypeError: It is not a dict from names to numbers.
         ValueError: A number is not above 0.
     """
     arguments.check_mapping(who, "per_step", per_step, optional=True)
@@ -96,9 +96,9 @@ class StepCounterHook(SessionRunHook):
         per_step: The counts in one step, by name: `{"examples": 32, "tokens": 32 * 512}`.
         peak_flops: The peak of floating point operations a second of all devices together. With `per_step["flops"]`,
             the share of the peak (MFU) is written under `peak_share`.
-        memory: Whether to write the device memory in use, and its peak, in bytes, under
-            `device_memory/bytes_in_use` and `device_memory/peak_bytes`: those of this process's fullest device. Devices
-            that do not report it, such as a CPU, are skipped.
+        memory: Whether to write the memory in use on this process's fullest device, and its peak, in bytes, under
+            `device_memory/bytes_in_use` and `device_memory/peak_bytes`. Devices that do not report it, such as a CPU,
+            are skipped.
 
     Attributes:
         trigger: The trigger in use.
@@ -118,7 +118,7 @@ class StepCounterHook(SessionRunHook):
 
     References:
         `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; the session
-        warns if the step does not move; `trigger`; `record`; `per_step`, `peak_flops` and `device_memory`.
+        warns if the step does not advance; `trigger`; `record`; `per_step`, `peak_flops` and `memory`.
     """
 
     # For a subclass that does not call `__init__`.
@@ -175,7 +175,7 @@ class StepCounterHook(SessionRunHook):
         if self.summary_writer is None:
             return
         for tag, value, _ in found:
-            # A user's writer may read the message, as in TF 1.x; bytes alone are faster to make.
+            # A user's writer may read the message, as in TF 1.x. Only `FileWriter` takes bytes, which are faster.
             serialized = encode.scalar(tag, value)
             own = type(self.summary_writer) is FileWriter
             self.summary_writer.add_summary(serialized if own else summary.Summary.FromString(serialized), global_step)
@@ -193,13 +193,13 @@ class StepCounterHook(SessionRunHook):
                 yield "device_memory/peak_bytes", found.peak, ""
 
     def begin(self) -> None:
-        """Opens the writer and names the tag."""
+        """Opens the writer and sets the tag."""
         self.tag = f"{require_global_step(self).op.name}/sec"
         if self.summary_writer is None or self.summary_writer is self._opened_writer:  # Else it was given.
             self.summary_writer = self._opened_writer = get_writer(self.output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Has the session warn if the global step does not move."""
+        """Makes the session warn if the global step does not advance."""
         session.backend.expects_steps = True
 
     def on_trigger(self, firing: Firing) -> None:
@@ -208,7 +208,7 @@ class StepCounterHook(SessionRunHook):
             self.record(firing.elapsed_steps, firing.elapsed_secs, firing.global_step)
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires, without the first of a training, which begins the measurement."""
+        """Returns the steps on which it fires, without a training's first, which only starts the measurement."""
         is_first = trigger.last_triggered_step() is None
         fired = trigger.firing_steps(first, last)
         return None if fired is None else itertools.islice(fired, is_first, None)

@@ -20,11 +20,11 @@ _logger = log.get_logger(__name__)
 class SummaryAtEndHook(SessionRunHook):
     """Evaluates summaries when the session ends, and writes them with the global step of the checkpoint.
 
-    Runs `begin` and `end` only, and not after an exception.
+    Runs `begin` and `end`; no `end` after an exception.
 
     Args:
-        log_dir: Where to write; all hooks with this directory share one writer. Choose a directory below the
-            training's own, such as `runs/a/eval`, and TensorBoard shows both curves.
+        log_dir: The directory of the event file; all hooks with this directory share one writer. In a directory below
+            the training's, such as `runs/a/eval`, TensorBoard shows both curves.
         summary_writer: A writer to use instead of `log_dir`.
         summary_op: A tensor of a serialized `Summary`, or a list of them; by default all summaries of the graph.
         feed_dict: Feeds for that run.
@@ -80,11 +80,11 @@ class SummaryAtEndHook(SessionRunHook):
             )
         except END_OF_INPUT:
             _logger.warning(
-                "SummaryAtEndHook met the end of the input: a summary reads a batch, and none is left when a session "
+                "SummaryAtEndHook met the end of the input: a summary read a batch, but none is left when a session "
                 "ends. Summarise variables that the runs have summed up, or feed the inputs of the summaries."
             )
             raise
-        assert self._writer is not None, "begin comes before"
+        assert self._writer is not None, "begin has opened it"
         for serialized in values:
             self._writer.add_summary(serialized, session.global_step)
         self._writer.flush()

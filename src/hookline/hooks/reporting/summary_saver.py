@@ -41,7 +41,8 @@ class SummarySaverHook(SessionRunHook):
         save_secs: Seconds from one firing to the next.
         output_dir: The directory of the event file; all hooks with this directory share one writer.
         summary_writer: A writer to use instead of `output_dir`. With neither, nothing is written, and `begin` warns.
-        scaffold: Has the `summary_op`, which is looked up in the final graph; if that is None, nothing is written.
+        scaffold: An object with a `summary_op`, which is read when the graph is final; if it is None, nothing is
+            written.
         summary_op: A tensor of a serialized `Summary`, or a list of them.
         trigger: Used instead of `save_steps` and `save_secs`, such as `every(100) | every(secs=60)`.
 
@@ -61,8 +62,8 @@ class SummarySaverHook(SessionRunHook):
 
     References:
         `tf.train.SummarySaverHook`. Differences: after a recovery the cadence keeps its phase, and START is written
-        again; START comes before the first run, while the reference writes it after that run and so drops the points of
-        earlier hooks in the list; `trigger`; `get_summary_op` and `write`.
+        again; START is written before the first run. The reference writes it after that run, which drops the points of
+        hooks earlier in the list. `trigger`; `get_summary_op` and `write`.
     """
 
     deferred = True
@@ -141,7 +142,7 @@ class SummarySaverHook(SessionRunHook):
         if self.summary_writer is None or self.summary_writer is self._opened_writer:  # Else it was given.
             self.summary_writer = self._opened_writer = get_writer(self.output_dir)
         if not self._writes:
-            _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
+            _logger.warning("SummarySaverHook writes nothing: it has neither output_dir nor summary_writer.")
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Looks up the summaries, and writes `SessionLog(START)`."""
@@ -151,7 +152,7 @@ class SummarySaverHook(SessionRunHook):
                 f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
             )
         self.fetches = list(summaries) if summaries is not None and self._writes else None
-        # Not after the first run: there TensorBoard would drop the points that other hooks have written of that run.
+        # Not after the first run: TensorBoard would drop the points that other hooks have written for that run.
         if self.summary_writer is not None:
             start = summary.SessionLog(status=summary.SessionLog.START)
             self.summary_writer.add_session_log(start, session.global_step + 1)

@@ -1,5 +1,5 @@
 """Hooks around one run.
 
-`scheduled_hook` is one hook in a session, `hook_schedule` the list of them and the next time to ask one;
-`hooked_session` makes a run with them, `multi_step` one of several steps, `fast_path` the runs that ask no hook.
+`hooked_session` makes a run with hooks, `multi_step` a run of several steps, `fast_path` the runs between firings.
+`scheduled_hook` has one hook in a session, and `hook_schedule` decides which hooks take part in a run.
 """

@@ -1,4 +1,4 @@
-"""Hooks as objects of a user: their callbacks, checks of them, and the identity by which a checkpoint knows them."""
+"""Finds and checks the callbacks of a user's hooks, and names the identity of a hook in checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LAZY_FUNCTIONS = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, ins
 
 
 def call_after_create_session(hook: Any, session: Session, coord: Coordinator) -> None:
-    """Calls the `after_create_session` of a hook, if it has one.
+    """Calls the `after_create_session` of a hook, if it has one, and checks that the session is still open.
 
     Raises:
         RuntimeError: The hook has closed the session.
@@ -52,7 +52,7 @@ def call_after_create_session(hook: Any, session: Session, coord: Coordinator) -
 
 
 def overridden_callback(hook: Any, name: str) -> Callback | None:
-    """Returns the bound callback `name` of a hook, or None if it is missing or the no-op of `SessionRunHook`."""
+    """Returns the bound callback `name` of a hook; None if it is missing or the no-op of `SessionRunHook`."""
     callback = getattr(hook, name, None)
     if callback is None:
         return None
@@ -64,17 +64,17 @@ def overridden_callback(hook: Any, name: str) -> Callback | None:
 
 
 def describe(hook: Any) -> str:
-    """Returns the description of a hook for messages, to follow an article."""
+    """Describes a hook for messages, as "hook CLASS"."""
     return f"hook {type(unwrap(hook)).__name__}"
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
-    """Returns the hooks that a user gave as this argument, as a tuple.
+    """Checks the hooks that a user gave as an argument, and returns them as a tuple.
 
     Raises:
-        TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine
+        TypeError: An item is a class or a function, has no callback, or has a callback that is a generator or coroutine
             function; or the argument is not iterable.
-        ValueError: Hooks that keep a state have the same identity.
+        ValueError: Hooks with the same identity, one of them with a state.
     """
     if hooks is None:
         return ()
@@ -89,12 +89,12 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
 
 
 def check_unique_identities(hooks: Sequence[Any], argument: str) -> None:
-    """Raises `ValueError` if hooks have the same identity, and one of them keeps a state."""
-    for places in indices_by_identity(hooks).values():
-        found = [unwrap(hooks[place]) for place in places]
-        # The same hook twice is an error of its own.
+    """Raises `ValueError` if several hooks have the same identity, and one of them has a state."""
+    for indices in indices_by_identity(hooks).values():
+        found = [unwrap(hooks[index]) for index in indices]
+        # `HookList.claim` raises for the same hook twice.
         if len({id(hook) for hook in found}) > 1 and any(map(_keeps_state, found)):
-            raise duplicate_identity_error(hooks, places, argument)
+            raise duplicate_identity_error(hooks, indices, argument)
 
 
 def _keeps_state(hook: Any) -> bool:
@@ -102,7 +102,7 @@ def _keeps_state(hook: Any) -> bool:
 
 
 def is_hook(candidate: Any) -> bool:
-    """Returns whether an object has a callback of hooks."""
+    """Returns whether an object has a callback of a hook."""
     return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
 
 
@@ -131,24 +131,24 @@ def _check_hook(place: str, hook: Any) -> None:
 
 
 def declared_trigger(hook: Any) -> Trigger | None:
-    """Returns the trigger that the session keeps for a hook; None if it has none, or does nothing when it fires."""
+    """Returns the trigger of a hook if the session asks it; None without one, or if nothing acts when it fires."""
     trigger = getattr(hook, "trigger", None)
     return trigger if isinstance(trigger, Trigger) and acts_on_trigger(hook) else None
 
 
 def acts_on_trigger(hook: Any) -> bool:
-    """Returns whether a hook acts when its trigger fires; a hook with nothing but a `trigger` asks it itself."""
+    """Returns whether a hook acts when its trigger fires; a hook with only a `trigger` asks the trigger itself."""
     called = overridden_callback(hook, "on_trigger") or overridden_callback(hook, "before_trigger")
     return called is not None or getattr(hook, "fetches", None) is not None
 
 
-# Identity: whose a state in a checkpoint is --------------------------------------------------------------------
+# Identity: the hook of a state in a checkpoint -----------------------------------------------------------------
 
 
 def class_name_of(hook: Any) -> str:
     """Returns the name of a hook's class, with its module.
 
-    Those of hookline are known without theirs, so that a checkpoint does not depend on the folder that one lies in.
+    For classes of hookline the module is just `hookline`, so that checkpoints do not depend on hookline's layout.
     """
     kind = type(unwrap(hook))
     module = "hookline" if kind.__module__.startswith("hookline.") else kind.__module__
@@ -159,7 +159,7 @@ def identity(hook: Any) -> str:
     """Returns the identity of a hook: its class, and its `state_key` or else its `name`, if it has one.
 
     Raises:
-        TypeError: The `state_key` is not a text.
+        TypeError: The `state_key` is not a string.
 
     Example:
         >>> class Keeper:
@@ -174,21 +174,21 @@ def identity(hook: Any) -> str:
 def _state_key(hook: Any) -> str | None:
     key = getattr(hook, "state_key", None)
     if key is not None and not (isinstance(key, str) and key):
-        raise TypeError(f"The hook {type(unwrap(hook)).__name__} must have a text or None as state_key, got {key!r}.")
+        raise TypeError(f"The hook {type(unwrap(hook)).__name__} must have a string or None as state_key, got {key!r}.")
     name = getattr(hook, "name", None)
     return key or (name if isinstance(name, str) and name else None)
 
 
 def indices_by_identity(hooks: Sequence[Any]) -> dict[str, list[int]]:
-    """Returns the places of the hooks of each identity."""
-    places: dict[str, list[int]] = {}
-    for place, hook in enumerate(hooks):
-        places.setdefault(identity(hook), []).append(place)
-    return places
+    """Returns the indices of the hooks with each identity."""
+    indices: dict[str, list[int]] = {}
+    for index, hook in enumerate(hooks):
+        indices.setdefault(identity(hook), []).append(index)
+    return indices
 
 
 def duplicate_identity_error(hooks: Sequence[Any], indices: Sequence[int], argument: str) -> ValueError:
-    """Returns the error for hooks with a state that share an identity."""
+    """Returns the error for hooks with a state and the same identity."""
     hook = unwrap(hooks[indices[0]])
     by_name = getattr(hook, "state_key", None) is None and _state_key(hook) is not None
     remedy = (
@@ -196,10 +196,10 @@ def duplicate_identity_error(hooks: Sequence[Any], indices: Sequence[int], argum
         if by_name
         else 'a state_key: hook.state_key = "..."'
     )
-    listed = " and ".join(f"{argument}[{place}]" for place in indices)
+    listed = " and ".join(f"{argument}[{index}]" for index in indices)
     return ValueError(
-        f"{listed} are hooks that a checkpoint could not tell apart: each is {identity(hook)}, and their states could "
-        f"get mixed up at a resume. Give one of them {remedy}."
+        f"{listed} have the same identity in a checkpoint, {identity(hook)}, so a resume could mix up their states. "
+        f"Give one of them {remedy}."
     )
 
 
@@ -207,10 +207,10 @@ _CHIEF_ONLY = ("after_run", "end", "save_on_failure")
 
 
 def chief_only(hook: Any) -> Any:
-    """Makes a hook request the same values as on the chief, and do nothing with them; returns it.
+    """Makes a hook request the same values as on the chief, without using them; returns the hook.
 
-    Its `on_trigger`, `after_run` and `end` are called on the chief alone. All other callbacks are called, so that the
-    same runs have the same fetches in all processes: the hook's requests must not depend on effects of these three.
+    `on_trigger`, `after_run`, `end` and `save_on_failure` are called on the chief alone. The other callbacks are called
+    in every process, so that a run has the same fetches everywhere: requests must not depend on effects of these four.
     """
     callbacks: dict[str, Any] = dict.fromkeys(_CHIEF_ONLY)
     if overridden_callback(hook, "on_trigger") is not None:
@@ -219,7 +219,7 @@ def chief_only(hook: Any) -> Any:
 
 
 def replace_callbacks(hook: Any, callbacks: dict[str, Any]) -> Any:
-    """Gives a hook other callbacks and returns it; if it can have no attributes, one of the same name in its place."""
+    """Replaces callbacks of a hook and returns it; for one without a `__dict__`, returns a proxy."""
     if hasattr(hook, "__dict__"):
         vars(hook).update(callbacks)
         return hook

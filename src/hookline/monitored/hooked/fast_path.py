@@ -1,4 +1,4 @@
-"""FastPath: the runs between two firings, which ask no trigger."""
+"""FastPath: makes the runs between two firings, which ask no trigger."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from hookline.session import STEP_MISMATCH, Backend, DeferredResults
 from hookline.summary.writer_cache import WriterScope
 
 SLOW_PATH = object()
-"""Returned in place of results: hooks must be asked first."""
+"""Returned in place of results: the hooks must be asked before this run."""
 
 FastRunFunction = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
-"""Makes a run with these feeds if the global step is the expected one, else returns `STEP_MISMATCH`."""
+"""Makes a run if the global step is the expected one, else returns `STEP_MISMATCH`.
+
+Takes the feeds, the expected step, and the number of runs left; returns the results, hook results, and number of runs.
+"""
 
 _NO_FETCHES = object()
 
 
 class FastPathLimits(NamedTuple):
-    """The runs that may take the fast path: no hook fires on them.
+    """The limits of the runs that may take the fast path, because no hook fires in them.
 
     Args:
-        max_runs: The number of runs from which on none may begin. If a run may hold several steps, each of them counts.
-        deadline: The reading of the clock at which they end.
-        start_step: The global step before the first; None in a graph without one.
-        step_delta: The increase of the global step in each of them.
-        latched_count: The session's count of latched latches; they end when it changes.
-        pending_results: Deferred results of hooks; they end when one arrives.
+        max_runs: The maximum number of runs. If a run may have several steps, each step counts.
+        deadline: The reading of the clock at which the fast path ends.
+        start_step: The global step before the first run; None in a graph without one.
+        step_delta: The increase of the global step in each run.
+        latched_count: The session's count of set latches; the fast path ends when it changes.
+        pending_results: Deferred results of hooks; the fast path ends when one is ready.
     """
 
     max_runs: float = math.inf
@@ -41,30 +44,30 @@ class FastPathLimits(NamedTuple):
 
 
 class FastPath:
-    """The fast path of a monitored session: runs on which no hook fires go straight to the raw session.
+    """Makes the runs of a monitored session in which no hook fires, without asking the hooks.
 
     A hooked session that knows when the next hook is due lets the runs before that take the fast path. They must have
-    the same fetches, and the global step must be the expected one. If a run may hold several steps, each of them counts
-    as one here. Hooks that are called on each run are called on these too.
+    the same fetches, and the global step must be the expected one. If a run may have several steps, each step counts as
+    a run here. Hooks that are called on each run are called on these too.
 
-    A hook is due each 100 steps, and each run gains one. The ordinary run to step 100 has begun this:
+    A hook is due every 100 steps, and each run advances the step by one. The ordinary run to step 100 began this:
 
-        FastRuns(most=99, step=100, gain=1)
+        FastPathLimits(max_runs=99, start_step=100, step_delta=1)
         run to step   made   expected   found
         101              0        100     100   made
         102              1        101     101   made
         199             98        198     198   made, the last one
-        200             99                      made >= most: an ordinary run, in which the hook fires
+        200             99                      made >= max_runs: an ordinary run, in which the hook fires
 
-    If `load` sets the step to 500 after the run to step 102, the next run expects 102 and finds 500: it makes nothing,
-    and an ordinary run asks the triggers.
+    If `load` sets the step to 500 after the run to step 102, the next run expects 102 and finds 500. So it does not run
+    on the fast path: an ordinary run asks the triggers.
 
     Args:
-        scope: The owner of the summary writers that are taken in these runs.
+        scope: The scope of the summary writers that these runs take.
 
     Attributes:
         scope: As above.
-        is_active: Whether the fast path was begun and has not ended; an interrupted one is still open.
+        is_active: Whether the fast path has begun and not ended; a stopped one is still active.
         num_runs: The number of runs made since the last `begin`.
         writes_before: The session's count of writes before the last of these runs.
     """
@@ -86,11 +89,11 @@ class FastPath:
         """Begins the fast path, for runs of these fetches.
 
         Args:
-            backend: The low-level interface of the raw session.
+            backend: The backend of the raw session.
             fetches: The fetches.
-            limits: The runs that may take it.
-            run_one: Makes one of them.
-            allow_feeds: Whether they may be fed.
+            limits: The limits of these runs.
+            run_one: Makes one of the runs.
+            allow_feeds: Whether the runs may have feeds.
         """
         self._backend, self._run_one, self._allow_feeds, self.is_active = backend, run_one, allow_feeds, True
         self._start_step, self._step_delta, self._latched_count = (
@@ -98,13 +101,13 @@ class FastPath:
             limits.step_delta,
             limits.latched_count,
         )
-        self._stop_conditions = [awaited.is_ready for awaited in limits.pending_results]
+        self._stop_conditions = [results.is_ready for results in limits.pending_results]
         if limits.deadline < math.inf:
             self._stop_conditions.append(partial(clock.is_past, limits.deadline))
         self._max_runs, self._fetches = limits.max_runs, fetches
 
     def end(self) -> int:
-        """Ends the fast path, and forgets the session; returns the number of runs made."""
+        """Ends the fast path, and drops its references to the session; returns the number of runs made."""
         made = self.num_runs
         self._fetches: Any = _NO_FETCHES
         self.is_active = self._allow_feeds = False
@@ -117,25 +120,25 @@ class FastPath:
         return made
 
     def stop(self) -> None:
-        """Stops the fast path; `end` still returns the number of runs made."""
+        """Admits no more runs; `end` still returns the number of runs made."""
         self._max_runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run and returns the caller's results; or `SLOW_PATH`."""
+        """Makes a run and returns the caller's results; returns `SLOW_PATH` if an ordinary run must be made."""
         made = self.num_runs
         if fetches is not self._fetches or made >= self._max_runs or (feed_dict and not self._allow_feeds):
             return SLOW_PATH
-        for has_come in self._stop_conditions:
-            if has_come():
+        for is_met in self._stop_conditions:
+            if is_met():
                 return SLOW_PATH
-        low = self._backend
-        self.writes_before = low.write_count
-        if low.latched_count != self._latched_count:  # A latch has latched.
+        backend = self._backend
+        self.writes_before = backend.write_count
+        if backend.latched_count != self._latched_count:  # A latch was set.
             return SLOW_PATH
-        begins_at = self._start_step
-        expected = None if begins_at is None else begins_at + self._step_delta * made
+        start_step = self._start_step
+        expected = None if start_step is None else start_step + self._step_delta * made
         found = self._run_one(feed_dict, expected, self._max_runs - made)
-        if found is STEP_MISMATCH:  # Other code has set the step, or a run has gained more than expected.
+        if found is STEP_MISMATCH:  # Other code has set the step, or a run advanced it by more than expected.
             return SLOW_PATH
         self.num_runs += found[2]
         return found[0]

@@ -1,4 +1,4 @@
-"""HookList: the hooks of one monitored session, their order, their claim, and calls of all of them."""
+"""HookList: orders the hooks of a monitored session, claims them for it, and calls them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ logger = log.get_logger(__name__)
 
 
 class HookList:
-    """The hooks of one monitored session, in list order unless a hook declares another; see `sort_hooks`.
+    """Holds the hooks of one monitored session, in list order unless a hook declares another; see `sort_hooks`.
 
-    A missing method and the no-op of `SessionRunHook` are never called. Hooks need not inherit from `SessionRunHook`.
+    A missing callback and the no-op of `SessionRunHook` are not called. Hooks need not inherit from `SessionRunHook`.
 
     Args:
         hooks: The hooks; None for none.
-        wrap_callback: Wraps each callback of a run, given its hook and its name; by default none is wrapped.
-        previous: The hooks of the open session before one was added.
+        wrap_callback: Wraps each callback of a run: it takes the hook, the name and the callback. None wraps nothing.
+        previous: The list of the open session, before a hook was added.
 
     Attributes:
         hooks: The hooks, in calling order.
-        states: The states of the hooks, for and from checkpoints.
+        states: Saves and restores the states of the hooks.
 
     Raises:
-        TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
-        ValueError: Hooks that keep a state have the same identity.
+        TypeError: An item is a class or a function, has no callback, or has a generator or coroutine function as one.
+        ValueError: Hooks with the same identity, one of them with a state.
         RuntimeError: The declared orders contradict each other.
 
     Example:
@@ -73,12 +73,12 @@ class HookList:
         self._owner: weakref.ref[object] | None = None
 
     def callbacks(self, name: str) -> list[tuple[Any, Callback]]:
-        """Returns the hooks that really have the callback `name`, each with its bound method."""
+        """Returns the hooks that override the callback `name`, each with its bound method."""
         found = ((hook, overridden_callback(hook, name)) for hook in self.hooks)
         return [(hook, callback) for hook, callback in found if callback is not None]
 
     def run_callback(self, hook: Any, name: str) -> Callback | None:
-        """Returns a callback of a run as `override` does, wrapped if this list wraps them."""
+        """Returns a callback of a run, wrapped by `wrap_callback`; None if the hook does not override it."""
         found = overridden_callback(hook, name)
         return found if found is None or self.wrap_callback is None else self.wrap_callback(hook, name, found)
 
@@ -106,7 +106,7 @@ class HookList:
         for hook, end in self.callbacks("end"):
             try:
                 end(session)
-            except BaseException as exc:  # The other hooks must give back what they hold.
+            except BaseException as exc:  # The other hooks must release their resources.
                 failure = session.backend.map_error(exc)
                 failure.add_note(f"Raised by end() of the {describe(hook)}.")
                 failures.append(failure)
@@ -114,29 +114,29 @@ class HookList:
 
     @property
     def save_on_failure_callbacks(self) -> list[Callback]:
-        """The `save_on_failure` callbacks, which save a last checkpoint after a failure."""
+        """The `save_on_failure` callbacks, each of which saves a last checkpoint after a failure."""
         return [save_on_failure for _, save_on_failure in self.callbacks("save_on_failure")]
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Calls every `on_exception`, the last hook first; their errors are logged."""
+        """Calls every `on_exception`, the last hook first; logs their errors."""
         for hook, on_exception in reversed(self.callbacks("on_exception")):
             try:
                 on_exception(session, exception)
             except BaseException:  # Even after a second Ctrl-C, the other hooks are still called.
                 logger.exception(
-                    "The %s failed in on_exception, called for %s; the first error goes on.",
+                    "The %s failed in on_exception, which was called for %s; the first error is raised.",
                     describe(hook),
                     type(exception).__name__,
                 )
 
     def claim(self, owner: object) -> None:
-        """Makes `owner` the session that these hooks serve; hooks that serve it already keep their state.
+        """Claims these hooks for a session; triggers that it has claimed before keep their phase.
 
-        A claim ends with `release`, or with the life of its owner or of this list.
+        A claim ends with `release`, or when its owner or this list is garbage-collected.
 
         Raises:
-            RuntimeError: A hook, or its trigger, serves another live session; a hook is listed twice; or two share a
-                trigger that they must not share.
+            RuntimeError: A hook or its trigger belongs to another open session; a hook is listed twice; or two hooks
+                share a trigger that they must not share.
         """
         with _lock:
             mine, others = _claimed_hooks(owner)
@@ -156,17 +156,17 @@ class HookList:
                 instance_trigger(hook)
             self._check_triggers(others)
             for trigger in map(declared_trigger, self._bare):
-                # It forgets its phase of an earlier session.
+                # A trigger of an earlier session starts over.
                 if trigger is not None and not any(trigger is known for known in kept):
                     trigger.reset()
             self._owner = weakref.ref(owner)
             _claimed_lists.add(self)
 
     def check_triggers(self) -> None:
-        """Checks the triggers again, which `begin` and `after_create_session` may have set.
+        """Checks the triggers again: `begin` and `after_create_session` may have set some.
 
         Raises:
-            RuntimeError: A trigger serves another live session, or two hooks share one that they must not share.
+            RuntimeError: A trigger belongs to another open session, or two hooks share one that they must not share.
         """
         with _lock:
             owner = self._owner and self._owner()
@@ -192,21 +192,21 @@ class HookList:
                     continue
                 raise RuntimeError(
                     f"The {describe(other)} and the {describe(hook)} share the trigger {part!r} {how}, which has one "
-                    "phase: the hook that fires first would silence the other. Make a trigger for each."
+                    "phase: the first to fire would prevent the other from firing. Make a trigger for each."
                 )
 
     def release(self) -> None:
-        """Gives up the claim, so that another session may use these hooks."""
+        """Releases the claim, so that another session may use these hooks."""
         with _lock:
             _claimed_lists.discard(self)
 
     def after_close(self) -> list[BaseException]:
-        """Calls every `after_close`, even if others raise; returns their errors, in order."""
+        """Calls every `after_close`, even if others raise; returns the errors, in order."""
         failures: list[BaseException] = []
         for hook, after_close in self.callbacks("after_close"):
             try:
                 after_close()
-            except BaseException as failure:  # The other hooks must give back what they hold.
+            except BaseException as failure:  # The other hooks must release their resources.
                 failure.add_note(f"Raised by after_close() of the {describe(hook)}.")
                 failures.append(failure)
         return failures
@@ -218,19 +218,19 @@ def _leaf_triggers(hook: Any) -> list[Trigger]:
 
 
 def _bound_operation_names(hook: Any) -> set[str] | None:
-    """Returns the names of the operations to whose runs a hook is bound; None if it takes part in all runs."""
+    """Returns the names of the operations whose runs a hook takes part in; None if it takes part in all runs."""
     return (
         {getattr(leaf, "name", leaf) for leaf in iter_fetches(hook.bound_to)} if isinstance(hook, BoundHook) else None
     )
 
 
-# The lists of open sessions, and of sessions dropped without being closed, whose owners are gone.
+# The lists of open sessions, and of sessions that were garbage-collected without being closed.
 _claimed_lists: weakref.WeakSet[HookList] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
 def _claimed_hooks(owner: object) -> tuple[list[Any], list[Any]]:
-    """Returns the hooks that this live session has claimed, and the hooks of all others, without their bindings."""
+    """Returns the hooks that this session has claimed, and the hooks of all other open sessions, all unwrapped."""
     mine: list[Any] = []
     others: list[Any] = []
     for hooks in _claimed_lists:
@@ -241,20 +241,20 @@ def _claimed_hooks(owner: object) -> tuple[list[Any], list[Any]]:
 
 
 def is_claimed(hook: Any) -> bool:
-    """Returns whether an open monitored session has the hook itself in its list, not inside another hook."""
+    """Returns whether the hook is in the list of an open monitored session, and not just inside another hook."""
     hook = unwrap(hook)
     with _lock:
         return any(hook is claimed for claimed in _claimed_hooks(None)[1])
 
 
 def sort_hooks(hooks: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the hooks in calling order: list order, unless `comes_after` or `comes_before` demands another.
+    """Returns the hooks in calling order: list order, unless `comes_after` or `comes_before` requires another.
 
-    A hook that must follow others comes directly after the last of them; no other hook moves.
+    A hook that must come after others comes directly after the last of them; no other hook moves.
 
     Args:
-        hooks: The hooks in list order. Each may have `comes_after` and `comes_before`: a class of hooks, a hook, or a
-            tuple of them. Hooks that are not in the list are ignored.
+        hooks: The hooks in list order. Each may have `comes_after` and `comes_before`: a class, a hook, or a tuple of
+            them. Hooks outside of the list are ignored.
 
     Raises:
         RuntimeError: The declarations contradict each other.
@@ -285,7 +285,7 @@ def sort_hooks(hooks: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _predecessors(hooks: Sequence[Any]) -> list[set[int]]:
-    """Returns, for each hook, the indices of the hooks that must come before it."""
+    """Returns, for each hook, the indices of its predecessors."""
     waits_for: list[set[int]] = [set() for _ in hooks]
     for i, hook in enumerate(hooks):
         for name in ("comes_after", "comes_before"):
@@ -312,7 +312,7 @@ def _matches(hook: Any, target: Any) -> bool:
 
 
 def _describe_cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
-    """Describes a cycle of hooks that must each come after the next."""
+    """Describes a cycle of hooks, each of which must come after the next."""
     chain = [left[0]]
     while chain.count(chain[-1]) == 1:
         chain.append(min(waits_for[chain[-1]].intersection(left)))

@@ -1,4 +1,4 @@
-"""Schedule: the decision on the hooks that take part in a run, and on the runs that need no decision."""
+"""HookSchedule: decides which hooks take part in a run, and how many runs may follow without asking them."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ _NO_FETCHES = object()
 
 
 class HookSchedule:
-    """The hooks of a session, and the next time at which one of their triggers must be asked.
+    """Decides which hooks take part in a run, and when their triggers must be asked next.
 
-    Hooks that override a run callback take part in each run. The others take part if their trigger fires: it is asked
-    before the run, about the expected step after it. The session knows the gain of a run in steps beforehand from the
-    fetches. If only the device knows it, the device is asked after each run, and the gain of the last run is assumed.
-    If the step turns out otherwise, hooks without requests are decided on again after the run.
+    Hooks that override a run callback take part in each run. Another hook takes part if its trigger fires: the trigger
+    is asked before the run, for the expected step after the run. The session usually knows the step delta of a run from
+    its fetches. If only the device knows it, the schedule assumes the step delta of the last run, and reads the step
+    from the device after each run. If the step is not the expected one, the triggers of hooks without requests are
+    asked again after the run.
 
     `finish_run` returns how many runs may follow on the fast path before a trigger must be asked.
 
     Args:
         session: The raw session.
         hooks: All hooks; their declarations are read here.
-        previous: The earlier schedule of the same session, with other hooks; this one continues it.
+        previous: The previous schedule of the same session, with other hooks; this one continues from it.
         runs: The number of runs made before.
-        steps_per_run: The largest number of steps of a run. Each of them counts as a run.
-        spmd: The agreement with the other processes; None if there are none.
+        steps_per_run: The maximum number of steps of a run. Each step counts as a run.
+        spmd: Synchronises the SPMD processes; None in a single process.
 
     Raises:
-        KeyError, TypeError, ValueError: Declared `fetches` that are not in the graph.
-        RuntimeError: A trigger in steps, or several steps a run, in a graph without a global step; or a trigger that
-            hooks must not share.
-        TypeError: A `trigger` that is not a `Trigger`; a `late` that is neither a bool nor a number of runs.
+        KeyError, TypeError, ValueError: Declared `fetches` are not in the graph.
+        RuntimeError: The graph has no global step, and a trigger counts steps or a run may have several steps; or hooks
+            share a trigger that they must not share.
+        TypeError: A `trigger` is not a `Trigger`; a `deferred` is neither a bool nor a number of runs.
 
     Attributes:
-        run: The decision on the run that is next or under way.
+        run: The decision on the next run or the run under way.
         ask_now: Whether triggers must be asked in this run, or in the next attempt if it fails.
-        always_called: The requests of the hooks that are called on each fast run; another object if they have changed.
-        by_hook: The session's objects for the hooks in the list, by the hooks' ids.
-        pending_results: The results for which late hooks wait; the device has not computed them yet.
-        latched_count: The session's count of latched latches at the last look.
-        stalled_runs: The number of runs in a row that have left the global step unchanged, while a hook waits for
-            steps.
+        always_called: The merged requests of the hooks that are always called; a new object when they change.
+        by_hook: The `ScheduledHook` of each hook, by the id of the hook.
+        pending_results: The results for which deferred hooks wait.
+        latched_count: The session's count of set latches at the last check.
+        stalled_runs: The number of consecutive runs that left the global step unchanged, while a hook waits for steps.
 
     Example:
         every(100) and every(secs=60), training at step 340, where a run is one step:
 
-            finish       the triggers say "in 60 steps" and "in 21 s": a hook is due at step 400, or in 21 s
-            59 runs      the fast path makes them; it counts runs and looks at the clock, and asks no trigger
-            decide       for step 400: asks the first, which fires; the hook's fetches are part of this run
-            finish       400 was reached: the first says "in 100 steps"; the second was not asked, its time stands
+            finish_run   the triggers return 60 steps and 21 s: a hook may be due at step 400, or in 21 s
+            59 runs      the fast path makes them; it counts runs and reads the clock, and asks no trigger
+            plan_run     for step 400: asks the first, which fires; the hook's fetches are part of this run
+            finish_run   at step 400 the first returns 100 steps; the second was not asked, its deadline stays
 
         If other code sets the step to 480 in between, the fast path ends, and `plan_run` asks the first for 481: it is
-        due, because no run may skip a step on which it was. If the step is set to 120, all triggers move back to 120
-        first, and all are asked.
+        due, because it was due at a step that was skipped. If the step is set to 120, all triggers are reset to 120
+        first, and then asked.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class HookSchedule:
             )
         self._warned: set[str] = previous._warned if previous else set()
         self._hooks = [
-            ScheduledHook(hook, place, session.graph, hooks, self._warned, is_spmd=spmd is not None)
-            for place, hook in enumerate(hooks.hooks)
+            ScheduledHook(hook, index, session.graph, hooks, self._warned, is_spmd=spmd is not None)
+            for index, hook in enumerate(hooks.hooks)
         ]
         self._trigger_owners = self._start_triggers(step, runs, previous)
         if spmd is not None:
-            spmd.detach_clocks(lead.trigger for lead in self._trigger_owners)
+            spmd.detach_clocks(owner.trigger for owner in self._trigger_owners)
         self._stacked_bits = sum(hook.bit for hook in self._hooks if hook.stacked) if steps_per_run > 1 else 0
-        for lead in self._trigger_owners:
-            lead.ends_runs = bool(lead.hook_bits & ~self._stacked_bits)
-        # Firings that are late by some runs are delivered where a full run ends, and full runs end at multiples: so
-        # they come at the same steps, even if other things (a clock, say) end runs.
+        for owner in self._trigger_owners:
+            owner.ends_runs = bool(owner.hook_bits & ~self._stacked_bits)
+        # Firings that are deferred by some runs are delivered at the end of a full run. Full runs end at multiples of
+        # `steps_per_run`, so firings come at the same steps even if a clock, say, ends a run sooner.
         in_full_runs = steps_per_run > 1 and any(h.deferred and not isinstance(h.deferred, bool) for h in self._hooks)
         self.run = ScheduledRun(runs, steps_per_run, step or 0, align_to_full_runs=in_full_runs)
         self._active_bits = (1 << len(self._hooks)) - 1
@@ -116,17 +116,19 @@ class HookSchedule:
         self.by_hook = {id(hook.hook): hook for hook in self._hooks}
         self._find_always_called()
         self._declare_fetches()
-        # When to ask: a trigger when a run reaches this step, or at this reading of the clock, or on this run.
+        # Triggers are asked when a run reaches this step, at this reading of the clock, or in this run.
         self._due_step = self._due_secs = -math.inf
         self._due_run = self._ask_all_run = 0.0
-        # What was expected of the last run.
+        # The expectations of the last run.
         self._last_step = step or 0
         self._assumed_step_delta = 1
         self._expected_step_changes = -1
         self._fetches: Any = _NO_FETCHES
         self._feed_key: Any = None
         self._is_predictable = self.ask_now = True
-        self._counts_steps = self._backend.expects_steps or any(lead.trigger.has_steps for lead in self._trigger_owners)
+        self._counts_steps = self._backend.expects_steps or any(
+            owner.trigger.has_steps for owner in self._trigger_owners
+        )
         self.stalled_runs = 0
         self._short_runs = self._called_on_short_runs = 0
         self._resumed_hooks: list[ScheduledHook] = []  # From the next run on.
@@ -137,24 +139,24 @@ class HookSchedule:
             self._continue_from(previous)
 
     def _start_triggers(self, step: int | None, runs: int, before: HookSchedule | None) -> list[ScheduledHook]:
-        """Starts the triggers; returns the hooks that lead."""
-        leads: dict[int, ScheduledHook] = {}
-        renewed = {id(lead.trigger) for lead in before._trigger_owners} if before else set()
+        """Starts the triggers; returns the hooks that own one."""
+        owners: dict[int, ScheduledHook] = {}
+        started_triggers = {id(owner.trigger) for owner in before._trigger_owners} if before else set()
         for hook in self._hooks:
-            hook.start(step, runs, leads, renewed)
+            hook.start(step, runs, owners, started_triggers)
         for hook in self._hooks:
             hook.warn_if_incomplete()
-        return list(leads.values())
+        return list(owners.values())
 
     def _declare_fetches(self) -> None:
-        """Announces the declared fetches to the session, and refuses those that are not in the graph."""
+        """Declares the fetches of hooks to the backend; raises for a fetch that is not in the graph."""
         hooks = [hook for hook in self._hooks if hook.trigger_owner.trigger is not None]
-        for place in self._backend.declare_hook_fetches([hook.fetches for hook in hooks]):
-            if hooks[place].before_trigger is None:
-                hooks[place].check_in_graph(hooks[place].fetches, self._session.graph)
+        for index in self._backend.declare_hook_fetches([hook.fetches for hook in hooks]):
+            if hooks[index].before_trigger is None:
+                hooks[index].check_in_graph(hooks[index].fetches, self._session.graph)
 
     def _continue_from(self, other: HookSchedule) -> None:
-        """Takes over the state of an earlier schedule."""
+        """Continues from the state of the previous schedule."""
         other._apply_resumed_callbacks()
         for earlier in other._hooks:
             mine = self.by_hook.get(id(earlier.hook))
@@ -165,7 +167,7 @@ class HookSchedule:
         self._find_always_called()
 
     def _find_always_called(self) -> None:
-        """Finds the hooks that take part in every run."""
+        """Finds the hooks that are always called: in every run."""
         self._merged_cache: dict[tuple[int, int], MergedRequests] = {}
         self._always_called_bits = (
             sum(hook.bit for hook in self._hooks if hook.before_run or hook.after_run) | self._stacked_bits
@@ -173,7 +175,7 @@ class HookSchedule:
         self.always_called = self._merge_requests(0)
 
     def _merge_requests(self, bits: int) -> MergedRequests:
-        """Returns the merged requests of some hooks, in list order, for runs like this one."""
+        """Returns the merged requests of the hooks in a bit mask, in list order, for runs like this one."""
         if len(self._merged_cache) >= _MAX_CACHED_MERGES:
             self._merged_cache.clear()
         hooks = [hook for hook in self._hooks if hook.bit & bits]
@@ -191,66 +193,68 @@ class HookSchedule:
         number: int,
         available_steps: Callable[[Any, int, float], int],
     ) -> MergedRequests:
-        """Decides on the next run, which has these fetches; returns the requests of the hooks that take part.
+        """Decides which hooks take part in the next run, which has these fetches; returns their merged requests.
 
         Args:
             fetches: The fetches.
             feed_dict: The caller's feeds.
             number: The number of the run, from 1 on.
-            available_steps: Returns the number of steps for which data are ready, from the fetches, the largest number
-                wanted, and the number of steps until a hook is due.
+            available_steps: Returns the number of steps with batches, given the fetches, the maximum number, and the
+                number of steps until a hook is due.
         """
         run = self.run
         run.number, run.step = number, None
         if self._resumed_hooks:
             self._apply_resumed_callbacks()
-        gain = self._assumed_step_delta if run.step_delta is None else run.step_delta
+        step_delta = self._assumed_step_delta if run.step_delta is None else run.step_delta
         known = self._backend.known_step if self._has_global_step else self._last_step
         is_set, step = False, known
         if step is None:
-            step, changes = self._last_step + gain, self._backend.step_changes
-            # Other code has set the step, perhaps far past the steps at which hooks are due.
+            step, changes = self._last_step + step_delta, self._backend.step_changes
+            # Other code has set the step, maybe past steps at which hooks were due.
             is_set = changes != self._expected_step_changes
             self._expected_step_changes = changes + (run.step_delta != 0)
         else:
             self._expected_step_changes = -1
-        gained = step - self._last_step
+        advance = step - self._last_step
         self._last_step = step
-        if gained < 0:
-            for lead in self._trigger_owners:
-                lead.trigger.start(step)
-        # The gain of a run may depend on the fed tensors, too.
+        if advance < 0:
+            for owner in self._trigger_owners:
+                owner.trigger.start(step)
+        # The step delta of a run may depend on the fed tensors, too.
         fed = feed_key(feed_dict) if feed_dict else None
         if fetches is not self._fetches or fed != self._feed_key:
             self._inspect_fetches(fetches, feed_dict)
             self._feed_key = fed
-            gain = self._assumed_step_delta if run.step_delta is None else run.step_delta
-        run.target_step = reach = step + gain if self._has_global_step else number
+            step_delta = self._assumed_step_delta if run.step_delta is None else run.step_delta
+        run.target_step = target_step = step + step_delta if self._has_global_step else number
         knows_step = not self._has_global_step or (known is not None and bool(run.step_delta))
         self._is_predictable = self._owns_global_step and self._fetches is not _NO_FETCHES and knows_step
         now = -math.inf
         if self._spmd is not None or self._due_secs < math.inf:
             now = self._now()
-        looks_again = number >= self._ask_all_run and not self._is_predictable
-        everyone = is_set or gained < 0 or not self._owns_global_step or looks_again
+        is_recheck_due = number >= self._ask_all_run and not self._is_predictable
+        ask_all = is_set or advance < 0 or not self._owns_global_step or is_recheck_due
         if run.max_steps > 1:
             run.is_multi_step, run.num_steps, run.start_step = run.step_delta != 0, 1, known
             run.has_per_step_hook = bool(self._always_called_bits & ~self._stacked_bits & self._active_bits)
-            if run.is_multi_step and not everyone and known is not None:
+            if run.is_multi_step and not ask_all and known is not None:
                 self._choose_num_steps(fetches, available_steps)
-                number, reach = run.number, run.target_step
-        # If only the device knows the step after the run, it is asked after the run.
-        is_open = self._counts_steps and run.step_delta is None
-        is_due = number >= min(self._due_run, self._deferred_run) or reach >= self._due_step or now >= self._due_secs
-        self.ask_now = self.ask_now or everyone or is_open or is_due
-        run.firing_bits = self._ask_triggers(reach, now, ask_all=everyone) if self.ask_now else 0
+                number, target_step = run.number, run.target_step
+        # If only the device knows the step after the run, it is read after the run.
+        is_step_unknown = self._counts_steps and run.step_delta is None
+        is_due = (
+            number >= min(self._due_run, self._deferred_run) or target_step >= self._due_step or now >= self._due_secs
+        )
+        self.ask_now = self.ask_now or ask_all or is_step_unknown or is_due
+        run.firing_bits = self._ask_triggers(target_step, now, ask_all=ask_all) if self.ask_now else 0
         bits = (self._always_called_bits | run.firing_bits) & self._active_bits
         if run.max_steps > 1:
             self._count_short_run(self._always_called_bits & ~self._stacked_bits & self._active_bits or run.firing_bits)
         return self._merged_cache.get((bits, self._active_bits)) or self._merge_requests(bits)
 
     def _now(self) -> float:
-        """Returns the clock's reading; in step see `SpmdSync.agreed_time`."""
+        """Returns the reading of the clock; in SPMD, `SpmdSync.agreed_time`."""
         return clock.monotonic() if self._spmd is None else self._spmd.agreed_time()
 
     def _ask_triggers(self, step: int, now: float, *, ask_all: bool = False, at_end: bool = False) -> int:
@@ -260,44 +264,46 @@ class HookSchedule:
             step: The global step after the run, or the number of the run.
             now: The reading of the clock.
             ask_all: Whether to ask all of them.
-            at_end: Whether to ask those whose hooks are called at the end of a run, whatever its number of steps, and
-                not the others.
+            at_end: Whether to ask the triggers of stacked hooks, which are called at the end of any run, and not the
+                other triggers.
         """
         run, firing = self.run, 0
-        for lead in self._trigger_owners:
-            if lead.ends_runs is at_end:
+        for owner in self._trigger_owners:
+            if owner.ends_runs is at_end:
                 continue
-            lead.due = False
-            is_asked = ask_all or step >= lead.ask_at_step or now >= lead.ask_at_secs or run.number >= lead.ask_at_run
-            if is_asked and lead.is_due(step, run):
-                firing |= lead.hook_bits
+            owner.due = False
+            is_asked = (
+                ask_all or step >= owner.ask_at_step or now >= owner.ask_at_secs or run.number >= owner.ask_at_run
+            )
+            if is_asked and owner.is_due(step, run):
+                firing |= owner.hook_bits
         return firing & self._active_bits
 
     def _choose_num_steps(self, fetches: Any, available_steps: Callable[[Any, int, float], int]) -> None:
-        """Decides how many steps the run holds: it ends where a hook is due, and with the data.
+        """Decides how many steps the run has: it ends where a hook is due, and with the data.
 
         Example:
-            steps_per_run=16, at step 90, with a hook that is due at 100: the run may hold 10 steps, and ends at 100.
-            If 7 batches are ready, it holds 7; the next one begins at 97, and may hold 3.
+            steps_per_run=16, at step 90, with a hook that is due at 100: the run may have 10 steps, and end at 100. If
+            7 batches are ready, it has 7; the next one begins at 97, and may have 3.
         """
-        run, gain = self.run, self.run.step_delta
-        if not gain or run.has_per_step_hook:
+        run, step_delta = self.run, self.run.step_delta
+        if not step_delta or run.has_per_step_hook:
             return
         limit = math.inf if self._session.step_limit is None else self._session.step_limit
         due_step, due_run = min(self._due_step, limit), min(self._due_run, self._deferred_run)
-        more = min((due_step - run.target_step) / gain, due_run - run.number)
+        more = min((due_step - run.target_step) / step_delta, due_run - run.number)
         if run.align_to_full_runs:
-            more = min(more, run.steps_left(run.target_step // gain) - 1)
-        to_come = 1 + (more if more == math.inf else math.ceil(max(0, more)))
-        room = int(min(to_come, run.max_steps))
-        if room > 1:
-            run.num_steps = available_steps(fetches, room, to_come)
+            more = min(more, run.steps_left(run.target_step // step_delta) - 1)
+        steps_until_due = 1 + (more if more == math.inf else math.ceil(max(0, more)))
+        max_steps = int(min(steps_until_due, run.max_steps))
+        if max_steps > 1:
+            run.num_steps = available_steps(fetches, max_steps, steps_until_due)
             run.number += run.num_steps - 1
-            run.target_step += (run.num_steps - 1) * gain
-            self._last_step += (run.num_steps - 1) * gain
+            run.target_step += (run.num_steps - 1) * step_delta
+            self._last_step += (run.num_steps - 1) * step_delta
 
     def _count_short_run(self, called: int) -> None:
-        """Counts runs in which the same hooks are called, so that they hold one step; logs these hooks, each once."""
+        """Counts consecutive runs with one step because the same hooks are called; logs each of these hooks once."""
         run = self.run
         is_short = run.is_multi_step and run.num_steps == 1
         both = called & (self._called_on_short_runs if self._short_runs else called) if is_short else 0
@@ -309,7 +315,7 @@ class HookSchedule:
             if hook.bit & both and mark not in self._warned:
                 self._warned.add(mark)
                 _logger.info(
-                    "steps_per_run=%d: each run holds one step, for the %s is called on each. Let it fire less often: "
+                    "steps_per_run=%d: each run has one step, because the %s is called on each. To call it less often, "
                     "declare trigger and fetches in place of before_run and after_run. Or declare stacked = True, and "
                     "it is called once a run, with the values of all steps.",
                     run.max_steps,
@@ -317,7 +323,7 @@ class HookSchedule:
                 )
 
     def limit_to_one_step(self) -> None:
-        """Limits the run to one step, from the present global step."""
+        """Limits the run to one step, from the current global step."""
         run, step = self.run, self._backend.known_step
         run.number -= run.num_steps - 1
         run.num_steps, run.start_step = 1, step
@@ -325,12 +331,12 @@ class HookSchedule:
             run.target_step, self._last_step = step + (run.step_delta or 0), step
 
     def count_failed_steps(self, made: int) -> None:
-        """Counts the steps that a run has made before it failed."""
+        """Counts the steps that a run made before it failed."""
         for binding in self._active_bindings:
             binding.runs += made
 
     def count_fast_runs(self, made: int) -> None:
-        """Counts runs that were made on the fast path."""
+        """Counts the runs of the fast path."""
         self._last_step += made * (self.run.step_delta or 0)
         self._short_runs = 0
         for binding in self._active_bindings:
@@ -342,7 +348,7 @@ class HookSchedule:
         return self.run.target_step if self._has_global_step else None
 
     def options_with_limit(self, options: RunOptions | None) -> RunOptions | None:
-        """Returns the options of the run, with the session's step limit if the run may reach it."""
+        """Adds the session's step limit to the options of the run, if the run may reach it."""
         limit = self._session.step_limit
         if limit is None:
             return options
@@ -353,7 +359,7 @@ class HookSchedule:
         return merge_options([options, RunOptions(last_step=limit)])
 
     def _inspect_fetches(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
-        """Finds the hooks that take part in runs of these fetches, and the gain of such a run in steps."""
+        """Finds the hooks that take part in runs of these fetches, and the step delta of such a run."""
         if self._has_bindings:
             asked = fetched_operations(fetches, self._session.graph)
             here = [hook for hook in self._hooks if hook.binding is None or not hook.bound_to.isdisjoint(asked)]
@@ -361,7 +367,7 @@ class HookSchedule:
             self._active_bindings = [hook.binding for hook in here if hook.binding is not None]
         self._fetches, self.run.step_delta = _NO_FETCHES, None
         try:
-            # Hooks will probably feed the same again: without it, a fetched placeholder may lack its value.
+            # Hooks will probably feed the same again; without that, a fetched placeholder may lack a value.
             calls = self._always_called_bits & self._active_bits
             always = self._merged_cache.get((calls, self._active_bits)) or self._merge_requests(calls)
             feeds = always.merged_feeds(feed_dict, self._session.graph) if always.hook_feeds else feed_dict
@@ -376,7 +382,7 @@ class HookSchedule:
     def receivers(self, requests: MergedRequests) -> list[tuple[int, ScheduledHook]]:
         """Returns the hooks that get the results of a successful run, each with the index of its results.
 
-        If the global step is not the expected one, hooks without requests are decided on again.
+        If the global step is not the expected one, the triggers of hooks without requests are asked again.
         """
         run = self.run
         if self._stacked_bits:
@@ -384,58 +390,58 @@ class HookSchedule:
         if not (self._has_global_step and self._trigger_owners):
             return requests.indexed_hooks
         step = self._backend.known_step
-        if step is None and self.ask_now:  # Asks the device, as `finish_run` would do later.
+        if step is None and self.ask_now:  # Reads it from the device, as `finish_run` would do later.
             step = self._session.global_step
         run.step = step
         return requests.indexed_hooks if step is None or step == run.target_step else self._receivers_at(step, requests)
 
     def _receivers_at(self, step: int, requests: MergedRequests) -> list[tuple[int, ScheduledHook]]:
-        """Decides again after a run that led to another step than the expected one.
+        """Decides again after a run that reached another step than the expected one.
 
         Example:
             A run from step 9 is expected to reach 10, and reaches 14. Three hooks fire at multiples of 5, 7 and 10:
 
-                10, fetches the loss     was asked for 10 and fires: its value is that of this run
-                7, fetches the loss      is due by now, at 14; it was not computed, so it fires on the next run
-                5, needs no value        is due since 10, and fires with step 14
+                10, fetches the loss     fires, as decided for step 10: this run has computed its value
+                7, fetches the loss      is due at 14; this run has not computed its value, so it fires in the next run
+                5, fetches nothing       was due at 10, and fires with step 14
         """
         run = self.run
         at_end = run.firing_bits & self._stacked_bits
         fire = self._ask_triggers(step, self._now()) | at_end
         self.ask_now = True
-        # Hooks whose request was not made get nothing, nor do those that fire together with one of them.
+        # Hooks whose request was not part of the run do not fire, nor do others with the same trigger.
         asking = {hook.trigger_owner for hook in self._hooks if hook.has_request}
         unasked = (
             sum(hook.bit for hook in self._hooks if hook.has_request or hook.trigger_owner in asking) & ~run.firing_bits
         )
         run.firing_bits = fire & ~unasked
-        places = {hook: place for place, hook in enumerate(requests.hooks)}
+        indices = {hook: index for index, hook in enumerate(requests.hooks)}
         bits = run.firing_bits | (self._always_called_bits & self._active_bits)
-        return [(places.get(hook, -1), hook) for hook in self._hooks if hook.bit & bits]
+        return [(indices.get(hook, -1), hook) for hook in self._hooks if hook.bit & bits]
 
     def deliver_deferred(
         self, context: SessionRunContext, last_run: float = math.inf, *, session_lost: bool = False
     ) -> None:
-        """Calls the late hooks whose values have arrived, or whose run has come.
+        """Calls the deferred hooks whose values are ready, or whose run was reached.
 
         Args:
             context: The context of the run under way, or a new one.
-            last_run: The number of the last run; by default this waits for all values.
-            session_lost: Whether the session is lost: the remaining firings are dropped with a log line.
+            last_run: The number of the last run; by default it waits for all values.
+            session_lost: Whether the session is lost: it then drops the remaining firings, and logs that.
         """
         lost, dropped = self._session if session_lost else None, 0
         for hook in self._hooks:
             if hook.pending_firings:
                 dropped += hook.deliver_deferred(context, last_run, lost)
         if dropped:
-            _logger.warning("%d late firings are dropped with their session.", dropped)
+            _logger.warning("%d deferred firings were dropped with their session.", dropped)
         firsts = [hook.pending_firings[0] for hook in self._hooks if hook.pending_firings]
         self.run.has_deferred = bool(firsts)
         self._deferred_run = min((first.due_run for first in firsts), default=math.inf)
         self.pending_results = tuple(first.results for first in firsts if first.due_run == math.inf)
 
     def deliver_latched(self, context: SessionRunContext, *, wait: bool = False) -> None:
-        """Calls the hooks whose latch has latched, once for each latch; with `wait`, it first waits for all runs."""
+        """Calls the hooks whose latch is set, once for each latch; with `wait`, it first waits for all runs."""
         count, noted = self._backend.latched_count, {}
         for hook in self._hooks:
             if hook.latches:
@@ -449,10 +455,10 @@ class HookSchedule:
         self.deliver_latched(context, wait=True)
 
     def finish_run(self) -> FastPathLimits | None:
-        """Counts a successful run, and asks the triggers when they must be asked next.
+        """Counts a successful run, and finds when the triggers must be asked next.
 
         Returns:
-            The runs like this one that may follow on the fast path; None if a hook may be due on the next run.
+            The limits of the fast path, for runs like this one; None if a hook may be due in the next run.
         """
         run = self.run
         for binding in self._active_bindings:
@@ -468,50 +474,56 @@ class HookSchedule:
                 self._assumed_step_delta = max(1, step - self._last_step)
                 self._last_step = step
             due_step = due_secs = due_run = math.inf
-            for lead in self._trigger_owners:
-                if lead.ends_runs:
-                    if lead.ask_at_run <= run.number:
-                        lead.plan_next_ask(
+            for owner in self._trigger_owners:
+                if owner.ends_runs:
+                    if owner.ask_at_run <= run.number:
+                        owner.plan_next_ask(
                             run.number if step is None else step, run.number, has_bindings=self._has_bindings
                         )
-                    due_step = lead.ask_at_step if lead.ask_at_step < due_step else due_step
-                    due_secs = lead.ask_at_secs if lead.ask_at_secs < due_secs else due_secs
-                    due_run = lead.ask_at_run if lead.ask_at_run < due_run else due_run
+                    due_step = owner.ask_at_step if owner.ask_at_step < due_step else due_step
+                    due_secs = owner.ask_at_secs if owner.ask_at_secs < due_secs else due_secs
+                    due_run = owner.ask_at_run if owner.ask_at_run < due_run else due_run
             self._due_step, self._due_secs, self._due_run = due_step, due_secs, due_run
             if run.number >= self._ask_all_run:
                 self._ask_all_run = run.number + _ASK_ALL_EVERY_RUNS
         run.firing_bits, self.ask_now = 0, False
         if not self._is_predictable or run.align_to_full_runs or (step is None and self._has_global_step):
             return None
-        # The runs before that in which a hook may be due. A limit of the session ends the fast path, too.
-        free = min(self._due_run, self._deferred_run) - run.number - 1
+        # The runs left before a hook may be due. The session's step limit ends the fast path, too.
+        runs_left = min(self._due_run, self._deferred_run) - run.number - 1
         if self._has_global_step and step is not None:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
-            free = min(free, (min(self._due_step, limit) - 1 - step) // run.step_delta if run.step_delta else 0)
-        # No run begins that might be too long.
-        free -= run.max_steps - 1 if run.is_multi_step else 0
-        callers = self._always_called_bits & self._active_bits
-        if free <= 0 or (callers and run.max_steps > 1):
+            runs_left = min(
+                runs_left, (min(self._due_step, limit) - 1 - step) // run.step_delta if run.step_delta else 0
+            )
+        # A run of several steps must not pass that.
+        runs_left -= run.max_steps - 1 if run.is_multi_step else 0
+        called_bits = self._always_called_bits & self._active_bits
+        if runs_left <= 0 or (called_bits and run.max_steps > 1):
             return None
-        self.always_called = self._merged_cache.get((callers, self._active_bits)) or self._merge_requests(callers)
-        return FastPathLimits(free, self._due_secs, step, run.step_delta or 0, self.latched_count, self.pending_results)
+        self.always_called = self._merged_cache.get((called_bits, self._active_bits)) or self._merge_requests(
+            called_bits
+        )
+        return FastPathLimits(
+            runs_left, self._due_secs, step, run.step_delta or 0, self.latched_count, self.pending_results
+        )
 
     def begin_fast_run(self) -> None:
-        """Begins a run on the fast path, for the hooks that are called on each run."""
+        """Begins a run on the fast path, for the hooks that are always called."""
         run = self.run
         run.number += 1
         run.target_step += (run.step_delta or 1) if self._has_global_step else 1
 
-    # Hooks that leave and come back ----------------------------------------------------------------------------
+    # Stopped and resumed callbacks -----------------------------------------------------------------------------
 
     def stop_callbacks(self, hook: Any) -> None:
-        """Stops calling a hook on each run; see `SessionRunContext.stop_callbacks`."""
+        """Stops the run callbacks of a hook; see `SessionRunContext.stop_callbacks`."""
         found = self.by_hook.get(id(hook))
         if found is not None and found.stop_callbacks():
             self._find_always_called()
 
     def resume_callbacks(self, hook: Any) -> None:
-        """Starts to call a retired hook on each run again, from the next one on."""
+        """Resumes the run callbacks of a hook, from the next run on."""
         found = self.by_hook.get(id(hook))
         if found is not None:
             self._resumed_hooks.append(found)
@@ -526,7 +538,7 @@ class HookSchedule:
 
 
 def step_of(session: Session) -> int | None:
-    """Returns the global step of a session; None without one that can be counted."""
+    """Returns the global step of a session; None if there is none, or it is not an integer."""
     try:
         return session.global_step
     except (RuntimeError, TypeError):

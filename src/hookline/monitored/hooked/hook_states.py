@@ -1,4 +1,4 @@
-"""HookStates: the states of a session's hooks and the phases of their triggers, for checkpoints and from them."""
+"""HookStates: collects the states of hooks and the phases of their triggers for checkpoints, and restores them."""
 
 from __future__ import annotations
 
@@ -24,42 +24,46 @@ _STATE, _PHASE, _PHASES, _STEP = "state", "trigger", "triggers", "step"
 
 
 class HookStates:
-    """Takes the states of hooks for a checkpoint, and gives those of a checkpoint to the hooks that made them.
+    """Collects the states of hooks for a checkpoint, and restores them, by the identity of a hook.
 
-    An entry of a checkpoint has the name of an `identity`, and these parts: `state`, which `get_state` returned;
-    `trigger`, the phase of the trigger, or `triggers`, those of several hooks that have no state and the same identity;
-    and `step`, the global step of the state, if it is older than the checkpoint. The state of a hook that is not here
-    stays in later checkpoints; a phase does not.
+    An entry of a checkpoint is named by an `identity`, and has these parts: `state`, the result of `get_state`;
+    `trigger`, the phase of the trigger, or `triggers`, the phases of several hooks with the same identity and no state;
+    and `step`, the global step of the state, if it is older than the checkpoint. Later checkpoints keep the state of a
+    hook that is not in the session; they drop its phase.
 
     Args:
         hooks: The hooks.
-        previous: The states of the hooks that an open session had before another one was added.
+        previous: The states in an open session, before a hook was added.
 
     Example:
-        Saved by hooks A[x], A[y] and B; restored where the hooks are A[y], A[z] and C:
+        Hooks A[x], A[y] and B saved a checkpoint; a session with A[y], A[z] and C restores it:
 
-            A[y]   goes on from its own state
-            A[z]   begins anew: no state is A[z]'s
-            A[x]   stays in the checkpoints, with the step at which it was saved
+            A[y]   continues from its own state
+            A[z]   starts over: the checkpoint has no state of A[z]
+            A[x]   its state stays in later checkpoints, with the step at which it was saved
             B, C   as A[x], A[z]
     """
 
     def __init__(self, hooks: Sequence[Any], previous: HookStates | None = None) -> None:
         self._hooks = hooks
-        # The entries that no hook has taken, and the names that were logged. The list before keeps its own entries:
-        # the hook that is added may fail, and then its state stays.
+        # The entries that no hook has claimed, and the names that were logged. `previous` keeps its own entries: if
+        # adding the hook fails, its state must stay.
         self._unclaimed: dict[str, dict[str, Any]] = {} if previous is None else dict(previous._unclaimed)
         self._logged_names: set[str] = set() if previous is None else previous._logged_names
 
     def collect(self, step: int | None = None) -> dict[str, Any]:
-        """Returns the entries for a checkpoint of this global step; None in a graph without one."""
+        """Returns the entries for a checkpoint.
+
+        Args:
+            step: The global step; None in a graph without one.
+        """
         found: dict[str, Any] = {
             name: {part: entry[part] for part in (_STATE, _STEP) if part in entry}
             for name, entry in self._unclaimed.items()
             if _STATE in entry
         }
-        for name, places in indices_by_identity(self._hooks).items():
-            hooks = [self._hooks[place] for place in places]
+        for name, indices in indices_by_identity(self._hooks).items():
+            hooks = [self._hooks[index] for index in indices]
             phases = [_trigger_state(hook, step) for hook in hooks]
             entry: dict[str, Any] = {}
             if any(phases):
@@ -74,14 +78,14 @@ class HookStates:
         return found
 
     def restore(self, states: Mapping[str, Any], step: int | None) -> None:
-        """Gives the states of a checkpoint to the hooks; what none of them takes is logged once.
+        """Restores the states of a checkpoint in the hooks; logs entries without a hook once.
 
         Args:
-            states: The entries, as `taken` returned them. If there are none, the states that stay are the
-                same: a chief that has lost its session goes on from servers, and restores nothing.
+            states: The entries, from `collect`. If there are none, nothing changes: after the loss of its session, a
+                chief with parameter servers continues from them, and restores no checkpoint.
             step: The global step of the checkpoint; None in a graph without one.
         """
-        check_unique_identities(self._hooks, "hooks")  # Again, because `begin` may have set their keys.
+        check_unique_identities(self._hooks, "hooks")  # Again, because `begin` may have set a `state_key`.
         if not states:
             return
         self._unclaimed = {name: dict(entry) for name, entry in states.items()}
@@ -91,28 +95,34 @@ class HookStates:
         unclear = self.assign(self._hooks, step)
         if unclear and process_group.is_primary():
             logger.warning(
-                "The checkpoint does not show whose these phases of triggers are, so they begin anew: %s.",
+                "The triggers of these hooks start over, because the phases in the checkpoint do not match: %s.",
                 ", ".join(sorted(unclear)),
             )
         kept = {name for name, entry in self._unclaimed.items() if _STATE in entry}
         if not kept <= self._logged_names and process_group.is_primary():
             logger.info(
-                "The checkpoint has states of hooks that are not here: %s. Later checkpoints keep them.",
+                "The checkpoint has states of hooks that are not in this session: %s. Later checkpoints keep them.",
                 ", ".join(sorted(kept)),
             )
         dropped = self._unclaimed.keys() - kept
         if not dropped <= self._logged_names and process_group.is_primary():
             logger.info(
-                "The checkpoint has phases of triggers whose hooks are not here: %s. Later checkpoints drop them.",
+                "The checkpoint has phases of triggers whose hooks are not in this session: %s. Later checkpoints "
+                "drop them.",
                 ", ".join(sorted(dropped)),
             )
         self._logged_names |= self._unclaimed.keys()
 
     def assign(self, hooks: Sequence[Any], step: int | None) -> list[str]:
-        """Gives these hooks their states, at the present step; returns the names of those whose owner is not clear."""
+        """Restores the states of these hooks; returns the names of entries whose phases do not match the hooks.
+
+        Args:
+            hooks: The hooks, each from the list.
+            step: The current global step; None in a graph without one.
+        """
         unclear: list[str] = []
-        for name, places in indices_by_identity(self._hooks).items():
-            group = [self._hooks[place] for place in places]
+        for name, indices in indices_by_identity(self._hooks).items():
+            group = [self._hooks[index] for index in indices]
             if not any(hook is asked for hook in group for asked in hooks):
                 continue
             entry = self._unclaimed.pop(name, None)
@@ -123,7 +133,7 @@ class HookStates:
             else:
                 if not _resume_triggers(group, entry, step):
                     unclear.append(name)
-                if _STATE in entry:  # Of a time when one hook had this identity, and a state.
+                if _STATE in entry:  # From a session in which one hook had this identity.
                     self._unclaimed[name] = {part: entry[part] for part in (_STATE, _STEP) if part in entry}
         return unclear
 
@@ -144,7 +154,10 @@ class HookStates:
             return
         if taken_at != step and process_group.is_primary():
             logger.info(
-                "The %s takes up its state of step %s; the training is at step %s.", describe(hook), taken_at, step
+                "The %s continues from its state of step %s; the training is at step %s.",
+                describe(hook),
+                taken_at,
+                step,
             )
 
 
@@ -159,7 +172,7 @@ def _trigger_state(hook: Any, step: int | None = None) -> dict[str, Any]:
 
 def _resume_trigger(hook: Any, phase: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
     trigger = declared_trigger(hook)
-    if trigger is None:  # after_create_session makes it.
+    if trigger is None:  # Its after_create_session creates the trigger.
         return
     try:
         trigger.resume(phase, step, saved_step)
@@ -169,7 +182,7 @@ def _resume_trigger(hook: Any, phase: Mapping[str, Any], step: int | None, saved
 
 
 def _resume_triggers(hooks: Sequence[Any], entry: Mapping[str, Any], step: int | None) -> bool:
-    """Gives hooks of one identity the phases of as many with equal triggers; returns False if that is not clear."""
+    """Resumes the triggers of hooks with one identity; returns False unless they equal the saved ones, in order."""
     phases = entry.get(_PHASES) or [entry.get(_PHASE, {})]
     present = [_trigger_state(hook).get("text") for hook in hooks]
     if not any(phases) or not any(present):
@@ -184,7 +197,7 @@ def _resume_triggers(hooks: Sequence[Any], entry: Mapping[str, Any], step: int |
 
 def _warn(hook: Any, what: str, error: Exception) -> None:
     logger.warning(
-        "The %s begins anew, because its %s in the checkpoint does not fit it: %s: %s",
+        "The %s starts over, because its %s in the checkpoint does not fit it: %s: %s",
         describe(hook),
         what,
         type(error).__name__,

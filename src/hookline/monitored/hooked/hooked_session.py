@@ -1,4 +1,4 @@
-"""HookedSession: one run of the graph with the hooks around it; and RunContext, which the hooks get of it."""
+"""HookedSession: makes a run with hooks around it; RunContext: the context that hooks get of a run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hookline.summary.writer_cache import WRITER_SCOPE
 _NO_OPTIONS = RunOptions()
 
 _Undelivered = tuple[Iterator[tuple[int, ScheduledHook]], Sequence[Any], RunOptions, RunMetadata]
-"""The hooks without their results so far, and the results."""
+"""The hooks that have not got their results yet, all results, the options and the metadata."""
 
 
 class RunContext(SessionRunContext):
-    """The context of one run, for its hooks; a run that a callback starts has its own.
+    """Gives hooks the context of one run; a run that a callback makes has its own.
 
     Args:
         original_args: The request of the caller.
@@ -38,7 +38,7 @@ class RunContext(SessionRunContext):
         schedule: The schedule of the session.
 
     Attributes:
-        stop_requested_by: The code that has called `request_stop` first, in words.
+        stop_requested_by: A description of the code that first called `request_stop`.
         final_stop_reason: The reason of the first final request; empty without one.
     """
 
@@ -46,7 +46,7 @@ class RunContext(SessionRunContext):
     stop_requested_by = final_stop_reason = ""
 
     def __init__(self, original_args: SessionRunArgs, session: Session, runs: int, schedule: HookSchedule) -> None:
-        # In one call, because each run with a hook makes such a context.
+        # Without `super().__init__`, because each run with a hook creates a context.
         self.original_args, self.session, self.runs, self._schedule = original_args, session, runs, schedule
 
     @property
@@ -56,7 +56,7 @@ class RunContext(SessionRunContext):
 
     def deliver_pending(self) -> None:
         """See `SessionRunContext`."""
-        # The hooks after one that settles in its after_run get their results first: it may wait for their work.
+        # If a hook's after_run calls this, the later hooks get their results first: it may depend on their work.
         if self._undelivered is not None:
             self.deliver_results(*self._undelivered)
         self._schedule.deliver_pending(self)
@@ -91,23 +91,23 @@ class RunContext(SessionRunContext):
         options: RunOptions,
         run_metadata: RunMetadata,
     ) -> None:
-        """Gives the results to each hook, unless it has got them already.
+        """Gives each hook its results, unless it has got them already.
 
         Example:
-            Four hooks in list order, of which the second saves a checkpoint, and settles first:
+            The second of four hooks saves a checkpoint, and delivers pending results first:
 
-                Count.after_run            gets its results
-                Save.after_run             calls settle(): the rest is given now
-                    Check.after_run        gets its results, so the checkpoint holds its state of this step
-                    Print.on_trigger       fires
-                    late firings, latches  of this run and of earlier ones
-                Save.after_run             goes on, and saves; after it nothing is left to give
+                Count.after_run               gets its results
+                Save.after_run                calls deliver_pending(), which does the rest now:
+                    Check.after_run           gets its results, so the checkpoint has its state of this step
+                    Print.on_trigger          fires
+                    deferred hooks, latches   of this run and earlier ones
+                Save.after_run                continues, and saves; after it, all hooks have their results
         """
         rest, run = iter(hooks), self._schedule.run
         self._undelivered = rest, hook_results, options, run_metadata
         try:
-            for place, hook in rest:
-                results = hook_results[place] if place >= 0 else None
+            for index, hook in rest:
+                results = hook_results[index] if index >= 0 else None
                 if hook.after_run is not None:
                     hook.after_run(self, SessionRunValues(results, options, run_metadata))
                 else:
@@ -117,18 +117,18 @@ class RunContext(SessionRunContext):
 
 
 class HookedSession:
-    """A raw session with hooks around its runs.
+    """Makes the runs of a raw session with hooks around them.
 
-    A run calls `before_run` of the hooks in list order, runs the caller's fetches and theirs at once, and calls
-    `after_run` in list order. Hooks that override neither are called when they fire; see `Schedule`.
+    It calls every `before_run` in list order, runs the caller's and the hooks' fetches together, and calls every
+    `after_run` in list order. Hooks that override neither are called when they fire; see `HookSchedule`.
 
     Args:
         session: The raw session.
         hooks: The hooks.
-        stop: Keeps a hook's request to stop; a new one by default.
-        fast_path: The fast path, which makes the runs that need no decision; a new one by default.
-        steps_per_run: The largest number of steps of a run. Each of them counts as a run.
-        spmd: The agreement with the other processes; None if there are none.
+        stop: Records a hook's request to stop; a new one by default.
+        fast_path: The fast path, for the runs that ask no trigger; a new one by default.
+        steps_per_run: The maximum number of steps of a run. Each step counts as a run.
+        spmd: Synchronises the SPMD processes; None in a single process.
 
     References:
         The hooked session inside `tf.train.MonitoredSession`.
@@ -157,11 +157,11 @@ class HookedSession:
         self._context: RunContext | None = None  # Of the run under way.
         self._failed_midway = False
         self._runs_before = self._stop.runs
-        # The metadata that hooks get of runs that record none: one object, which stays empty.
+        # For the hooks of runs that record no metadata: one object, which stays empty.
         self._no_metadata = RunMetadata()
 
     def set_hooks(self, hooks: HookList) -> HookSchedule:
-        """Uses these hooks from the next run on; their declarations are read, and their triggers started."""
+        """Uses these hooks from the next run on: reads their declarations, and starts their triggers."""
         self.end_fast_path()
         self._schedule = schedule = HookSchedule(
             self.raw,
@@ -176,7 +176,7 @@ class HookedSession:
         return schedule
 
     def resume_callbacks(self, hook: Any) -> None:
-        """Starts to call a retired hook on each run again, from the next one on."""
+        """Resumes the run callbacks of a hook, from the next run on."""
         if self._schedule is not None:
             self._schedule.resume_callbacks(hook)
             self._fast_path.stop()
@@ -186,12 +186,12 @@ class HookedSession:
         self._call_between_runs(HookSchedule.deliver_pending, self._stop.request)
 
     def deliver_ready(self) -> None:
-        """Calls late hooks whose values have arrived."""
+        """Calls the deferred hooks whose values are ready."""
         runs = self._stop.runs
         self._call_between_runs(lambda schedule, context: schedule.deliver_deferred(context, runs), self._stop.request)
 
     def deliver_after_loss(self) -> None:
-        """Calls late hooks whose values have arrived, after the loss of the session and before a new one.
+        """Calls the deferred hooks whose values are ready, after the loss of the session and before a new one.
 
         Raises:
             Exception: The error of a hook.
@@ -206,7 +206,7 @@ class HookedSession:
     def _call_between_runs(
         self, work: Callable[[HookSchedule, SessionRunContext], None], request_stop: Callable[[str, str], None]
     ) -> None:
-        """Does some work for hooks with its own context; `request_stop` is called if one of them requests a stop."""
+        """Calls `work` with the schedule and a new context; calls `request_stop` if a hook then requests a stop."""
         if self._schedule is not None:
             context = RunContext(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule)
             try:
@@ -217,24 +217,24 @@ class HookedSession:
 
     @property
     def is_state_consistent(self) -> bool:
-        """Whether the variables are those after the last completed run: no run has failed half-way since.
+        """Whether the variables are those after the last completed run.
 
-        A run that failed in the callback of a hook, or after it had changed variables, counts as half-way.
+        They are not if a run failed in the callback of a hook, or after it had changed variables.
         """
         return not self._failed_midway
 
     @property
     def final_stop_reason(self) -> str:
-        """The reason for which a hook has requested a final stop, also in the run under way; empty without one.
+        """The reason of a final stop that a hook has requested, also in the run under way; empty without one.
 
-        Processes in step must agree on a stop before it counts.
+        SPMD processes must agree on a stop before it counts.
         """
         asked = "" if self._context is None or self._stop.propose is not None else self._context.final_stop_reason
         return self._stop.final_reason or asked
 
     @property
     def has_run(self) -> bool:
-        """Whether it has made a run."""
+        """Whether this session has made a run."""
         return self._stop.runs + self._fast_path.num_runs > self._runs_before
 
     def run(
@@ -251,7 +251,7 @@ class HookedSession:
 
         Raises:
             RuntimeError: A hook has requested the stop; or two hooks feed the same tensor.
-            BaseException: The error of the run or a callback; errors of the engine are mapped to `hookline.errors`.
+            BaseException: The error of the run or a callback; errors of the JAX runtime become `hookline.errors`.
         """
         if self._spmd is not None:
             self._spmd.reserve_run()
@@ -267,16 +267,16 @@ class HookedSession:
             schedule = self._schedule or self.set_hooks(self._hooks)
             run = schedule.run
             requests = schedule.plan_run(fetches, feed_dict, self._stop.runs + 1, self._multi_step.available_steps)
-            # A latch has latched, or deferred values have arrived.
-            has_news = self._backend.latched_count != schedule.latched_count
+            # A latch was set, or deferred values are ready.
+            has_ready_results = self._backend.latched_count != schedule.latched_count
             for results in schedule.pending_results:
-                has_news = has_news or results.is_ready()
+                has_ready_results = has_ready_results or results.is_ready()
             if run.is_multi_step:
                 self._multi_step.check_caller(feed_dict, options, run_metadata)
-            if has_news or requests.hooks or schedule.ask_now:
+            if has_ready_results or requests.hooks or schedule.ask_now:
                 args = SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
                 result = self._run_with_hooks(
-                    schedule, requests, args, feed_dict, run_metadata, has_ready_results=has_news
+                    schedule, requests, args, feed_dict, run_metadata, has_ready_results=has_ready_results
                 )
             elif run.is_multi_step:
                 result, _ = self._multi_step.run(schedule, requests, fetches, schedule.options_with_limit(None), None)
@@ -292,19 +292,19 @@ class HookedSession:
                 make = self._fast_run_function(schedule, fetches, fed=bool(feed_dict))
                 self._fast_path.begin(self._backend, fetches, fast_runs, make, allow_feeds=bool(feed_dict))
             return result
-        except BaseException as exc:  # Whether the variables are those of a whole run must be known.
+        except BaseException as exc:  # Also after a Ctrl-C, `is_state_consistent` must be right.
             mapped = self._note_failure(exc, writes)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
 
     def handle_fast_path_failure(self, error: BaseException) -> BaseException:
-        """Ends the fast path, on which a run has failed with this error; returns it as `run` would have raised it."""
+        """Ends the fast path after a run on it has failed; returns the error that `run` would have raised."""
         self.end_fast_path()
         return self._note_failure(error, self._fast_path.writes_before)
 
     def _note_failure(self, error: BaseException, writes: int) -> BaseException:
-        """Notes a run that has failed, and the session's count of writes before it; returns its error, mapped."""
+        """Records a failed run, given the count of writes to variables before it; returns the mapped error."""
         self._failed_midway = self._in_callbacks or self._backend.write_count != writes
         return self._backend.map_error(error)
 
@@ -336,7 +336,7 @@ class HookedSession:
         expected_step: int | None,
         max_runs: float,
     ) -> Any:
-        """Makes a run on the fast path that needs more than a program: hooks are called on it, or it has feeds."""
+        """Makes a run on the fast path with hooks or feeds, which needs more than the call of a program."""
         if expected_step is not None and self._backend.known_step != expected_step:
             return STEP_MISMATCH
         if feed_dict:
@@ -380,7 +380,7 @@ class HookedSession:
                 requests.collect(run, context)
             self._in_callbacks = False
             if self.raw.step_limit is not None:
-                options = schedule.options_with_limit(options)  # A hook may have moved the step.
+                options = schedule.options_with_limit(options)  # A hook may have set the step.
             if requests.options:
                 options = requests.merged_options(options)
             has_requests = requests.has_requests or run.is_multi_step
@@ -400,7 +400,7 @@ class HookedSession:
             if run.has_deferred:
                 schedule.deliver_deferred(context, runs + run.num_steps)
             self._in_callbacks = False
-        except BaseException:  # A stop that a hook has requested must not be lost with the run.
+        except BaseException:  # A hook's request to stop must not be lost with the run.
             if context.stop_requested:
                 self._stop.request_after_retry(context.stop_requested_by, context.final_stop_reason)
             raise
@@ -421,7 +421,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
-        """Makes a run of one step, with what hooks request; returns the results of the caller and of the hooks."""
+        """Makes a run of one step with the hooks' requests; returns the results of the caller and of the hooks."""
         feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.hook_feeds else feed_dict
         if options is None and run_metadata is None and not feeds and self._spmd is None:
             step = requests.known_step if requests.known_fetches is fetches else self._find_step(requests, fetches)
@@ -442,7 +442,7 @@ class HookedSession:
                 self._spmd.set_fetching_hooks("")
 
     def _find_step(self, requests: MergedRequests, fetches: Any) -> CachedStep | None:
-        """Finds the cached step of runs with these requests and no feeds; None if they are more than a program."""
+        """Finds the cached step of runs with these requests and no feeds; None if a run needs more than a program."""
         hook_fetches = requests.hook_fetches if requests.has_fetches else None
         try:
             step = self._backend.cached_step(fetches, hook_fetches)
@@ -454,14 +454,14 @@ class HookedSession:
 
 
 def resume_callbacks(hook: Any, session: Session) -> None:
-    """Calls a hook that has retired (`SessionRunContext.stop_callbacks`) on each run of this raw session again."""
+    """Resumes the callbacks of a hook after `SessionRunContext.stop_callbacks`, for this raw session."""
     hooked = session.hook_data.get(HookedSession)
     if hooked is not None:
         hooked.resume_callbacks(hook)
 
 
 def _wants_metadata(options: RunOptions) -> bool:
-    """Returns whether a run with these options records metadata; with a step limit, whether it was applied."""
+    """Returns whether a run with these options records metadata, such as whether a step limit applied."""
     return (
         options.last_step is not None
         or options.trace_level > 0

@@ -1,4 +1,4 @@
-"""MergedRequests: the fetches, feeds and options that the hooks of a run request, merged."""
+"""MergedRequests: merges the fetches, feeds and options that the hooks of a run request."""
 
 from __future__ import annotations
 
@@ -14,80 +14,81 @@ from hookline.session.plan.feeds import flatten_feeds
 
 
 class MergedRequests:
-    """The merged requests of the hooks that take part in a run.
+    """Merges the requests of the hooks that take part in a run.
 
-    Requests are merged again only when a hook returns another object than the last time. A hook that only fires, and
-    declares what it wants, is not even asked.
+    It merges again only if a hook returns another object than the last time. It does not call a hook that only fires
+    and declares its fetches.
 
     Args:
         hooks: The hooks.
-        every_run_ops: The operations of every run.
+        every_run_ops: The operations to run in every run.
 
     Attributes:
-        hooks, every_run_ops: As above.
-        may_request: Whether any hook must be asked.
-        any_stacked: Whether any hook takes rows.
+        hooks: As above.
+        standing: The operations to run in every run.
+        may_request: Whether any hook must be called for its request.
+        any_stacked: Whether any hook is `stacked`.
         indexed_hooks: The hooks, each with its index in `hook_fetches`.
         has_requests: Whether any hook had a request at the last `collect`.
         has_fetches: Whether `hook_fetches` has any fetch.
-        hook_fetches: The fetches of each hook, or None; the operations of every run come after them.
+        hook_fetches: The fetches of each hook, or None; then the operations of every run.
         hook_feeds: The hooks that feed, each with its feeds.
         options: The requested options.
         per_step_fetches: As `hook_fetches`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
-        known_fetches: The last fetches of a caller that cannot change.
-        known_step: The cached step of runs of these; None if they are more than a program.
+        known_fetches: The last immutable fetches of a caller.
+        known_step: The cached step of runs of `known_fetches`; None if a run needs more than a program.
     """
 
     def __init__(self, hooks: Sequence[ScheduledHook], every_run_ops: tuple[Operation, ...] = ()) -> None:
         self.hooks, self.standing = hooks, every_run_ops
         self.indexed_hooks = list(enumerate(hooks))
         self.any_stacked = any(hook.stacked for hook in hooks)
-        # The others take part only because they fire, and then their request is this.
+        # Other hooks take part only because they fire, and their request is known.
         asked = [
-            place for place, hook in self.indexed_hooks if hook.before_run or hook.after_run or hook.before_trigger
+            index for index, hook in self.indexed_hooks if hook.before_run or hook.after_run or hook.before_trigger
         ]
-        self._requests = [None if place in asked else hook.request_args for place, hook in self.indexed_hooks]
-        self._askers = [(place, hooks[place]) for place in asked if hooks[place].before_run or hooks[place].has_request]
+        self._requests = [None if index in asked else hook.request_args for index, hook in self.indexed_hooks]
+        self._askers = [(index, hooks[index]) for index in asked if hooks[index].before_run or hooks[index].has_request]
         self.may_request = bool(self._askers)
         self._merge()
-        self.stale = self.may_request  # The other requests are not known yet.
+        self.stale = self.may_request  # The requests of `_askers` are not known yet.
 
     def collect(self, run: ScheduledRun, context: SessionRunContext) -> None:
-        """Calls every `before_run`, asks the other hooks that may fire, and merges the requests.
+        """Calls every `before_run`, gets the requests of other hooks that may fire, and merges all of them.
 
         Raises:
-            TypeError: A hook returned something other than None or a `SessionRunArgs`, or one whose feeds are not a
-                dict or whose options are not `RunOptions`.
+            TypeError: A hook returned neither None nor a `SessionRunArgs`, or one with feeds that are not a dict or
+                options that are not `RunOptions`.
         """
-        asked = self._requests
-        for place, hook in self._askers:
+        requests = self._requests
+        for index, hook in self._askers:
             if hook.before_run is None:
                 args = hook.request(run, context)
             else:
                 hook.has_requested = False
                 args = hook.before_run(context)
-            if args is not asked[place]:
-                asked[place] = args
+            if args is not requests[index]:
+                requests[index] = args
                 self.stale = True
         if self.stale:
             self._merge()
 
     def drop_feeds(self) -> None:
-        """Forgets the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
+        """Drops the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
         self.hook_feeds = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.hook_feeds]
         self._requests = [None if getattr(args, "feed_dict", None) else args for args in self._requests]
         self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
-        """Returns the caller's options merged with those of the hooks; call it only if hooks have options."""
+        """Merges the caller's options with the hooks' options; call it only if hooks have options."""
         if self._merged_options is None or options is not self._caller_options:
             self._caller_options = options
             self._merged_options = merge_options([options, *self.options])
         return self._merged_options
 
     def merged_feeds(self, feed_dict: Mapping[Any, Any] | None, graph: Graph) -> dict[Any, Any]:
-        """Returns the merged feeds of the caller and the hooks.
+        """Merges the feeds of the caller and the hooks.
 
         Raises:
             RuntimeError: A tensor is fed twice.
@@ -117,12 +118,12 @@ class MergedRequests:
 
     @property
     def fetching_hooks(self) -> str:
-        """The hooks with fetches, in words."""
+        """A description of the hooks with fetches."""
         pairs = zip(self.hooks, self.hook_fetches.fetches, strict=False)
         return " and ".join(f"the {describe(hook.hook)}" for hook, fetches in pairs if fetches is not None)
 
     def attribute_error(self, exc: Exception, graph: Graph) -> None:
-        """Raises the error of a run again, with the name of the hook, if a hook's fetch has caused it."""
+        """Raises the error of a run with the name of the hook, if a hook's fetch has caused it; else returns."""
         # The operations of every run come last.
         for hook, fetches in zip(self.hooks, self.hook_fetches.fetches, strict=False):
             hook.check_in_graph(fetches, graph, exc)
@@ -132,13 +133,13 @@ class MergedRequests:
         for hook, args in given:
             _check(hook.hook, "before_trigger" if hook.before_run is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._requests]
-        late = frozenset(place for place, hook in self.indexed_hooks if self._requests[place] and hook.deferred)
+        deferred = frozenset(index for index, hook in self.indexed_hooks if self._requests[index] and hook.deferred)
         # The operations of every run, after the hooks' fetches, are run in each step.
-        rows = frozenset([*(place for place, hook in self.indexed_hooks if hook.stacked), len(asked)])
+        rows = frozenset([*(index for index, hook in self.indexed_hooks if hook.stacked), len(asked)])
         every_run_ops = (self.standing,) if self.standing else ()
         only_rows = [fetches if hook.stacked else None for hook, fetches in zip(self.hooks, asked, strict=True)]
-        self.hook_fetches = HookFetches((*asked, *every_run_ops), late, rows)
-        self.per_step_fetches = HookFetches((*only_rows, *every_run_ops), late, rows)
+        self.hook_fetches = HookFetches((*asked, *every_run_ops), deferred, rows)
+        self.per_step_fetches = HookFetches((*only_rows, *every_run_ops), deferred, rows)
         self.has_fetches = any(fetches is not None for fetches in self.hook_fetches.fetches)
         self.hook_feeds: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook.hook, flatten_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict

@@ -1,4 +1,4 @@
-"""SeveralSteps: runs that hold several steps, with the requests of hooks; their values have a row for each step."""
+"""MultiStepRunner: makes runs of several steps, with hooks; their results have a row for each step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hookline.session import STEP_MISMATCH, DeferredResults, RunMetadata, RunOpt
 
 
 class MultiStepRunner:
-    """Makes the runs of a session that hold several steps.
+    """Makes the runs of a session with several steps.
 
     Args:
         session: The raw session.
         stop: Counts the runs.
-        steps_per_run: The largest number of steps of a run.
+        steps_per_run: The maximum number of steps of a run.
     """
 
     def __init__(self, session: Session, stop: StopRequest, steps_per_run: int) -> None:
@@ -30,10 +30,10 @@ class MultiStepRunner:
         self._stop, self._steps_per_run = stop, steps_per_run
 
     def check_caller(self, feed_dict: Any, options: Any, run_metadata: Any) -> None:
-        """Checks the caller's request.
+        """Checks that the caller passes no feeds, options or metadata.
 
         Raises:
-            ValueError: It has feeds, options or metadata.
+            ValueError: It does.
         """
         for name, given in (("feed_dict", feed_dict), ("options", options), ("run_metadata", run_metadata)):
             if given:
@@ -43,10 +43,10 @@ class MultiStepRunner:
                 )
 
     def check_feeders(self, requests: MergedRequests) -> None:
-        """Checks the requests of hooks.
+        """Checks that no hook feeds.
 
         Raises:
-            ValueError: A hook feeds.
+            ValueError: One does.
         """
         for hook, _ in requests.hook_feeds:
             raise ValueError(
@@ -66,7 +66,7 @@ class MultiStepRunner:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
-        """Makes as many steps as the schedule has room for; returns the results of the caller and of the hooks."""
+        """Makes as many steps as the schedule allows; returns the results of the caller and of the hooks."""
         hook_fetches, run = requests.hook_fetches if requests.has_fetches else None, schedule.run
         try:
             step = self._backend.cached_step(fetches, hook_fetches, self._steps_per_run)
@@ -75,7 +75,7 @@ class MultiStepRunner:
                 if found is not STEP_MISMATCH:
                     result, hook_results, _ = found
                     return result, hook_results if requests.has_fetches else requests.hook_fetches.fetches
-            if self._backend.known_step != run.start_step:  # A hook or another thread has moved the step.
+            if self._backend.known_step != run.start_step:  # A hook or another thread has set the step.
                 schedule.limit_to_one_step()
                 options = schedule.options_with_limit(options)
             return self._run_last_separately(schedule, requests, fetches, options, run_metadata)
@@ -91,7 +91,7 @@ class MultiStepRunner:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
-        """Makes the last of several steps in a separate run, because its requests need more than the program."""
+        """Makes several steps, the last in a separate run, because the hooks' requests need more than the program."""
         of_each, parts, left = requests.per_step_fetches, [], schedule.run.num_steps - 1
         try:
             while left:
@@ -102,7 +102,7 @@ class MultiStepRunner:
             result, hook_results = self._backend.run_with_hook_fetches(
                 fetches, requests.hook_fetches, None, options, run_metadata
             )
-        except BaseException:  # The steps that were made must be counted.
+        except BaseException:  # Also after a Ctrl-C, the completed steps must be counted.
             made = schedule.run.num_steps - 1 - left
             schedule.count_failed_steps(made)
             self._stop.runs += made
@@ -110,21 +110,21 @@ class MultiStepRunner:
         parts.append((as_single_row(result), add_row_axis(requests, hook_results)))
         stacked = [hook.stacked for hook in requests.hooks]
         of_hooks = [
-            concat_rows([part[1][place] for part in parts]) if stacked[place : place + 1] == [True] else last
-            for place, last in enumerate(parts[-1][1])
+            concat_rows([part[1][index] for part in parts]) if stacked[index : index + 1] == [True] else last
+            for index, last in enumerate(parts[-1][1])
         ]
         return concat_rows([part[0] for part in parts]), of_hooks
 
 
 def add_row_axis(requests: MergedRequests, results: Sequence[Any]) -> Sequence[Any]:
-    """Returns the hooks' results of one step, as rows for those that take rows."""
+    """Adds a leading axis to the results of one step, for the hooks that are `stacked`."""
     pairs = zip(requests.hooks, results, strict=False)  # The operations of every run come last.
     found = [as_single_row(values) if hook.stacked else values for hook, values in pairs]
     return [*found, *results[len(found) :]]
 
 
 def as_single_row(values: Any) -> Any:
-    """Returns the values of one step as a single row."""
+    """Adds a leading axis of size 1 to the values of one step."""
     if isinstance(values, DeferredResults):
         return values.then(as_single_row)
     return jax.tree.map(lambda leaf: leaf[None] if isinstance(leaf, jax.Array) else np.asarray(leaf)[None], values)

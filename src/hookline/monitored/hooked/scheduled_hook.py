@@ -1,4 +1,4 @@
-"""SessionHook: a hook in a session, from its declarations to its firings; and the run that it takes part in."""
+"""ScheduledHook: a hook in a session, from its declarations to its firings; ScheduledRun: the decision on a run."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _NO_OPTIONS = RunOptions()
 
 
 class ScheduledRun:
-    """The decision on the run that is next or under way; a schedule has one, and changes it before each run.
+    """The decision on the next run or the run under way; a schedule has one, and updates it before each run.
 
     Args:
         number: The number of runs made before.
-        max_steps: The largest number of steps of a run.
+        max_steps: The maximum number of steps of a run.
         target_step: The global step.
-        align_to_full_runs: Whether firings that are late by some runs are delivered at the end of a full run.
+        align_to_full_runs: Whether firings that are deferred by some runs are delivered at the end of a full run.
 
     Attributes:
         max_steps, align_to_full_runs: As above.
-        number: The number of the run, from 1 on; of several steps, that of the last one.
+        number: The number of the run, from 1 on; with several steps, the number of the last one.
         step_delta: The increase of the global step in one of its steps; None if only the device knows it.
         target_step: The expected global step after the run; in a graph without one, the number of the run.
         step: The global step after the run; None if it is not known.
-        firing_bits: The hooks that fire and were not called yet, as bits.
-        has_deferred: Whether the firing of a late hook waits, of this run or an earlier one.
-        is_multi_step: Whether it may hold several steps.
-        num_steps: The number of steps that it may hold.
+        firing_bits: The hooks that fire and were not called yet, as a bit mask.
+        has_deferred: Whether a firing of a deferred hook is pending, of this run or an earlier one.
+        is_multi_step: Whether it may have several steps.
+        num_steps: The number of steps that it may have.
         start_step: The global step before it; None if it is not known.
-        has_per_step_hook: Whether a hook that sees single steps is called on it.
+        has_per_step_hook: Whether a hook that must be called for each step takes part.
     """
 
     def __init__(self, number: int, max_steps: int, target_step: int, *, align_to_full_runs: bool) -> None:
@@ -63,22 +63,22 @@ class ScheduledRun:
         return self.max_steps - (number - 1) % self.max_steps
 
     def delay(self, runs: int, *, stacked: bool) -> int:
-        """Returns the delay in runs of a firing that is `runs` runs late; it may end with a full run.
+        """Returns the delay in runs of a firing that is deferred by `runs` runs, aligned to full runs if required.
 
         Args:
-            runs: The least delay in runs.
-            stacked: Whether its hook takes rows. These may come before the end of a full run, if something else has
+            runs: The minimum delay in runs.
+            stacked: Whether its hook is `stacked`. Its rows may come before the end of a full run, if a clock, say, has
                 ended the run.
         """
-        # Full runs end at multiples of the capacity, whatever else ends runs. So a firing comes at the same step in
-        # each training, even if a clock has ended a run sooner. With 4 steps a run and late = 1:
+        # Full runs end at multiples of `max_steps`, whatever else ends runs. So a firing comes at the same step in each
+        # training, even if a clock has ended a run sooner. With 4 steps a run and deferred = 1:
         #
         #   fires at step      5   6   7   8   9
         #   may come from      6   7   8   9  10
         #   comes at           8   8   8  12  12
         #
-        # Rows of the steps 5 to 8 may be there at 6 already, if a clock has ended that run. Then they wait as if
-        # their run had ended at 8, and come at 12.
+        # Rows of the steps from 5 on may come at 6 already, if a clock has ended that run. Then they wait as if their
+        # run had ended at 8, and come at 12.
         if not self.align_to_full_runs or not self.step_delta:
             return runs
         number = self.target_step // self.step_delta
@@ -88,11 +88,11 @@ class ScheduledRun:
 
 
 class _DeferredFiring(NamedTuple):
-    """A firing whose values have not arrived yet.
+    """A pending firing of a deferred hook.
 
     Args:
         results: Its values.
-        due_run: The run after which it is delivered; infinity if it is delivered when the values arrive.
+        due_run: The run after which it is delivered; infinity if it is delivered when the values are ready.
         firing_args: The other parts of the `Firing`, up to the context.
     """
 
@@ -104,45 +104,45 @@ class _DeferredFiring(NamedTuple):
 class ScheduledHook:
     """A hook in a session: its declarations, the phase of its trigger, its request, and its firings.
 
-    Hooks with one trigger have one phase, which the first of them keeps: it is the `trigger_owner` of the others.
+    Hooks that share a trigger share its phase, which the first of them keeps: it is the `trigger_owner` of the others.
 
     Args:
-        hook: The hook, or its binding to some runs.
+        hook: The hook, or a `BoundHook` that binds it to some runs.
         index: Its index in the list.
         graph: The graph of the session.
         hooks: The list.
-        warned: Marks of earlier warnings, which are not repeated; new ones are added.
-        is_spmd: Whether the hooks of several processes must be called on the same run.
+        warned: The keys of warnings that are not repeated; new ones are added.
+        is_spmd: Whether SPMD processes must call their hooks in the same run.
 
     Raises:
-        TypeError: A `deferred` that is neither a bool nor a number of runs.
+        TypeError: A `deferred` is neither a bool nor a number of runs.
 
     Attributes:
-        hook: The hook itself, not its binding.
+        hook: The hook itself, unwrapped.
         bit: Its index in the list, as a bit.
-        binding: Its binding to some runs; None if it takes part in all.
-        bound_to: The operations to whose runs it is bound.
-        before_run: Its `before_run`, if its class overrides it and it has not retired.
-        after_run: Its `after_run` likewise.
-        fetches: The fetches that it declares.
+        binding: Its `BoundHook`; None if it takes part in all runs.
+        bound_to: The operations whose runs it takes part in, with a `binding`.
+        before_run: Its `before_run`; None if it does not override it, or after `stop_callbacks`.
+        after_run: Its `after_run`, likewise.
+        fetches: Its declared fetches.
         request_args: The request with these fetches; None without any.
         before_trigger: Its `before_trigger`, which returns the request in place of `request_args`; None without one.
-        has_requested: Whether its `before_run` has asked for its request in this run.
+        has_requested: Whether `request` was called in this run.
         on_trigger: Its `on_trigger`; a function that does nothing if it has none.
-        stacked: Whether it takes the values of all steps of a run, as rows.
-        deferred: Its `deferred`, unless it is called on each run: such a hook waits for nothing.
+        stacked: Whether it gets the values of all steps of a run, as rows.
+        deferred: Its `deferred`; False for a hook with run callbacks, which is called at once.
         pending_firings: Its firings that wait for their values, or for a run.
-        latches: The parts of its trigger that are latches, each with whether it has latched.
-        trigger_owner: The hook that keeps the phase of its trigger; its own one or that of another hook.
+        latches: The latches among the parts of its trigger, each with whether it is set.
+        trigger_owner: The hook that keeps the phase of its trigger: itself or another one.
 
-    The phase of a trigger, in its lead:
-        trigger: The trigger; None without one, and where another hook leads.
-        hook_bits: The hooks with this trigger, as bits.
-        ends_runs: Whether one of them needs a run to end where it fires.
+    The phase of a trigger, in its owner:
+        trigger: The trigger; None without one, and if another hook owns it.
+        hook_bits: The hooks with this trigger, as a bit mask.
+        ends_runs: Whether a run must end where one of them fires.
         ask_at_step: The trigger is asked when a run reaches this step,
         ask_at_secs: or at this reading of the clock,
         ask_at_run: or on this run.
-        due: Whether it is due; it has not fired if none of its hooks takes part in the run.
+        due: Whether it is due and not updated yet; it stays due if none of its hooks takes part in the run.
     """
 
     trigger: Any = None
@@ -180,19 +180,19 @@ class ScheduledHook:
         return self.request_args is not None or self.before_trigger is not None
 
     def look_up_callbacks(self) -> None:
-        """Looks up the callbacks of each run, also after `stop_callbacks`."""
+        """Looks up `before_run` and `after_run`, at the start and to resume them after `stop_callbacks`."""
         self.before_run: Callback | None = self._find_callback("before_run")
         self.after_run: Callback | None = self._find_callback("after_run")
 
     def stop_callbacks(self) -> bool:
-        """Drops the callbacks of each run that no subclass overrides again; returns whether there were any."""
+        """Drops the run callbacks, unless a subclass overrides them again; returns whether there were any."""
         had = self.before_run, self.after_run
         self.before_run = None if _is_base_callback(self.hook, "before_run") else self.before_run
         self.after_run = None if _is_base_callback(self.hook, "after_run") else self.after_run
         return had != (self.before_run, self.after_run)
 
     def continue_from(self, previous: ScheduledHook) -> None:
-        """Goes on from the state of the same hook in an earlier schedule."""
+        """Continues from the state of the same hook in the previous schedule."""
         self.before_run, self.after_run = previous.before_run, previous.after_run
         self.pending_firings, self.latches = previous.pending_firings, previous.latches
 
@@ -206,12 +206,12 @@ class ScheduledHook:
         Args:
             step: The global step; None in a graph without one.
             run: The number of runs made before.
-            trigger_owners: The leads so far, by the ids of their triggers; it may become one.
-            started_triggers: The ids of the triggers that were started in this raw session before.
+            trigger_owners: The owners so far, by the ids of their triggers; this hook may become one.
+            started_triggers: The ids of the triggers that this raw session has started before.
 
         Raises:
             TypeError: The `trigger` is not a `Trigger`.
-            RuntimeError: It is one in steps, in a graph without a global step.
+            RuntimeError: It counts steps, and the graph has no global step.
         """
         trigger = getattr(self.hook, "trigger", None)
         if trigger is None or not acts_on_trigger(self.hook):
@@ -238,7 +238,7 @@ class ScheduledHook:
             trigger.on_new_session()
 
     def is_due(self, step: int, run: ScheduledRun) -> bool:
-        """Asks its trigger whether to fire, at the step after a run; a hook bound to some runs counts only those."""
+        """Asks its trigger whether to fire at the step after a run; with a `binding` it counts only bound runs."""
         self.ask_at_run = run.number  # It is asked again after this run, and in the next attempt.
         if self._counts_runs:
             self.trigger.count_runs(run.number if self.binding is None else self.binding.runs + run.num_steps)
@@ -251,7 +251,7 @@ class ScheduledHook:
         Args:
             step: The global step after the run, or the number of the run.
             run: The number of the run.
-            has_bindings: Whether hooks count only some runs: which ones, nobody knows beforehand.
+            has_bindings: Whether hooks count only some runs, which cannot be predicted.
         """
         trigger = self.trigger
         steps = trigger.steps_until_trigger(step) if self._has_steps else NEVER
@@ -266,7 +266,7 @@ class ScheduledHook:
     # Its request and its firings --------------------------------------------------------------------------------
 
     def request(self, run: ScheduledRun, context: SessionRunContext) -> SessionRunArgs | None:
-        """Returns its request, if it fires in this run or takes rows of each."""
+        """Returns its request, if it fires in this run, or if it is `stacked` and a run may have several steps."""
         self.has_requested = True
         if not run.firing_bits & self.bit and not (self.stacked and run.max_steps > 1):
             return None
@@ -275,53 +275,53 @@ class ScheduledHook:
     def deliver(
         self, run: ScheduledRun, context: SessionRunContext, results: Any, options: RunOptions, metadata: RunMetadata
     ) -> None:
-        """Calls it if it fires in this run, after its trigger has noted the firing; if it is late, it is called later.
+        """Updates its trigger and calls it, if it fires in this run; a deferred hook is called later.
 
         Example:
-            Two hooks share every(10), and the second is late by 3 runs. In the run that reaches step 20 both fire:
+            Two hooks share every(10), and the second has deferred = 3. In the run that reaches step 20 both fire:
 
-                first    its trigger notes 20, 10 steps after the last firing; on_trigger gets these
-                second   finds them noted, and waits with them
+                first    updates the trigger to 20, 10 steps after the last firing; on_trigger gets both numbers
+                second   the trigger is updated already; the firing with both numbers is pending
                 run 23   on_trigger of the second: global_step=20, elapsed_steps=10, and the context of run 23
         """
         if not run.firing_bits & self.bit:
             return
         run.firing_bits &= ~self.bit  # Once, however often a subclass calls `super().after_run`.
-        lead = self.trigger_owner
-        if lead.due:  # Else another hook with this trigger has noted the firing.
-            lead.due = False
-            lead._elapsed = lead.trigger.update_last_triggered_step(run.number if run.step is None else run.step)
+        owner = self.trigger_owner
+        if owner.due:  # Else another hook with this trigger has updated it.
+            owner.due = False
+            owner._elapsed = owner.trigger.update_last_triggered_step(run.number if run.step is None else run.step)
         if self.before_run is not None and self.fetches is not None and not self.has_requested:
             self._warn_unrequested_fetches()
-        elapsed_secs, elapsed_steps = lead._elapsed
-        about = run.step, None if run.step is None else elapsed_steps, elapsed_secs, options, metadata
+        elapsed_secs, elapsed_steps = owner._elapsed
+        firing_args = run.step, None if run.step is None else elapsed_steps, elapsed_secs, options, metadata
         if not self.deferred:
-            self.on_trigger(Firing(results, *about, context))
+            self.on_trigger(Firing(results, *firing_args, context))
             return
         results = results if isinstance(results, DeferredResults) else DeferredResults.of(results)
-        late = self._deferred_runs
-        due_run = math.inf if late is None else run.number + run.delay(late, stacked=self.stacked)
-        self.pending_firings.append(_DeferredFiring(results, due_run, about))
+        runs = self._deferred_runs
+        due_run = math.inf if runs is None else run.number + run.delay(runs, stacked=self.stacked)
+        self.pending_firings.append(_DeferredFiring(results, due_run, firing_args))
         run.has_deferred = True
 
     def deliver_deferred(self, context: SessionRunContext, last_run: float, lost_session: Session | None) -> int:
-        """Calls it for the firings whose values have arrived, or whose run has come.
+        """Calls it for the firings whose values are ready, or whose run was reached.
 
         Args:
             context: The context of the run under way, or a new one.
-            last_run: The number of the last run; infinity waits for all values.
-            lost_session: The session, if it is lost: the remaining firings are dropped, and errors from the loss are
-                logged.
+            last_run: The number of the last run; with infinity it waits for all values.
+            lost_session: The session, if it is lost: it then drops the remaining firings, and logs errors from the
+                loss.
 
         Returns:
             The number of dropped firings.
         """
-        waiting, dropped = self.pending_firings, 0
-        while waiting:
-            results, due_run, about = waiting[0]
+        pending, dropped = self.pending_firings, 0
+        while pending:
+            results, due_run, firing_args = pending[0]
             if last_run < due_run and (due_run < math.inf or not results.is_ready()):
                 break
-            waiting.popleft()
+            pending.popleft()
             try:
                 values = results.get()
             except Exception:  # Lost with the session; the recovery logs the reason.
@@ -330,14 +330,14 @@ class ScheduledHook:
                 dropped += 1
                 continue
             try:
-                self.on_trigger(Firing(values, *about, context))
+                self.on_trigger(Firing(values, *firing_args, context))
             except Exception as exc:
                 if lost_session is None or not isinstance(lost_session.backend.map_error(exc), PREEMPTION_ERRORS):
                     raise
                 _logger.warning("The %s failed in on_trigger: its session is lost.", describe(self.hook))
         if lost_session is not None:
-            dropped += len(waiting)
-            waiting.clear()
+            dropped += len(pending)
+            pending.clear()
         return dropped
 
     def deliver_latched(
@@ -349,13 +349,13 @@ class ScheduledHook:
         has_step: bool,
         wait: bool,
     ) -> None:
-        """Calls it for each of its latches that has latched, once.
+        """Calls it once for each of its latches that is set.
 
         Args:
             session: The raw session.
             context: The context of the run under way, or a new one.
-            elapsed_by_part: What the parts of triggers have returned, for other hooks with the same trigger; more is
-                added.
+            elapsed_by_part: The elapsed seconds and steps by latch, for other hooks with the same trigger; it adds to
+                them.
             has_step: Whether the graph has a global step.
             wait: Whether to wait for all runs so far.
         """
@@ -365,12 +365,12 @@ class ScheduledHook:
             self.latches[part] = step is not None
             if step is None or known:
                 continue
-            # The other parts of its trigger keep their phases: the step may be long past.
+            # Only this part of its trigger is updated: the step may be long past.
             if part not in elapsed_by_part:
                 elapsed_by_part[part] = part.update_last_triggered_step(step)
             secs, steps = elapsed_by_part[part]
-            about = (step, steps) if has_step else (None, None)
-            self.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
+            firing_args = (step, steps) if has_step else (None, None)
+            self.on_trigger(Firing(None, *firing_args, secs, _NO_OPTIONS, RunMetadata(), context))
 
     # Mistakes ---------------------------------------------------------------------------------------------------
 
@@ -386,11 +386,11 @@ class ScheduledHook:
         except (KeyError, TypeError, ValueError) as reason:
             text = reason.args[0] if reason.args else reason  # str() of a KeyError is the repr of its text.
             raise type(reason)(
-                f"The {describe(self.hook)} asked for something that is not in the graph: {text}"
+                f"The {describe(self.hook)} fetches something that is not in the graph: {text}"
             ) from cause
 
     def warn_if_incomplete(self) -> None:
-        """Warns of a hook that has only a trigger or only an `on_trigger`, and so does nothing."""
+        """Warns if the hook has only a trigger or only an `on_trigger`, and so does nothing."""
         is_called = overridden_callback(self.hook, "on_trigger") is not None
         has_trigger = isinstance(getattr(self.hook, "trigger", None), Trigger)
         if self.before_run or self.after_run or self.before_trigger or is_called == has_trigger:
@@ -408,7 +408,7 @@ class ScheduledHook:
         name = type(self.hook).__name__
         self._warn_once(
             name,
-            "%s declares fetches, and its before_run did not ask for them: call super().before_run(run_context) "
+            "%s declares fetches, and its before_run did not request them: call super().before_run(run_context) "
             "and return what it returns, or leave out fetches.",
             name,
         )
@@ -433,7 +433,9 @@ def _is_base_callback(hook: Any, name: str) -> bool:
 
 
 def _checked_deferred(hook: Any) -> bool | int:
-    late = getattr(hook, "deferred", False)
-    if not isinstance(late, int) or late < 0:
-        raise TypeError(f"The {describe(hook)} must have True, False or a number of runs as deferred, got {late!r}.")
-    return late
+    deferred = getattr(hook, "deferred", False)
+    if not isinstance(deferred, int) or deferred < 0:
+        raise TypeError(
+            f"The {describe(hook)} must have True, False or a number of runs as deferred, got {deferred!r}."
+        )
+    return deferred

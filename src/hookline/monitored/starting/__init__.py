@@ -1,5 +1,5 @@
-"""How a monitored session begins: from a scaffold to a model that is ready.
+"""The start of a monitored session, from a scaffold to a ready model.
 
-`creators` are the chief's way and a worker's, `session_manager` and `restoring` initialise or restore, `session_setup`
-puts the hooks around the raw session.
+`creators` creates raw sessions for a chief or a worker, `session_manager` and `restoring` initialise or restore the
+model, and `session_setup` adds the hooks.
 """

@@ -1,4 +1,4 @@
-"""Session creators: a chief makes the model ready, and a worker waits for it."""
+"""Session creators: a chief initialises or restores the model, and a worker waits for it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ChiefSessionCreator(SessionCreator):
 
     Args:
         scaffold: The scaffold that initialises, restores and checks; a default one if None.
-        master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
+        master: Where variables are: in this process (""), or on a `hookline.distributed.Cluster` or its `target`.
         config: The session's configuration.
-        checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
+        checkpoint_dir: A directory; its newest checkpoint is restored, if it has one.
         checkpoint_filename_with_path: A checkpoint to restore.
         restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
             aside, to `<path>.hookline-broken`, and restore the one before it.
@@ -46,7 +46,7 @@ class ChiefSessionCreator(SessionCreator):
         scaffold: The scaffold.
 
     Raises:
-        ValueError: Both a directory and a checkpoint are given; `restore` has another value.
+        ValueError: Both `checkpoint_dir` and `checkpoint_filename_with_path` are given; or `restore` has another value.
 
     Example:
         >>> import hookline as hl
@@ -101,7 +101,7 @@ class WorkerSessionCreator(SessionCreator):
         scaffold: The scaffold with the readiness checks; a default one if None.
         master: As in `ChiefSessionCreator`.
         config: The session's configuration.
-        max_wait_secs: The longest wait in seconds.
+        max_wait_secs: The maximum wait in seconds.
 
     Attributes:
         scaffold: The scaffold.

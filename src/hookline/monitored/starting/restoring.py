@@ -1,4 +1,4 @@
-"""Restoring: chooses and restores the checkpoint of a new session."""
+"""Chooses and restores the checkpoint of a new session."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hookline.session import Session
 logger = log.get_logger(__name__)
 
 LATEST, LATEST_VALID = "latest", "latest-valid"
-"""The checkpoint to restore: the newest, or the newest that can be read."""
+"""The checkpoint to restore: the newest, or the newest readable one."""
 
 
 def check_restore_arguments(
     checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str
 ) -> None:
-    """Checks the arguments that name the checkpoint to restore.
+    """Checks the arguments that select the checkpoint to restore.
 
     Raises:
-        TypeError: A path is not a path.
-        ValueError: Both a directory and a checkpoint are given, or `restore` has an undocumented value.
+        TypeError: `checkpoint_dir` or `checkpoint_filename_with_path` is not a path.
+        ValueError: Both are given, or `restore` has an undocumented value.
     """
     arguments.check_path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
     arguments.check_path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
@@ -60,9 +60,9 @@ def _candidates(saver: Saver, directory: str, wait: Callable[[str], Any] | None)
             wait(directory)
         return dataclasses.astuple(restart.find(directory))
 
-    # In step the chief decides from which checkpoint all continue.
-    found, surprise = collective.current().run_on_chief(find)
-    return Restart(tuple(found), surprise)
+    # In SPMD the chief decides from which checkpoint all processes continue.
+    found, anomaly = collective.current().run_on_chief(find)
+    return Restart(tuple(found), anomaly)
 
 
 def restore_newest(
@@ -73,13 +73,13 @@ def restore_newest(
     restore: str,
     wait: Callable[[str], Any] | None,
 ) -> str | None:
-    """Restores the newest readable checkpoint, and returns its path; None without any.
+    """Restores the newest readable checkpoint, and returns its path; None without one.
 
-    Broken checkpoints are moved aside after another one was restored, by the process that saves in the directory.
+    After another one was restored, the process that has the lease on the directory moves broken checkpoints aside.
 
     Args:
         session: The session.
-        saver: The saver that restores; without one nothing is restored.
+        saver: The saver that restores; None restores nothing.
         directory: The directory of the checkpoints.
         path: A checkpoint to restore, in place of a directory.
         restore: As in `ChiefSessionCreator`.
@@ -111,15 +111,15 @@ def restore_newest(
         return source
     if broken:
         raise DataLossError.from_message(
-            f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
+            f"None of the checkpoints in '{directory}' can be read; to start over, use another directory. The "
             f"newest: {broken[0][1]}",
         ) from broken[0][1]
     if found.anomaly and others.is_chief:
         logger.error(
-            "The training in '%s' begins anew, because %s: there is no other checkpoint.", directory, found.anomaly
+            "The training in '%s' starts over, because %s: there is no other checkpoint.", directory, found.anomaly
         )
     if directory:
-        saver.recover_last_checkpoints(())  # Those of a session in another directory stay there.
+        saver.recover_last_checkpoints(())  # Checkpoints of an earlier session in another directory stay there.
     return None
 
 
@@ -127,26 +127,26 @@ def _add_advice(error: DataLossError, directory: str | None) -> DataLossError:
     if not directory:
         return error
     return DataLossError.from_message(
-        f"{error} To go on from the newest that can be read, start with restore={LATEST_VALID!r} (of "
+        f"{error} To continue from the newest readable one, start with restore={LATEST_VALID!r} (of "
         "CheckpointOptions and ChiefSessionCreator).",
     )
 
 
 def _quarantine(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
-    """Moves broken checkpoints aside if this process saves there; returns a description of the changes."""
-    said = []
+    """Moves broken checkpoints aside if this process has the lease; returns a description of the changes."""
+    changes = []
     held = lease.get_lease(directory)
     for path, error in broken:
         if held is None:
-            said.append(f"'{path}' is skipped: {error}")
+            changes.append(f"'{path}' is skipped: {error}")
         else:
             with held.ensure_held():
-                said.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
-    return "; ".join(said)
+                changes.append(f"'{path}' is skipped, and was moved to '{moves.move_aside(path)}': {error}")
+    return "; ".join(changes)
 
 
 def adopt_checkpoints(saver: Saver, directory: str, write: bool = False) -> None:
-    """Gives a saver the checkpoints of a directory; with `write`, corrects the state file."""
+    """Makes a saver manage the checkpoints of a directory; with `write`, corrects the state file."""
     state, _ = resolve_state(directory)
     if state is None:
         return
@@ -163,15 +163,15 @@ def adopt_checkpoints(saver: Saver, directory: str, write: bool = False) -> None
 
 
 def continue_lineage(session: Session, directory: str) -> None:
-    """Has a session whose values come from parameter servers continue the line of saves in a directory."""
+    """Sets the lineage of a session on parameter servers to continue the checkpoints of a directory."""
     state, _ = resolve_state(directory)
     if state is not None:
-        with contextlib.suppress(OpError):  # Whoever restores it says what is wrong.
+        with contextlib.suppress(OpError):  # A restore of this checkpoint raises the error.
             contents.begin_from(session, layout.read_manifest(state.model_checkpoint_path)[1].lineage)
 
 
 def _finish_pending(saver: Saver) -> None:
-    """Waits for a save of the previous session, which may become the newest checkpoint; logs one that was lost."""
+    """Waits for a save of the previous session, which may become the newest checkpoint; logs a lost save."""
     try:
         saver.wait()
     except Exception as exc:

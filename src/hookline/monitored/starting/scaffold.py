@@ -1,4 +1,4 @@
-"""Scaffold: the operations around training, taken from the user, the graph's collections, and defaults."""
+"""Scaffold: operations to initialise, check, summarise and save a model: given, from collections, or defaults."""
 
 from __future__ import annotations
 
@@ -25,32 +25,31 @@ from hookline.session.plan.fetches import check_fetches
 T = TypeVar("T")
 
 InitFn = Callable[["Scaffold", Session], Any]
-"""A user's function that initialises: `init_fn(scaffold, session)`."""
+"""A user's function that initialises a model: `init_fn(scaffold, session)`."""
 
 _DEFAULTS = "hookline/scaffold_defaults"
 
 
 class Scaffold:
-    """The parts of a monitored session beside the training step: initialisation, readiness checks, saving.
+    """Holds the operations of a monitored session beside the training step, and its saver.
 
-    Everything is optional. `finalize` fills missing parts from the graph's collections or with defaults. The parts are
-    attributes of the same names; missing ones are None until then. `init_fn` is bound to the scaffold as an attribute:
-    it takes the session.
+    All arguments are optional, and become attributes. `finalize` sets missing ones, from the graph's collections or to
+    defaults; until then they are None. The attribute `init_fn` takes just the session.
 
     Args:
         init_op: Initialises a model that was not restored; by default all global variables.
-        init_feed_dict: Feed of `init_op`.
+        init_feed_dict: The feeds of `init_op`.
         init_fn: Called as `init_fn(scaffold, session)` after `init_op`; not after a restore.
-        ready_op: A tensor of the names that are not initialised yet, empty when the model is ready.
+        ready_op: A tensor of the names of uninitialised variables; empty when the model is ready.
         ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
-        local_init_op: Initialises everything that no checkpoint holds; also runs after a restore.
+        local_init_op: Initialises everything that is not in checkpoints; also runs after a restore.
         summary_op: The summaries to write; by default all of them, merged; None if there are none.
         saver: Saves and restores.
         copy_from_scaffold: A scaffold that provides the missing arguments.
-        local_init_feed_dict: Feed of `local_init_op`.
+        local_init_feed_dict: The feeds of `local_init_op`.
 
     Raises:
-        TypeError: An argument has the wrong type: an operation that cannot be fetched, a saver that is not a `Saver`.
+        TypeError: An argument has the wrong type: an operation cannot be fetched, or `saver` is not a `Saver`.
 
     Example:
         >>> import hookline as hl
@@ -63,8 +62,8 @@ class Scaffold:
         Group
 
     References:
-        `tf.train.Scaffold`. Difference: defaults that an earlier session left in the collections are made again if
-        variables or summaries were added since then.
+        `tf.train.Scaffold`. Difference: defaults that an earlier session left in the collections are created again if
+        variables or summaries were added since.
     """
 
     def __init__(
@@ -99,14 +98,14 @@ class Scaffold:
         self.saver = _first_given(saver, before and before.saver)
 
     def finalize(self) -> Scaffold:
-        """Fills missing parts, then finalizes the default graph. Calling it again changes nothing.
+        """Sets missing attributes, then finalizes the default graph. A second call changes nothing.
 
         Returns:
             This scaffold.
 
         Raises:
-            RuntimeError: A collection has several items, so none can be chosen; or a default must be made, but the
-                graph is already finalized.
+            RuntimeError: A collection has several items, so the choice is ambiguous; or a default must be created, but
+                the graph is already finalized.
         """
         parts: list[tuple[str, str, Callable[[], Any]]] = [
             ("init_op", GraphKeys.INIT_OP, global_variables_initializer),
@@ -128,20 +127,20 @@ class Scaffold:
 
     @staticmethod
     def default_local_init_op() -> Operation:
-        """Returns a new operation that does a session's default initialisation after each restore.
+        """Returns a new operation that initialises local variables, the default `local_init_op`.
 
-        Use it in your own `local_init_op` that does more: `group(Scaffold.default_local_init_op(), more)`.
+        Use it in your own `local_init_op`: `group(Scaffold.default_local_init_op(), more)`.
         """
         return local_variables_initializer()
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], T]) -> T:
-        """Returns the only item of a collection of the default graph, or a default, which is then stored there.
+        """Returns the only item in a collection of the default graph; or a default, which it stores there.
 
         Args:
-            arg_name: The argument of `Scaffold` that would replace the item; for the message.
-            collection_key: The collection.
-            default_constructor: Makes the default; a result of None is not stored.
+            arg_name: The argument of `Scaffold` that would replace the item, for the message.
+            collection_key: The key of the collection.
+            default_constructor: Creates the default; a result of None is not stored.
 
         Raises:
             RuntimeError: The collection has several items.
@@ -159,7 +158,7 @@ class Scaffold:
             outdated = [(item, names) for item, names in defaults if item is items[0] and names != covered]
             if not outdated or graph.finalized:
                 return items[0]
-            # An earlier session left this default, before the graph got its present variables or summaries.
+            # An earlier session left this default; variables or summaries were added since.
             items.clear()
         default = default_constructor()
         if default is not None:
@@ -178,6 +177,6 @@ def _first_given(first: T | None, second: T | None) -> T | None:
 
 
 def _covered_names(graph: Graph) -> tuple[str, ...]:
-    """Returns the names of everything that a default covers."""
+    """Returns the names of the variables and summaries that defaults cover."""
     keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.SUMMARIES)
     return tuple(item.name for key in keys for item in graph.get_collection(key))

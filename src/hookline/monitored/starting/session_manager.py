@@ -1,4 +1,4 @@
-"""SessionManager: creates a session with a model that is ready for training."""
+"""SessionManager: creates a session with a ready model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hookline.signals import interrupts, preemption
 logger = log.get_logger(__name__)
 
 _POLL_SECS = 0.1
-# A wait for the chief ends when the chief is ready; it asks again after this interval.
+# A wait for the chief ends as soon as the chief is ready; it is repeated after this interval.
 _WAIT_SECS = 1.0
 
 
@@ -39,17 +39,17 @@ class SessionManager:
     """Initialises a model, restores it from a checkpoint, or waits until another process has done so.
 
     Args:
-        local_init_op: Initialises everything that no checkpoint holds; also runs after a restore.
-        ready_op: A tensor of the names that are not initialised yet; None checks nothing.
+        local_init_op: Initialises everything that is not in checkpoints; also runs after a restore.
+        ready_op: A tensor of the names of uninitialised variables; None checks nothing.
         ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
-        graph: The graph; if None, the default graph at the time when the manager is created.
-        recovery_wait_secs: The interval at which a wait logs its purpose. It checks much more often.
-        local_init_run_options: Options of the run of `local_init_op`.
-        local_init_feed_dict: Feed of the run of `local_init_op`.
+        graph: The graph; if None, the default graph when the manager is created.
+        recovery_wait_secs: The interval between log lines of a wait, in seconds. It polls more often.
+        local_init_run_options: The options of the run of `local_init_op`.
+        local_init_feed_dict: The feeds of the run of `local_init_op`.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument needs a `local_init_op`, and there is none.
+        ValueError: An argument requires `local_init_op`, which is None.
 
     Example:
         >>> import hookline as hl
@@ -61,8 +61,8 @@ class SessionManager:
         2.0
 
     References:
-        `tf.train.SessionManager`. Differences: a checkpoint that does not fit is an error, never a fresh start; waits
-        react within a tenth of a second, and a wait for a checkpoint also ends in `DeadlineExceededError`.
+        `tf.train.SessionManager`. Differences: a checkpoint that does not fit is an error, and never ignored; waits
+        poll every tenth of a second, and a wait for a checkpoint, too, ends with `DeadlineExceededError`.
     """
 
     def __init__(
@@ -117,22 +117,23 @@ class SessionManager:
         After a restore neither `init_op` nor `init_fn` runs; `local_init_op` always does.
 
         Args:
-            master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
+            master: Where variables are: in this process (""), or on a `hookline.distributed.Cluster` or its `target`.
             init_op: Initialises the model.
             saver: The saver that restores.
-            checkpoint_dir: A directory, whose newest checkpoint is restored, if there is one.
+            checkpoint_dir: A directory; its newest checkpoint is restored, if it has one.
             checkpoint_filename_with_path: A checkpoint to restore.
-            wait_for_checkpoint: Whether to wait until the directory has one.
-            max_wait_secs: The longest wait.
+            wait_for_checkpoint: Whether to wait until the directory has a checkpoint.
+            max_wait_secs: The maximum wait in seconds.
             config: The session's configuration.
-            init_feed_dict: Feed of `init_op`.
+            init_feed_dict: The feeds of `init_op`.
             init_fn: Called with the session after `init_op`.
             restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
                 aside, to `<path>.hookline-broken`, and restore the one before it.
 
         Raises:
-            ValueError: Both a directory and a checkpoint are given.
-            RuntimeError: There is nothing to initialise with; or the model is not ready afterwards.
+            ValueError: Both `checkpoint_dir` and `checkpoint_filename_with_path` are given.
+            RuntimeError: There is neither a checkpoint nor an `init_op`, `init_fn` or `local_init_op`; or the model is
+                not ready afterwards.
             OpError: The checkpoint cannot be read or does not fit.
         """
         check_restore_arguments(checkpoint_dir, checkpoint_filename_with_path, restore)
@@ -185,8 +186,8 @@ class SessionManager:
     ) -> tuple[Session, bool]:
         """Returns a session, and whether it was restored and is ready.
 
-        Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks a variable of the
-        model, the second item is False. The caller must then initialise the model and, if workers wait for it, call
+        The arguments and errors are as in `prepare_session`. The second item is False if there is no checkpoint, or if
+        it lacks a variable of the model. The caller must then initialise the model and, if workers wait for it, call
         `session.backend.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
         """
         check_restore_arguments(checkpoint_dir, checkpoint_filename_with_path, restore)
@@ -213,7 +214,7 @@ class SessionManager:
         Args:
             master: As in `prepare_session`.
             config: The session's configuration.
-            max_wait_secs: The longest wait in seconds.
+            max_wait_secs: The maximum wait in seconds.
 
         Raises:
             DeadlineExceededError: The model was not ready in time; the message names the missing variables.
@@ -229,7 +230,7 @@ class SessionManager:
                 if not session.backend.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
                     return None
                 if session.backend.shared:
-                    # Raises if waiting cannot help: this worker's graph is not the chief's.
+                    # Raises if this worker's graph is not the chief's: waiting would not help.
                     session.uninitialized()
                 names = _uninitialized_names(session, self._ready_for_local_init_op)
                 if not names:
@@ -238,7 +239,7 @@ class SessionManager:
                 if names:
                     missing = f"not initialised: {names}"
                     return None
-                # The chief may have started over since then; then this session is already lost, or the wait continues.
+                # The chief may have started over meanwhile; then this session is lost, or the wait continues.
                 return True if session.backend.wait_until_ready() else None
 
             self._poll(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
@@ -259,24 +260,24 @@ class SessionManager:
         self._poll(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
 
     def _poll(self, condition: Callable[[], Any], describe: Callable[[], str], max_wait_secs: float) -> Any:
-        start = said = clock.monotonic()
+        start = logged_at = clock.monotonic()
         while (found := condition()) is None:
             now = clock.monotonic()
             if now - start >= max_wait_secs:
                 raise DeadlineExceededError.from_message(f"Waited {max_wait_secs} seconds for {describe()}.")
-            if now - said >= self._recovery_wait_secs:
+            if now - logged_at >= self._recovery_wait_secs:
                 logger.info("Waiting for %s", describe())
-                said = now
+                logged_at = now
             preemption.sleep(min(_POLL_SECS, start + max_wait_secs - now))
         return found
 
     @contextmanager
     def _open_session(self, master: str | StoreTarget, config: Any) -> Iterator[Session]:
-        """Yields a new session, which is closed after an error."""
+        """Yields a new session, and closes it after an error."""
         session = Session(target=master, graph=self._graph, config=config)
         try:
             yield session
-        except BaseException as exc:  # The session must be given back.
+        except BaseException as exc:  # The session must be closed.
             try:
                 session.close()
             except InvalidArgumentError as closing:
@@ -288,7 +289,7 @@ class SessionManager:
 
 
 def _init_per_worker_variables(session: Session) -> None:
-    """If variables are shared, initialises those that each worker has for itself, because only the worker can."""
+    """Initialises the variables that are not on the servers but in each worker, which only the worker can do."""
     if session.backend.shared:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
         session.run([variable.initializer for variable in variables if variable.per_worker])
@@ -299,7 +300,7 @@ def _at_step(session: Session) -> str:
 
 
 def _uninitialized_names(session: Session, ready_op: Tensor | None) -> str:
-    """Returns the names of the uninitialised variables, as text; empty when the model is ready."""
+    """Returns the names of the uninitialised variables, separated by commas; empty when the model is ready."""
     if ready_op is None:
         return ""
     try:

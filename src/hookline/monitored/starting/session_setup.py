@@ -1,4 +1,4 @@
-"""Opening: creates the raw sessions of a monitored session, with its hooks around them."""
+"""SessionSetup: creates the raw sessions of a monitored session, with its hooks around them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from hookline.signals.interrupts import mark_user_function
 
 logger = log.get_logger(__name__)
 
-# The openings that keep a graph finalized, because the first of them found it open.
+# The setups that keep a graph finalized, because it was not when the first of them claimed it.
 _holders: weakref.WeakKeyDictionary[Graph, weakref.WeakSet[SessionSetup]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 class SessionSetup:
-    """Creates the raw sessions of a monitored session, each with its hooks around it, and owns graph and hooks.
+    """Creates the raw sessions of a monitored session, each with its hooks around it, and claims graph and hooks.
 
     Args:
         creator: Creates a raw session.
@@ -39,15 +39,15 @@ class SessionSetup:
         hooks: The hooks.
         stop: The request to stop.
         fast_path: The fast path.
-        steps_per_run: The largest number of steps of a run.
-        spmd: The agreement with the other processes; None if there are none.
-        grace_secs: The longest wait for threads of a session that is closed because a hook has failed.
+        steps_per_run: The maximum number of steps of a run.
+        spmd: Synchronises the SPMD processes; None in a single process.
+        grace_secs: The maximum wait for threads of a session that closes because a hook has failed.
 
     Attributes:
         creator: As above.
         graph: As above.
-        hooks: The hooks; another list once a hook was added.
-        raw: The raw session that was created last, even if a hook then failed; None before the first one.
+        hooks: The hooks; another list after a hook was added.
+        raw: The last created raw session, even if a hook then failed; None before the first one.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class SessionSetup:
         self.raw: Session | None = None
 
     def claim(self) -> None:
-        """Takes the hooks and the graph.
+        """Claims the hooks and the graph.
 
         Raises:
-            RuntimeError: A hook or its trigger serves another live session, or is listed twice.
+            RuntimeError: A hook or its trigger belongs to another open session, or is listed twice.
         """
         self.hooks.claim(self)
         with _lock:
@@ -85,7 +85,7 @@ class SessionSetup:
         with self.graph.as_default():
             self.raw = raw = self.creator.create_session()
             preemption.reinstall_handlers()
-            # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
+            # A thread's OutOfRangeError is an error: the input ends a training only in a run that reads it.
             coord = Coordinator(clean_stop_exception_types=())
             coord.on_stop(lambda: self._stop.note_request(coord.stop_requested_by))
             hooked = HookedSession(raw, self.hooks, self._stop, self._fast_path, self._steps_per_run, self._spmd)
@@ -96,7 +96,7 @@ class SessionSetup:
                 self.hooks.states.restore(raw.backend.restored_hook_states, step_of(raw))
                 self.hooks.after_create_session(raw, coord)
                 hooked.set_hooks(self.hooks)
-            except BaseException as exc:  # The session and its threads must be given back.
+            except BaseException as exc:  # The session and its threads must be closed.
                 mapped = raw.backend.map_error(exc)
                 try:
                     close_session(hooked, coord, self._grace_secs)
@@ -119,7 +119,7 @@ class SessionSetup:
                 hooks.states.assign([hook], step_of(raw))
                 call_after_create_session(hook, raw, coord)
             hooked.set_hooks(hooks)
-        except BaseException as exc:  # The hook must be given back.
+        except BaseException as exc:  # The hook must be released.
             mapped = raw.backend.map_error(exc)
             hooks.release()
             added = HookList([hook])
@@ -133,9 +133,9 @@ class SessionSetup:
         self.hooks = hooks
 
     def release(self) -> list[BaseException]:
-        """Gives up hooks and graph, and calls every `after_close`; returns the errors of those.
+        """Releases hooks and graph, and calls every `after_close`; returns the errors of these.
 
-        The graph can be added to again if this was the last session on it, and the first one had found it open.
+        The graph is no longer finalized if this was the last session on it, and it was not before the first one.
         """
         if self.raw is not None:
             self.raw.backend.hook_states = dict
@@ -151,9 +151,9 @@ class SessionSetup:
 
 
 def close_session(hooked: HookedSession, coord: Coordinator, grace_secs: float) -> None:
-    """Stops the threads of a raw session, waits for them at most so long, and closes the session.
+    """Stops the threads of a raw session, waits for them at most `grace_secs`, and closes the session.
 
-    A preemption error of closing itself is only logged, because nothing is left to lose.
+    A preemption error of closing is only logged, because the session is not needed any more.
 
     Raises:
         BaseException: The error that a thread has reported, or another error of closing.
@@ -161,7 +161,7 @@ def close_session(hooked: HookedSession, coord: Coordinator, grace_secs: float) 
     coord.request_stop()
     raw = hooked.raw
     try:
-        # A process that was asked to end keeps half of its time for the work after the threads have stopped.
+        # After a signal, half of the time left is for the work after the threads have stopped.
         grace_secs = min(grace_secs, preemption.remaining_secs() / 2)
         coord.join(stop_grace_period_secs=grace_secs, ignore_live_threads=True)
     finally:

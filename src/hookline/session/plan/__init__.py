@@ -1,5 +1,6 @@
-"""What a run needs: from a request to a plan, before anything is traced.
+"""Plans runs: from a request to a plan, before anything is traced.
 
-`fetches` and `feeds` read what is asked for, `request` puts it into one form, `plan` prunes the graph and says which
-version of a variable each read sees, `result_readers` where each result will be found.
+`fetches` and `feeds` parse the arguments of a run, and `request` combines them. `plan` prunes the graph and finds the
+version of a variable that each read sees; `variable_roles` sorts variables by how the program uses them.
+`result_readers` read a run's results, `source_positions` its batches, and `plan_cache` keeps plans.
 """

@@ -1,4 +1,4 @@
-"""Feeds: values given for tensors in one run, checked before anything runs."""
+"""Feeds: the values fed for tensors in one run, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flatten_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | No
     """Flattens feeds, so that each key is one tensor.
 
     A key may be a structure of tensors: a tuple, a named tuple, or anything else hashable that is a mapping or has
-    fields. Its value has the same structure, and each tensor is fed the part at its place.
+    fields. Its value has the same structure, and each tensor is fed the corresponding part.
 
     Raises:
         ValueError: A value has another structure than its key, or a tensor is fed twice.
@@ -44,7 +44,7 @@ def flatten_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | No
 
 
 def iter_feeds(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields each tensor of a key with its part of the value."""
+    """Yields each tensor of a key with the corresponding part of the value."""
     keys = None if isinstance(key, Tensor | Operation | str) else parts_of(key)
     if keys is None:
         yield key, value
@@ -117,7 +117,7 @@ def make_feed_converter(tensor: Tensor) -> Callable[[Any], Any]:
             _check_spec(tensor, given, dtype)
             accepted.add(form)
         if isinstance(given, jax.Array):
-            # Only the device knows whether its numbers fit, and nothing waits for that here.
+            # Checking whether the numbers fit would wait for the device.
             if given.dtype != dtype:
                 check_not_deleted([(tensor, given)])
                 return given.astype(dtype)
@@ -144,7 +144,7 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
         )
     try:
         return np.asarray(value)
-    except jax.errors.JaxRuntimeError:  # The computation of an array in it failed; the error says why.
+    except jax.errors.JaxRuntimeError:  # The computation of an array in it failed, and this is its error.
         raise
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: an array in it was deleted.
         raise InvalidArgumentError(
@@ -165,8 +165,8 @@ def check_not_deleted(pairs: Iterable[tuple[Tensor, Any]]) -> None:
             if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
                 raise _feed_error(
                     tensor,
-                    "was deleted before the run: a jitted function with donate_argnums takes its arguments away. Feed "
-                    "an array that no such function was given",
+                    "was deleted before the run: a jitted function with donate_argnums deletes its arguments. Feed an "
+                    "array that was not donated",
                 )
 
 
@@ -174,7 +174,7 @@ def _check_spec(tensor: Tensor, given: Any, dtype: Any) -> None:
     if isinstance(given, np.ndarray) and given.size and given.dtype.kind in "OSU":
         raise _feed_error(tensor, f"has dtype {given.dtype}, where {dtype} is required: {reprlib.repr(given.tolist())}")
     wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
-    # The dtype that NumPy gives to an empty list means nothing.
+    # NumPy's default dtype of an empty list does not count.
     problem = specs.describe_mismatch(wanted, given.shape, given.dtype if given.size else dtype)
     if problem:
         raise _feed_error(tensor, problem)
@@ -241,7 +241,7 @@ class StaticArray:
 
     @classmethod
     def tree_unflatten(cls, form: tuple[Any, ...], children: tuple[()]) -> StaticArray:
-        """Builds the array again."""
+        """Returns the array again."""
         numbers, dtype, shape = form
         return cls(np.frombuffer(numbers, dtype).reshape(shape))
 

@@ -1,4 +1,4 @@
-"""Structures around tensors, operations and names: lists, tuples, dicts and classes with fields, nested."""
+"""Fetch structures: tensors, operations and names in nested lists, tuples, dicts and classes with fields."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def replace_fields(template: Any, fields: Mapping[str, Any]) -> Any:
 Assembler = Callable[[Sequence[Any]], Any]
 
 call_with: Any = call
-"""`map(called, functions, repeat(value))` calls each function, with no Python frame in between.
+"""`map(call_with, functions, repeat(value))` calls each function, with no Python frame in between.
 
 A comprehension would be one call more. That matters in a run with hooks: it is so rare that each call is slow.
 """
 
-# The classes of operations met so far: checking what a fetch is takes longer than anything else here.
+# The classes of operations met so far: the check of a fetch's class takes longer than anything else here.
 _OPERATION_CLASSES: set[type] = {str}
 
 
@@ -128,7 +128,7 @@ def flatten_fetches(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation
     """
     elements: list[Tensor | Operation] = []
 
-    def place_of(leaf: Any) -> int:
+    def index_of(leaf: Any) -> int:
         try:
             elements.append(graph.as_graph_element(leaf))
         except (TypeError, KeyError, ValueError) as error:
@@ -136,11 +136,11 @@ def flatten_fetches(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation
             raise kind(_fetch_error_text(leaf, error.args[0])) from None
         return len(elements) - 1
 
-    return elements, _make_assembler(fetches, place_of)
+    return elements, _make_assembler(fetches, index_of)
 
 
 def iter_fetches(fetches: Any) -> Iterator[Any]:
-    """Yields the elements of a fetch structure in order; none for `None`, which fetches nothing."""
+    """Yields the elements of a fetch structure in order; nothing for `None`."""
     parts = None if _is_element(fetches) else parts_of(fetches)
     if parts is not None:
         for item in parts.values():
@@ -153,11 +153,11 @@ def map_fetches(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
     """Returns a fetch structure with `value_of(element)` in place of each element."""
     values: list[Any] = []
 
-    def place_of(leaf: Any) -> int:
+    def index_of(leaf: Any) -> int:
         values.append(value_of(leaf))
         return len(values) - 1
 
-    return _make_assembler(fetches, place_of)(values)
+    return _make_assembler(fetches, index_of)(values)
 
 
 def _is_element(fetches: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Plans: which operations a run needs, in which stage each runs, and which version of a variable each one reads.
+"""Plans: the operations that a run needs, their stages, and the version of each variable that each one reads.
 
-A plan holds no values. It lists the host operations that run first, one device program with the variables that it reads
-and writes, the host operations that run last, and where each result is found.
+A plan holds no values. It lists the host operations that run first, the operations of one device program with the
+variables that they update, and the host operations that run last.
 
 Example:
     `w` is 1 before the run. Operations in the order of their creation:
@@ -13,8 +13,8 @@ Example:
     read sees the updates created up to the latest one that it depends on. So `twice` reads version 0 and is 2, although
     it was created after `add`; `after` reads version 1 and is 2; `last` reads version 2 and is 10, because `add` was
     created before `set`. A fetch of `w` itself is 1, and the next run finds 10. If only `twice` is fetched, the plan
-    has no update. A host operation on `after` would be in stage AFTER, and an operation on the device that needs its
-    result is refused: a run goes to the device once.
+    has no update. A host operation on `after` would be in stage AFTER. A device operation that needs its result is an
+    error: a run has one device program.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DeviceOperation = Function | Update | Gradient
 
 
 class Stage(IntEnum):
-    """The stage of a run in which an operation's value becomes known."""
+    """The stage of a run in which an operation's value is computed."""
 
     BEFORE = 0
     DEVICE = 1
@@ -55,16 +55,15 @@ class Plan:
         fetched: The caller's fetches.
         hook_fetches: The fetches of hooks.
         fed: The fed tensors.
-        is_remote: Returns whether a variable lives elsewhere (`VariableStore.is_remote`): nobody else asks.
+        is_remote: Returns whether a variable lives in another process (`VariableStore.is_remote`).
 
     Attributes:
         fetched, fed: As above.
         updates: The updates of each variable in this process.
-        remote_updates: The updates of variables that live elsewhere. Their arguments are computed here, their results
-            there.
-        guards: The operations that can hold back its updates.
+        remote_updates: The updates of remote variables. Their arguments are computed here, their results there.
+        guards: The operations that can make a run skip its updates.
         before, after: The host operations that run before and after the program.
-        pulled: The tensors that those after it take from the program.
+        pulled: The device inputs of the host operations after the program.
 
     Raises:
         InvalidArgumentError: A needed placeholder is not fed, or a device operation needs a host operation that needs a
@@ -79,7 +78,7 @@ class Plan:
         is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
         self.fetched, self.fed = fetched, fed
-        self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
+        self._fed = {tensor.key: index for index, tensor in enumerate(fed)}
         self.operations = self.needed([*fetched, *hook_fetches])
         self.caller_operations = frozenset(self.needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
@@ -115,13 +114,13 @@ class Plan:
         """Returns (index of the feed, depth of the fed path) if `tensor` or a value that it is a view of is fed."""
         if self._fed:
             for depth in range(len(tensor.path), -1, -1):
-                place = self._fed.get((tensor.op, tensor.path[:depth]))
-                if place is not None:
-                    return place, depth
+                index = self._fed.get((tensor.op, tensor.path[:depth]))
+                if index is not None:
+                    return index, depth
         return None
 
     def dependencies(self, operation: Operation) -> Iterable[Operation]:
-        """Returns the operations that this one waits for in this run."""
+        """Returns the operations that this one depends on in this run."""
         for tensor in operation.inputs:
             if self.find_feed(tensor) is None:
                 yield tensor.op
@@ -160,7 +159,7 @@ class Plan:
     def _latest_updates(self) -> dict[Operation, dict[Variable, int]]:
         """Returns, for each operation, the index of the latest update of each variable that it depends on."""
         latest: dict[Operation, dict[Variable, int]] = {}
-        # The same with the operation's own update: what an operation behind it sees.
+        # The same with the operation's own update, as operations that depend on it see it.
         seen: dict[Operation, dict[Variable, int]] = {}
         for operation in self.operations:
             merged: dict[Variable, int] = {}
@@ -186,7 +185,7 @@ class Plan:
         return sum(update.index <= latest for update in self.updates[variable])
 
     def _version_on_path(self, variable: Variable, gradient: Gradient) -> int:
-        """Returns the version that a gradient's path reads: that is differentiated, wherever the gradient waits."""
+        """Returns the version that a gradient's path reads, even if the gradient waits for later updates."""
         steps = [step for step in gradient.path if step in self._latest]
         parts = [x.path for x in gradient.xs if x.op is variable.op]
         readers = [
@@ -201,7 +200,7 @@ class Plan:
                 gradient.node_def,
                 gradient,
                 f"{gradient.node_def}: {variable.op.name!r} is read both before and after an update of this run, by "
-                f"{names}, so its gradient is not one value. Make two runs of it.",
+                f"{names}, so its gradient is not one value. Make two runs.",
             )
         return versions.pop()
 
@@ -209,7 +208,7 @@ class Plan:
         """Returns whether `reader` reads a remote variable after an update of this run."""
         if not isinstance(tensor.op, VariableRead) or self.find_feed(tensor) is not None:
             return False
-        # The variable of a gradient is read by the operations on its path; those are checked themselves.
+        # Not for a gradient: the operations on its path read the variable, and are checked themselves.
         variable = tensor.op.variable
         return self._is_remote(variable) and variable in self._latest[reader] and not isinstance(reader, Gradient)
 
@@ -225,7 +224,7 @@ class Plan:
                     )
 
     def uses_remote_variables(self, read: Iterable[Variable]) -> bool:
-        """Returns whether the run updates variables that live elsewhere, or reads one of these there."""
+        """Returns whether the run updates remote variables, or one of these variables is remote."""
         return bool(self.remote_updates) or any(map(self._is_remote, read))
 
     def _check_reads(self) -> None:
@@ -237,29 +236,29 @@ class Plan:
                     raise UnimplementedError(
                         operation.node_def,
                         operation,
-                        f"{operation.node_def} reads {tensor.name!r} behind an update of the same run, but the update "
+                        f"{operation.node_def} reads {tensor.name!r} after an update of the same run, but the update "
                         f"happens on a parameter server. Read it in the next run, or inside hookline.update.",
                     )
 
     # Guards -------------------------------------------------------------------------------------------------------
 
     def is_guarded(self, variable: Variable) -> bool:
-        """Returns whether a guard may hold back the run's updates of a variable."""
+        """Returns whether a guard may skip the run's updates of a variable."""
         initialised = any(update.is_initializer for update in self.updates[variable])
         return bool(self.guards) and not initialised and not is_run_counter(variable)
 
     def _check_guards(self) -> None:
         for guard in (tensor.op for tensor in self.fed if isinstance(tensor.op, Guard)):
             raise InvalidArgumentError(
-                guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
+                guard.node_def, guard, f"{guard.node_def} cannot be fed: it skips updates. Feed its condition."
             )
         strict = [guard for guard in self.guards if guard.forbids_remote_updates]
         if strict and self.remote_updates:
             raise UnimplementedError(
                 strict[0].node_def,
                 strict[0],
-                f"{strict[0].node_def} cannot hold back {self.remote_updates[0].node_def}, which happens on a "
-                f"parameter server. Leave out the values that are not finite in the update itself, with jnp.where.",
+                f"{strict[0].node_def} cannot skip {self.remote_updates[0].node_def}, which happens on a parameter "
+                f"server. Leave out the values that are not finite in the update itself, with jnp.where.",
             )
 
     # Counters ---------------------------------------------------------------------------------------------------
@@ -293,7 +292,7 @@ class Plan:
         return stages
 
     def _waits_only_for_remote(self, operation: Operation, stages: dict[Operation, Stage]) -> bool:
-        """Returns whether it depends on later operations only for its order after remote updates, not for a value."""
+        """Returns whether it needs operations of stage AFTER only to follow remote updates, not for their values."""
 
         def is_order(dependency: Operation) -> bool:
             if isinstance(dependency, Group):
@@ -322,7 +321,7 @@ class Plan:
             operation.node_def,
             operation,
             f"{operation.node_def} needs a host operation that itself needs a value from the device ({route}); a run "
-            f"goes to the device once. Use jax.pure_callback inside an op, or run the two in turn.",
+            f"has one device program. Use jax.pure_callback inside an op, or run the two one after the other.",
         )
 
     def needs_device(self, tensor: Tensor) -> bool:
@@ -338,19 +337,19 @@ def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _is_remote_update(update: Update, is_remote: Callable[[Variable], bool]) -> bool:
-    places = {is_remote(variable) for variable in update.variables}
-    if len(places) > 1:
+    are_remote = {is_remote(variable) for variable in update.variables}
+    if len(are_remote) > 1:
         raise InvalidArgumentError(
             update.node_def,
             update,
-            f"{update.node_def} writes variables that are shared and variables that each worker has for itself; make "
-            f"two updates of it.",
+            f"{update.node_def} writes both shared variables and variables that each worker keeps for itself; make two "
+            f"updates of it.",
         )
-    return True in places
+    return True in are_remote
 
 
 def input_tensors(operations: Iterable[Operation], wanted: Callable[[Tensor], bool]) -> list[Tensor]:
-    """Returns the distinct tensors that the operations take and `wanted` picks, in order of appearance."""
+    """Returns the distinct inputs of the operations that `wanted` selects, in order of appearance."""
     found: dict[TensorKey, Tensor] = {}
     for operation in operations:
         for tensor in operation.inputs:

@@ -1,4 +1,4 @@
-"""The plans that a session has made so far, and its warnings about them."""
+"""Caches the plans of a session, and warns about them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NO_LATEST: Any = (object(), None, None)
 class PlanCache:
     """Cached steps by request, and the programs that they share.
 
-    A training loop makes the same request each time, so the latest request needs no key. The others are in two
-    generations, so that a lookup is cheap: steps made or used since the older generation was closed, and the older one,
-    which is forgotten when the younger one is full.
+    A training loop makes the same request each time, so the latest request is found without a key. The others are in
+    two generations, so that a lookup is cheap. Steps are made in the young one, or moved there when they are used. When
+    it is full, it becomes the old one, and the old one is dropped.
     """
 
     def __init__(self, session: Any, max_plans: int) -> None:
@@ -41,18 +41,18 @@ class PlanCache:
         self._warned_about: set[Operation] = set()
         self._num_made = 0
         self._last_made: Any = None
-        # By hooks and capacity: the latest fetches and fed tensors, with their step.
+        # By hook fetches and largest number of steps: the latest fetches and fed tensors, with their step.
         self._latest: dict[tuple[HookFetches | None, int], tuple[Any, tuple[Any, ...], CachedStep]] = {}
         self._max_latest = min(_MAX_LATEST, max_plans)
 
     def declare_hook_fetches(self, hook_fetches: Iterable[Any]) -> list[int]:
-        """Declares all fetches that hooks may ask for; see `Backend.expect`."""
+        """Declares all fetches of hooks; see `Backend.declare_hook_fetches`."""
         found, missing = [], []
-        for place, fetches in enumerate(hook_fetches):
+        for index, fetches in enumerate(hook_fetches):
             try:
                 found.append(flatten_fetches(self._graph, fetches)[0])
             except (KeyError, TypeError, ValueError):
-                missing.append(place)
+                missing.append(index)
         self._programs.declared = found
         return missing
 
@@ -60,10 +60,10 @@ class PlanCache:
         """Returns the cached step of a request, and makes it if there is none.
 
         Raises:
-            ValueError: It cannot make `max_steps` steps in a run, because it is more than a program and batches.
+            ValueError: It cannot make `max_steps` steps in a run, because it needs more than a program and batches.
         """
         session = self._session
-        # None: only the plan key distinguishes these feeds from others.
+        # None: only the key of the plan distinguishes these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
         latest_fetches, latest_fed, latest = self._latest.get((hook_fetches, max_steps)) or _NO_LATEST
         if latest_fetches is fetches and latest_fed == fed and session.is_usable:
@@ -123,7 +123,7 @@ class PlanCache:
             logger.warning(
                 "This session has planned and compiled runs of %d different sets of fetches and feeds. The last two "
                 "differ in %s. Make the tensors to fetch once, before the loop. Of more than %d, the least recently "
-                "used are forgotten (SessionConfig.max_plans).",
+                "used are dropped (SessionConfig.max_plans).",
                 _MANY,
                 " and ".join(different) or "their structure",
                 2 * self._max_young,
@@ -136,8 +136,8 @@ class PlanCache:
         if not any(update.is_initializer for update in made.plan.updates[step]):
             self._warned_about.add(step.op)
             logger.warning(
-                "The global step %r changes in a way that only the device knows: runs wait for it where hooks fire at "
-                "steps. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
+                "The global step %r changes by an amount that only the device knows: if hooks fire at steps, runs wait "
+                "for it. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
                 step.op.name,
             )
 
@@ -162,7 +162,7 @@ class PlanCache:
         if lost and process_group.is_primary():
             self._session.restored = "", frozenset()
             logger.warning(
-                "This run initialises %s anew, restored from '%s': the trained values are lost. Leave out the "
+                "This run initialises %s again, restored from '%s': the trained values are lost. Leave out the "
                 "initializer: a monitored session without a checkpoint runs it by itself (Scaffold(init_op=, init_fn=) "
                 "for your own); with Saver.restore, run it before that. To begin anew, use another directory.",
                 ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more variables" if len(lost) > 3 else ""),

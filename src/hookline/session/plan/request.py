@@ -1,4 +1,4 @@
-"""Requests: what a run is asked for, by its caller and by hooks."""
+"""Requests: the fetches of a run, by its caller and by hooks, and its feeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HookFetches:
         fetches: For each hook a fetch structure, or None.
         deferred: The indices in `fetches` whose results come as `DeferredResults`.
         stacked: The indices whose results have a row for each step, if a run has several.
-        is_single_use: Whether it was made for a single run, so that nothing need be remembered for it.
+        is_single_use: Whether it was made for a single run, so that nothing need be cached for it.
         key: Its cache key: objects with equal keys share one plan.
 
     Example:
@@ -57,7 +57,7 @@ class HookRequest(NamedTuple):
         elements: Its tensors and operations.
         assemble: Puts their values into the structure of its fetches.
         is_deferred: Whether its results are deferred.
-        is_stacked: Whether it wants each of several steps; for the others the result is that of the last step.
+        is_stacked: Whether its results have a row for each of several steps; else they are from the last step.
     """
 
     hook_index: int
@@ -68,12 +68,12 @@ class HookRequest(NamedTuple):
 
 
 class Request:
-    """The elements that a run is asked for.
+    """The tensors and operations that a run computes for its caller and for hooks.
 
     Args:
         graph: Their graph.
         fetches: The caller's fetches.
-        hook_fetches: Those of hooks.
+        hook_fetches: The fetches of hooks.
         feed_dict: The feeds; their values do not matter.
         max_steps: The largest number of steps of the run.
 
@@ -99,27 +99,27 @@ class Request:
         self.max_steps = max_steps
         self.fetched, self.assemble = flatten_fetches(graph, fetches)
         of_hooks = hook_fetches or _NOTHING
-        asked = [(place, each) for place, each in enumerate(of_hooks.fetches) if each is not None]
+        requested = [(index, each) for index, each in enumerate(of_hooks.fetches) if each is not None]
         self.hooks = [
             HookRequest(
-                place,
+                index,
                 *flatten_fetches(graph, each),
-                place in of_hooks.deferred,
-                max_steps > 1 and place in of_hooks.stacked,
+                index in of_hooks.deferred,
+                max_steps > 1 and index in of_hooks.stacked,
             )
-            for place, each in asked
+            for index, each in requested
         ]
         self.hook_count = len(of_hooks.fetches)
         flat = flatten_feeds(feed_dict)
         self.fed = resolve_feeds(graph, flat or {})
         self.has_structures = flat is not feed_dict
-        are_constant = not of_hooks.deferred and all(_is_constant(each) for _, each in asked)
+        are_constant = not of_hooks.deferred and all(_is_constant(each) for _, each in requested)
         self.is_constant = isinstance(fetches, Operation) and are_constant
 
     def hook_elements(
         self, *, is_deferred: bool | None = None, is_stacked: bool | None = None
     ) -> list[Tensor | Operation]:
-        """Returns the elements of the hooks of a kind; None for both kinds."""
+        """Returns the elements of some hooks; None selects both kinds."""
         return [
             element
             for part in self.hooks
@@ -129,5 +129,5 @@ class Request:
 
 
 def _is_constant(fetches: Any) -> bool:
-    """Returns whether the results never change and are immutable: those of operations, or tuples of them."""
+    """Returns whether the results never change and are immutable: of operations, or tuples of them."""
     return isinstance(fetches, Operation) or (type(fetches) is tuple and all(map(_is_constant, fetches)))

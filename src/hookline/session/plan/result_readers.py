@@ -1,6 +1,6 @@
-"""Getters: functions that find the values of a run in its feeds, host counters, program outputs and host results.
+"""Result readers: functions that read a run's values from its feeds, host counters, program outputs and host results.
 
-Also the values of a run that come later, as `DeferredResults`.
+And `DeferredResults`, which are read later.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class RunState:
 
     Attributes:
         feeds: The fed values, checked.
-        applied: Whether its updates are applied. It is set at once, for later parts of the run may fail.
+        applied: Whether its updates were applied; set at once, because later parts of the run may fail.
         outputs: The outputs of the program.
         counters: The values of the host's counters before the run; in a run of several steps, before the last one.
         host_results: The results of host operations.
-        host_inputs: The values that host operations take from the device, by their index in `Plan.pulled`.
-        max_steps, min_steps: The number of steps that it may have, and that it must have.
+        host_inputs: The device inputs of host operations, by their index in `Plan.pulled`.
+        max_steps, min_steps: The largest and the smallest number of its steps.
         num_steps: The number of its steps, if it may have several.
         block_starts: The index of each source's first batch in its block, if it may have several steps.
         options, metadata: The options of a staged run, and its metadata to be filled in.
@@ -75,18 +75,18 @@ class RunState:
     device_start: float
 
     def reset(self) -> None:
-        """Makes room for counters and host results."""
+        """Creates empty counters and host results."""
         self.counters, self.host_results, self.host_inputs = {}, {}, {}
 
 
 class DeferredResults:
-    """The deferred results of a `late` hook's fetches.
+    """The results of a deferred hook's fetches.
 
-    Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
+    Reading them waits for the device, and runs the host operations of the fetches, for which no run waits.
 
     Args:
         compute: Returns the results, in the structure of the fetches.
-        arrays: The arrays that must arrive first.
+        arrays: The arrays that must be computed first.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,24 +106,24 @@ class DeferredResults:
         return cls(lambda: results, [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)])
 
     def then(self, function: Callable[[Any], Any]) -> DeferredResults:
-        """Returns the result of a function on these results, applied when they are read."""
+        """Returns the deferred result of a function on these results."""
         return DeferredResults(lambda: function(self.get()), self._arrays)
 
     def is_ready(self) -> bool:
         """Returns whether the results can be read without waiting for the device."""
-        # Not `all`: a generator costs more than the arrays, of which there are few.
+        # Not `all`: a generator costs more than the few arrays.
         for array in self._arrays:  # noqa: SIM110
             if not array.is_ready():
                 return False
         return True
 
     def get(self) -> Any:
-        """Returns the results; called once.
+        """Returns the results; call it once.
 
         Raises:
             BaseException: The error of a host operation, or of the run on the device.
         """
-        # Raises the error of the run: a failed array is ready, too. Others with these arrays need not wait again.
+        # This raises the error of the run: a failed array is ready, too. Other results of these arrays need not wait.
         for array in self._arrays:
             array.block_until_ready()
         self._arrays.clear()
@@ -141,7 +141,7 @@ def host_counter(plan: Plan, tensor: Tensor) -> Variable | None:
 
 
 def host_counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:
-    """Returns the counters that a result or a host operation reads."""
+    """Returns the host counters that fetches or host operations read."""
     arguments = input_tensors((*plan.before, *plan.after), lambda tensor: True)
     tensors = [*arguments, *(element for element in elements if isinstance(element, Tensor))]
     found = (host_counter(plan, tensor) for tensor in tensors)
@@ -151,7 +151,7 @@ def host_counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Va
 def make_fetch_reader(plan: Plan, element: Tensor | Operation, output_indices: Mapping[TensorKey, int]) -> ResultReader:
     """Returns a function that reads the value of a fetch; `output_indices` has the index of each program output."""
     if isinstance(element, Tensor) and isinstance(element.op, Constant) and plan.find_feed(element) is None:
-        # The caller gets a JAX array, which it cannot change.
+        # As a JAX array, which the caller cannot change.
         value = get_at_path(element.op.device_value(), element.path)
         return lambda run: value
     get = _make_reader(plan, element, output_indices)
@@ -163,7 +163,7 @@ def _is_source_read(plan: Plan, tensor: Tensor) -> bool:
 
 
 def _as_jax_arrays(get: ResultReader) -> ResultReader:
-    """Returns a getter of the same value in JAX arrays, which are immutable: the program may still read it."""
+    """Returns a reader of the same value in JAX arrays, which are immutable: the program may still read it."""
     return lambda run: jax.tree.map(_to_jax_array, get(run))
 
 
@@ -177,29 +177,29 @@ _gather_fingerprints: dict[Any, int] = {}
 
 
 def _gather(leaf: jax.Array) -> jax.Array:
-    """Gathers an array that is spread over several processes, with a program that all of them launch."""
-    place = jax.NamedSharding(getattr(leaf.sharding, "mesh", placement.global_mesh()), jax.P())
-    if (launched := launch_log.current()) is not None:
+    """Gathers an array that is sharded over several processes, with a program that all of them launch."""
+    sharding = jax.NamedSharding(getattr(leaf.sharding, "mesh", placement.global_mesh()), jax.P())
+    if (launches := launch_log.current()) is not None:
         kind = leaf.shape, leaf.dtype, leaf.sharding
-        launched.record(_gather_fingerprints, "the reading of a batch", kind, lambda: f"whole {kind}")
-    return placement.addressable_data(placement.device_put(leaf, place))
+        launches.record(_gather_fingerprints, "the reading of a batch", kind, lambda: f"whole {kind}")
+    return placement.addressable_data(placement.device_put(leaf, sharding))
 
 
 def make_stacked_reader(
     plan: Plan, element: Tensor | Operation, output_indices: Mapping[TensorKey, int], *, on_host: bool = False
 ) -> ResultReader:
-    """Returns a function that finds the values of a fetch in each of several steps, as rows; None for an operation.
+    """Returns a function that reads the values of a fetch in each of several steps, as rows; None for an operation.
 
-    With `on_host` they are copied to the host: that is faster than to slice rows on the device, but waits for it.
+    With `on_host` they are copied to the host: faster than slicing on the device, but it waits for the device.
     """
     get = make_fetch_reader(plan, element, output_indices)
     if isinstance(element, Operation) or isinstance(element.op, Group):
         return get
     variable = host_counter(plan, element)
     if variable is not None:
-        gain = np.dtype(variable.dtype).type(plan.counter_delta(variable) or 0)
-        # The run has the value from before its last step.
-        return lambda run: get(run) + np.arange(1 - run.num_steps, 1, dtype=variable.dtype) * gain
+        step_delta = np.dtype(variable.dtype).type(plan.counter_delta(variable) or 0)
+        # `run.counters` has the value from before the last step.
+        return lambda run: get(run) + np.arange(1 - run.num_steps, 1, dtype=variable.dtype) * step_delta
     if element.key in output_indices:
         read = np.asarray if on_host and _is_numeric(element.spec) else lambda rows: rows
         return lambda run: jax.tree.map(lambda rows: read(rows)[: run.num_steps], get(run))
@@ -215,17 +215,17 @@ def _slice_rows(rows: Any, part: slice) -> Any:
 
 
 def _is_numeric(spec: Any) -> bool:
-    """Returns whether a spec holds arrays of numbers alone, no random keys."""
+    """Returns whether a spec holds only arrays of numbers, no random keys."""
     return spec is not specs.UNKNOWN and all(isinstance(leaf.dtype, np.dtype) for leaf in jax.tree.leaves(spec))
 
 
 def make_input_reader(
     plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any], computed: Collection[Operation]
 ) -> ResultReader:
-    """Returns a function that finds an input of the program, which computes these operations.
+    """Returns a function that reads an input of the program, which computes these operations.
 
-    A fed number is compiled in if one of these operations needs that. Large constants are put on the device once: they
-    would travel from the host on every run.
+    A fed number is static if one of these operations needs that. Large constants are put on the device once, instead of
+    transferred from the host in every run.
     """
     if not isinstance(tensor.op, Constant) or plan.find_feed(tensor) is not None:
         get = _make_reader(plan, tensor, {})
@@ -242,8 +242,8 @@ def make_argument_reader(
 ) -> ResultReader:
     """Returns a function that reads an argument of a host operation; `host_inputs` are keys of device values."""
     if tensor.key in host_inputs:
-        place = host_inputs.index(tensor.key)
-        return lambda run: run.host_inputs[place]
+        index = host_inputs.index(tensor.key)
+        return lambda run: run.host_inputs[index]
     get = _make_reader(plan, tensor, {}, reader)
     return _as_jax_arrays(get) if _is_source_read(plan, tensor) else get
 
@@ -256,16 +256,16 @@ def _make_reader(
     op, path = element.op, element.path
     fed = plan.find_feed(element)
     if fed is not None:
-        place, rest = fed[0], path[fed[1] :]
-        return (lambda run: get_at_path(run.feeds[place], rest)) if rest else lambda run: run.feeds[place]
+        index, rest = fed[0], path[fed[1] :]
+        return (lambda run: get_at_path(run.feeds[index], rest)) if rest else lambda run: run.feeds[index]
     variable = host_counter(plan, element)
     if variable is not None:
         offset = plan.counter_delta(variable, plan.version(variable, reader)) or 0
         scalar = np.dtype(variable.dtype).type
         return lambda run: scalar(run.counters[variable] + offset)
     if element.key in output_indices:
-        place = output_indices[element.key]
-        return lambda run: run.outputs[place]
+        index = output_indices[element.key]
+        return lambda run: run.outputs[index]
     if isinstance(op, Constant):
         constant = get_at_path(op.value, path)
         return lambda run: constant

@@ -1,4 +1,4 @@
-"""The sequences that a session reads from, and its position in each."""
+"""The sources from which a session reads batches, and its position in each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ T = TypeVar("T")
 
 
 class Position(NamedTuple):
-    """The position of a session in a sequence: after the last value used, regardless of values read ahead.
+    """The position of a session in a sequence: after the last value used, regardless of prefetched values.
 
     Attributes:
         value: A pytree that a checkpoint can store.
         on_saved: To be called when a checkpoint with this position is complete.
-        before_save: To be called before it is written for a later process; it warns if that could not continue there.
+        before_save: To be called before a checkpoint for a later process is written; it warns if that process could not
+            continue from this position.
     """
 
     value: Any
@@ -30,24 +31,23 @@ class Position(NamedTuple):
 class OpenSource(Protocol):
     """The interface of a sequence that a session reads from.
 
-    A run takes a value, and afterwards uses it up (`mark_used`) or gives it back. The session's lock is held from
-    `take` to
-    `mark_used` or `give_back`, and is not held in `wait`.
+    A run takes a value, and afterwards marks it as used (`mark_used`) or gives it back. The session's lock is held from
+    `take` to `mark_used` or `give_back`, and is not held in `wait`.
     """
 
     def num_ready(self, max_count: int = 1) -> int:
-        """Returns how many values a run may take now, at most `max_count`: those of one form that are ready in a row.
+        """Returns how many values of one form are ready in a row, at most `max_count`; a run may take them now.
 
         0 means that the run must wait. An error, the end, or a stop in place of the next value counts as 1, and
-        `check` raises it.
+        `raise_error` raises it.
         """
         ...
 
     def wait(self, max_count: int = 1, capacity: int = 1, upcoming_steps: float = 1) -> None:
-        """Blocks until `ready` is not 0; raises nothing.
+        """Blocks until `num_ready` is not 0; raises nothing.
 
-        If nothing is read ahead, it reads up to `max_count` values, which will be taken in blocks of that capacity. If
-        more values cost hardly more time, it reads for the following runs, too; this run and those take
+        If nothing is prefetched, it reads up to `max_count` values, which will be taken in blocks of that capacity. If
+        more values take hardly more time, it reads for the following runs, too: this run and those take
         `upcoming_steps`.
         """
         ...
@@ -58,32 +58,32 @@ class OpenSource(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the sequence has ended: its end stands in place of the next value."""
+        """Whether the sequence has ended: there is no next value."""
         ...
 
     def take(self) -> Any:
         """Returns the next item, which has its value as `value`; None if the run must wait for it.
 
         Raises:
-            BaseException: As in `check`.
+            BaseException: As in `raise_error`.
         """
         ...
 
     def take_block(self, count: int, capacity: int) -> Any:
-        """Returns the next `count` values as one item; `ready(count)` has returned that number before.
+        """Returns the next `count` values as one item; `num_ready(count)` has returned that number before.
 
-        Its `value` is a block: its arrays have one more dimension in front, in which the values have the indices from
-        `start` to before `start + count`. The rest of the block is undefined. All blocks of a capacity have one length,
-        which is the capacity or more.
+        Its `value` is a block: its arrays have a new first dimension, in which the values have the indices from `start`
+        to before `start + count`. The rest of the block is undefined. All blocks of a capacity have one length, which
+        is the capacity or more.
         """
         ...
 
     def give_back(self, item: Any) -> None:
-        """Puts an item in front again, because the run that took it was not applied."""
+        """Makes an item the next one again, because the run that took it was not applied."""
         ...
 
     def mark_used(self, item: Any) -> None:
-        """Moves the position behind the last value of an item."""
+        """Moves the position after the last value of an item."""
         ...
 
     def position(self) -> Position:
@@ -95,7 +95,7 @@ class OpenSource(Protocol):
         ...
 
     def attach_coordinator(self, coord: Any) -> None:
-        """Makes the thread that reads ahead stop with a coordinator."""
+        """Makes the prefetching thread stop with a coordinator."""
         ...
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class OpenSource(Protocol):
 
 
 BATCH_NOT_READY: Any = object()
-"""Returned in place of the result of a run: a batch must be awaited first."""
+"""Returned in place of the result of a run: the caller must wait for a batch first."""
 
 
 def run_with_batches(
@@ -116,15 +116,15 @@ def run_with_batches(
     is_used: Callable[[], bool] | None = None,
     capacity: int = 1,
 ) -> T:
-    """Makes a run with a batch of each source; the batches are used up if the run is applied, and else given back.
+    """Makes a run with a batch of each source; the batches are marked as used if it is applied, and else given back.
 
     Args:
         nodes: The nodes of the sources.
-        sources: The sources. It waits for none of them.
-        run: The run, in which the batches are noted.
+        sources: The sources. It does not wait for them.
+        run: The run, in which the batches are stored.
         make: Makes the run.
         *arguments: The arguments of `make`.
-        is_used: Returns whether the batches were used up; by default they were if the run was applied.
+        is_used: Returns whether the batches were used; by default whether the run was applied.
         capacity: If above 1, the batches come in blocks of that capacity, each with `run.num_steps` batches.
 
     Returns:
@@ -174,7 +174,7 @@ class Sources:
         return found
 
     def attach_coordinator(self, coord: Any) -> None:
-        """Makes the threads that read ahead stop with a coordinator."""
+        """Makes the prefetching threads stop with a coordinator."""
         self._coord = coord
         for source in self._open.values():
             source.attach_coordinator(coord)
@@ -184,7 +184,7 @@ class Sources:
         return [self.open_source(node) for node in nodes]
 
     def positions(self, names: Iterable[str]) -> dict[str, Position]:
-        """Returns the position in each named source that resumes, by the node's name."""
+        """Returns the positions in the named sources that resume, by the node's name."""
         wanted = set(names)
         return {node.name: self.open_source(node).position() for node in self._nodes() if node.name in wanted}
 

@@ -1,4 +1,4 @@
-"""The roles of variables in a program: written or only read, with or without the old value, counted by the host."""
+"""The roles of variables in a program: donated, counters, write-only, read-only, or counted by the host."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class VariableRoles:
         for_hooks: The keys of the outputs that only hooks read.
 
     Attributes:
-        host_counters: The counters that the host counts alone. The program does not know them.
-        donated: The variables that it writes and whose old value it reads.
-        counters: The counters among those.
+        host_counters: The counters that only the host counts. They are not in the program.
+        donated: The variables that it writes and whose old value it reads, without counters of runs or draws.
+        counters: The counters of runs or draws that it writes and whose old value it reads.
         write_only: The variables that it writes without reading their old value.
         read_only: The variables that it only reads.
-        caller_variables: The variables that it writes, or reads for more than hooks.
+        caller_variables: The variables that it writes, or reads not only for hooks.
     """
 
     def __init__(self, plan: Plan, outputs: Sequence[Tensor], for_hooks: Collection[TensorKey]) -> None:
@@ -33,7 +33,7 @@ class VariableRoles:
         updates = [variable for variable in plan.updates if variable not in self.host_counters]
         self.read_only = [variable for variable in self._read_variables() if variable not in plan.updates]
         needed = [variable for variable in updates if self._needs_old_value(variable)]
-        # The old value of a counter is kept, for donating it gains nothing: it shows when a run is computed.
+        # Counters are not donated: that would save nothing, and a kept old value shows when a run is computed.
         self.donated = [variable for variable in needed if not is_run_counter(variable)]
         self.counters = [variable for variable in needed if is_run_counter(variable)]
         is_needed = set(needed)
@@ -51,7 +51,7 @@ class VariableRoles:
         return list(read)
 
     def _counted_by_host(self) -> list[Variable]:
-        """Returns the counters that the host can count alone; none if the program would write nothing else."""
+        """Returns the counters that only the host counts; none if the program would write nothing else."""
         plan, found = self._plan, []
         readers = [*plan.device, *plan.remote_updates]
         read = {tensor.op for tensor in (*self._outputs, *(t for reader in readers for t in reader.inputs))}
@@ -62,7 +62,7 @@ class VariableRoles:
         return found if len(found) < len(plan.updates) else []
 
     def _read_by_callers(self, for_hooks: Collection[TensorKey]) -> list[Variable]:
-        """Returns the variables that are read for more than hooks."""
+        """Returns the variables that are not read for hooks only."""
         callers = [operation for operation in self._plan.device if operation in self._plan.caller_operations]
         read = {t.op for operation in callers for t in operation.inputs}
         read |= {tensor.op for tensor in self._outputs if tensor.key not in for_hooks}

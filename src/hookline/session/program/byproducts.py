@@ -1,10 +1,10 @@
-"""By-products: what a function returns beside its main results, computed so that it cannot change their rounding.
+"""By-products: further results of a function, computed so that they cannot change the rounding of its main results.
 
-XLA fuses a value with the work that reads it, and rounds a fused multiplication and addition once. If a run wants the
-gradients of a step, or its activations, these values have one more reader: XLA fuses the step otherwise, and its last
-bits change. So main results and by-products share only results of costly operations, which XLA fuses with no reader,
-and each of these is behind a barrier in every program. What lies between such a result and a by-product is computed
-again for the by-product, and only in programs that want it. An example:
+XLA fuses a value with the operations that read it, and rounds a fused multiplication and addition once. If a run
+fetches the gradients of a step, or its activations, these values have one more reader: XLA fuses the step differently,
+and its last bits change. So main results and by-products share only results of costly operations, which XLA fuses with
+no reader, and each of these is behind a barrier in every program. The operations between such a result and a by-product
+are computed a second time for the by-product, and only in programs that fetch it. An example:
 
     a = x @ w1         a = barrier(x @ w1)
     d = a * 2 + w      d = a * 2 + w                        # fused into the line below in every program
@@ -26,7 +26,7 @@ from hookline.graph.nodes.jaxpr_dependencies import called_jaxpr
 from hookline.jax_internals import ClosedJaxpr
 
 _BARRIER = jax.lax.optimization_barrier_p
-# Not to be computed twice. An operation that is missing here is.
+# The operations that are not computed twice.
 _COSTLY = re.compile(
     "dot_general|ragged_dot.*|conv_.*|reduce(?!_precision).*|arg(max|min)|cum.*|sort|.*top_k|scatter.*|select_and_.*|"
     "fft|cholesky|lu.*|qr|svd|eigh?|schur|tri.*solve|householder.*|hessenberg|linear_solve|p(sum|max|min|permute).*|"
@@ -35,12 +35,12 @@ _COSTLY = re.compile(
 
 
 def isolate_byproducts(function: Callable[[], Any], are_main: Callable[[Any], Sequence[bool]]) -> Any:
-    """Returns a function's result, with its by-products apart.
+    """Returns a function's result, with its by-products isolated from the main results.
 
     Args:
-        function: A function of traced values, which it holds.
-        are_main: Returns for each array of the result, whose spec it gets, whether it is a main result: one that must
-            have the same bits whichever of the others a program wants.
+        function: A function without arguments, on traced values that it closes over.
+        are_main: A function of the result's spec. It returns for each array whether it is a main result: one whose bits
+            must not depend on the other arrays that a program fetches.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)()
     jaxpr = _JaxprSplit(closed.jaxpr, are_main(shape)).isolate()
@@ -72,7 +72,7 @@ class _JaxprSplit:
         self._shared = self._found_shared()
 
     def _found_shared(self) -> set[Any]:
-        """Returns the values from which by-products are computed; what lies in between is to be repeated."""
+        """Returns the values that by-products are computed from; the operations in between are to be repeated."""
         shared, seen = set[Any](), set[Any]()
         pending = [v for v, main in zip(self._jaxpr.outvars, self._is_main, strict=True) if not main]
         for equation in self._jaxpr.eqns:
@@ -98,9 +98,9 @@ class _JaxprSplit:
         return _is_costly(equation) or (before is not None and _is_costly(before))
 
     def isolate(self) -> Jaxpr:
-        """Returns the jaxpr with the by-products apart."""
+        """Returns the jaxpr with its by-products isolated."""
         equations: list[JaxprEqn] = []
-        # The variables that take the place of others, in the two kinds of work.
+        # The variables that replace others, in equations for main results and in equations for by-products.
         main: dict[Any, Any] = {}
         beside: dict[Any, Any] = {}
 
@@ -159,7 +159,7 @@ def _inputs_for(equation: JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
 
 
 def _isolate_in_params(equation: JaxprEqn, wanted: Sequence[bool]) -> dict[str, Any]:
-    """Returns the parameters of an equation, with the by-products in its bodies apart."""
+    """Returns the parameters of an equation, with the by-products in its bodies isolated."""
     are_main, _, names = _body_of(equation, wanted)
     return {**equation.params, **{name: _isolate_in_body(equation.params[name], are_main) for name in names}}
 
@@ -172,7 +172,7 @@ def _isolate_in_body(body: Any, are_main: Sequence[bool]) -> Any:
 
 
 def _body_of(equation: JaxprEqn, wanted: Sequence[bool]) -> tuple[list[bool], list[bool], list[str]]:
-    """Returns which outputs of an equation's bodies are main, which inputs of the equation, and the bodies' names."""
+    """Returns which outputs of an equation's bodies are main, which of its inputs these need, and the bodies' names."""
     params, name, are_main = equation.params, equation.primitive.name, list(wanted)
     every = [True] * len(equation.invars)
     if all(wanted):
@@ -199,9 +199,10 @@ def _body_of(equation: JaxprEqn, wanted: Sequence[bool]) -> tuple[list[bool], li
 
 
 def _of_loop(body: Jaxpr, are_main: Sequence[bool], start: int, count: int) -> tuple[list[bool], list[bool]]:
-    """Returns the main outputs of a loop's body, and its inputs for them.
+    """Returns the main outputs of a loop's body, and the inputs that these need.
 
-    What the main outputs need of the iteration before is main, too. `count` values are carried, from input `start` on.
+    Carried values that the main outputs of the next iteration need are main, too. `count` values are carried, from
+    input `start` on.
     """
     while True:
         taken = _JaxprSplit(body, are_main).needed_inputs

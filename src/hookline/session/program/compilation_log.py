@@ -1,4 +1,4 @@
-"""Compiling a program: XLA's options on a CPU, and the log of why each compilation happened and how long it took."""
+"""Compilation: XLA's options on a CPU, and the log of each compilation's cause and duration."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class CompilationLog:
     """Logs the compilations of one program as they happen.
 
     Args:
-        what: The program in words.
+        what: A description of the program.
         warned: The warnings that the session's programs have logged; more are added here.
 
     Attributes:
-        first_cause: Says why the first compilation is needed; called when it begins.
+        first_cause: Returns the cause of the first compilation; called when it begins.
         num_traces: The number of times that the program was traced; each trace is a compilation, or finds an equal
             program.
-        description: A description of the program.
+        description: The description of the program.
         has_unlogged_duration: Whether the duration of the last compilation is still to be logged.
     """
 
@@ -48,7 +48,7 @@ class CompilationLog:
         self._start_time = 0.0
 
     def record_trace(self, arguments: Iterable[tuple[str, Any]]) -> None:
-        """Notes that JAX has begun to trace the program for these arguments, given with their names."""
+        """Records that JAX begins to trace the program for these arguments, given with their names."""
         forms = {name: _signatures(value) for name, value in arguments}
         before, self._signatures = self._signatures, forms
         self.num_traces += 1
@@ -59,7 +59,7 @@ class CompilationLog:
 
     @contextlib.contextmanager
     def defer_logging(self) -> Iterator[None]:
-        """Logs nothing of the traces of a block: `tell` does so once it is known whether they are compiled."""
+        """Defers the log of traces: the caller calls `log_compilation` once it is known whether they are compiled."""
         self._is_logging_deferred = True
         try:
             yield
@@ -76,8 +76,8 @@ class CompilationLog:
         logger.info("Compiling a program (%s): %s.", self._cause, self.description)
         if self._count == _MANY:
             logger.warning(
-                "A program was compiled %d times, the last time because %s. Each new shape is compiled anew, and each "
-                "new number that sizes depend on: pad batches to one shape, or to few. It computes %s.",
+                "A program was compiled %d times, the last time because %s. It is compiled again for each new shape, "
+                "and for each new number that sizes depend on: pad batches to one shape, or to few. It computes %s.",
                 _MANY,
                 self._cause,
                 self.description,
@@ -110,17 +110,17 @@ def _explain_retrace(before: dict[str, list[str]], now: dict[str, list[str]]) ->
         for one, other in zip(old, forms, strict=True):
             if one != other:
                 return f"{name} is {other}, it was {one}"
-    return "its arguments lie on other devices, or JAX was configured otherwise"
+    return "its arguments are on other devices, or the configuration of JAX has changed"
 
 
 _LARGE_BYTES = 32 * 2**20
 _DISABLED = "xla_disable_hlo_passes"
 _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-# XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would make the float32 copy of each
-# weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
+# XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would keep the float32 copy of each
+# weight alive from the forward pass until the backward pass reads it: two copies of the model.
 _HALVES_APART = {**_MEMORY_FIRST, _DISABLED: "cse"}
-# Work that is the same in each step is computed in each, as in a single one: if it were moved out of the loop, XLA
-# would fuse the rest differently, which changes the last bits of some models (of an attention over few places, say).
+# Loop-invariant work stays in each step, as in a single step: if it were moved out of the loop, XLA would fuse the rest
+# differently, which changes the last bits of some models (of an attention over few positions, for example).
 _NOTHING_MOVED_OUT = "while-loop-invariant-code-motion"
 
 
@@ -154,7 +154,7 @@ def _bytes(leaves: Sequence[Any]) -> int:
 
 
 def _supported_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options; none if this XLA does not know one of them, for then it refuses to compile."""
+    """Returns the options; none if this XLA does not know one of them, because it would then refuse to compile."""
     return options if _is_supported(tuple(options.items())) else {}
 
 

@@ -46,10 +46,10 @@ class Program:
     """One compiled program: (values of variables, inputs, latches, mask) to (new values, outputs, sent, latches).
 
     Variables are passed flattened: a step then never rebuilds the user's trees. They come in three groups: written
-    variables, whose old values are donated; written counters; and variables that are only read. The new values have the
-    form of the arguments, so that the next run takes them unchanged: the written variables, the counters, and then the
-    variables that are written without reading their old value. Counters that no operation on the device reads are left
-    to the host.
+    variables, whose old values are donated; written counters; and variables that are only read. The new values come in
+    the groups of the arguments, so that the next run takes them unchanged: the donated variables, the counters, and
+    then the variables that are written without reading their old value. Counters that no operation on the device reads
+    are left to the host.
 
     Args:
         plan: The plan to compute.
@@ -57,19 +57,19 @@ class Program:
         outputs: Tensors that the caller or a host operation reads.
         for_hooks: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
             the rest as without them.
-        store: The store of the variables: it knows their tree structures, and counts.
-        base_operations: The operations that every run computes; by default all.
+        store: The store of the variables, which has their tree structures.
+        base_operations: The operations that every run computes.
         gated: Further tensors for hooks, by hook. A mask selects those that a run computes.
-        max_steps: Above 1: the program makes as many steps as it is told to, up to this number. Batches come in blocks
-            of that length or more; the outputs have that length.
+        max_steps: The largest number of steps. Above 1, the number is an argument of the program; batches come in
+            blocks of that length or more, and the outputs have that length.
         warned: The warnings that the session's programs have logged, which are not repeated.
 
     Attributes:
         donated, counters, read_only, written: The variables of its arguments and results, as described above.
-        groups: The variables that it writes: those taken, those counted, and those written without their old value.
+        groups: The variables that it writes: donated, counters, and write-only.
         checks: The operations that have a check.
         latches: Its latches. All checks together are one latch.
-        host_counters: The counters left to the host. The program does not know them.
+        host_counters: The counters left to the host. They are not in the program.
         run: Makes a run; raises `OtherTypesError` before anything is done if `run_with_new_types` must make it.
     """
 
@@ -89,12 +89,12 @@ class Program:
         self._max_steps = max_steps
         self._base_operations = base_operations
         self._gated = gated
-        looks = [*for_hooks, *itertools.chain.from_iterable(gated)]
+        hook_tensors = [*for_hooks, *itertools.chain.from_iterable(gated)]
         self.worker_index = store.worker_index
         self.inputs = list(inputs)
         self._ungated = [*outputs, *for_hooks]
-        self.outputs = [*outputs, *looks]
-        self.for_hooks = frozenset(tensor.key for tensor in looks) - {tensor.key for tensor in outputs}
+        self.outputs = [*outputs, *hook_tensors]
+        self.for_hooks = frozenset(tensor.key for tensor in hook_tensors) - {tensor.key for tensor in outputs}
         roles = VariableRoles(plan, self.outputs, self.for_hooks)
         self.donated, self.counters, self.read_only, self.host_counters = (
             roles.donated,
@@ -119,9 +119,9 @@ class Program:
         steps = f"up to {max_steps} steps; " if max_steps > 1 else ""
         self.compilations = CompilationLog(f"{steps}outputs {names}{more}; writes {writes}", warned)
         self._compiler_options = compiler_options(roles.caller_variables, in_loop=max_steps > 1)
-        # Loose: of unknown structure. JAX sees the leaves alone, so two trees with the same leaves are equal to it.
+        # JAX gets only the leaves: it cannot distinguish two trees of unknown structure with the same leaves.
         self._has_unknown_structure = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read_only))
-        # If variables have shardings, a first trace shows whether this program moves them.
+        # If variables have shardings, a first trace finds out whether this program reshards them.
         self._default_sharding, self._mesh_context = store.default_sharding, store.mesh_context
         self._any_types: Any = self._compiled_run(donates=True) if self._default_sharding is None else self._first_run
         self.run: Callable[..., Any] = self.run_with_new_types
@@ -129,22 +129,22 @@ class Program:
         self._known: dict[Any, int] = {}
 
     def output_indices(self, mask: Sequence[bool]) -> dict[TensorKey, int]:
-        """Returns the places of the outputs that a run with this mask computes; for several steps, of the last one."""
-        places = {} if self._max_steps > 1 else self.row_indices
+        """Returns the indices of the outputs that a run with this mask computes; for several steps, of the last one."""
+        indices = {} if self._max_steps > 1 else self.row_indices
         start = len(self._ungated)
         for tensors, wanted in zip(self._gated, mask, strict=True):
             if wanted:
-                places |= {tensor.key: start + i for i, tensor in enumerate(tensors)}
+                indices |= {tensor.key: start + i for i, tensor in enumerate(tensors)}
             start += len(tensors)
-        return places
+        return indices
 
     @property
     def row_indices(self) -> dict[TensorKey, int]:
-        """The places of the outputs that each step computes."""
+        """The indices of the outputs that each step computes."""
         return {tensor.key: i for i, tensor in enumerate(self._ungated)}
 
     def run_with_new_types(self, *arguments: Any) -> Any:
-        """Makes a run with arguments of any types, and lets `run` be what such arguments need."""
+        """Makes a run with arguments of any types, and sets `run` to the function for such arguments."""
         made = self._any_types(*arguments)
         self.run = getattr(self._any_types, "direct", self._any_types)
         return made
@@ -168,40 +168,40 @@ class Program:
         if self._default_sharding is not None:
             # Written variables keep their shardings.
             groups = tuple([variable.shardings or None for variable in group] for group in self.groups)
-            # Arrays that span several processes become whole in each of them when they are fetched.
-            whole = None if self._default_sharding.is_fully_addressable else self._default_sharding
-            shardings = groups, whole, None, self._default_sharding
+            # Fetched arrays that span several processes are replicated.
+            replicated = None if self._default_sharding.is_fully_addressable else self._default_sharding
+            shardings = groups, replicated, None, self._default_sharding
             options["out_shardings"] = (*shardings, None) if self._has_unknown_structure else shardings
         options["donate_argnums"] = 0 if donates else ()
         if self._has_unknown_structure or launch_log.current() is not None:
-            # The program without donation is a function of its own, so that JAX traces it, and the log says so.
+            # The program without donation is a function of its own, so that JAX traces it, and the trace is logged.
             return jax.jit(self._trace if donates else lambda *arguments: self._trace(*arguments), **options)
         return SharedJit(self._trace, self.compilations, **options)
 
     def _compiled_run(self, *, donates: bool) -> Any:
-        """Returns the program as JAX compiles it, in the context of its graph."""
+        """Returns the jitted program, which is called in the mesh context of its graph."""
         compiled = self._jitted(donates=donates)
         if self._default_sharding is None and not self._has_unknown_structure:
             return compiled
-        launched, about = launch_log.current(), self.compilations.description
+        launches, about = launch_log.current(), self.compilations.description
         graph = next((variable.graph for variable in self.written), None)
-        moves = 0 if graph is None else graph.num_reshards
+        num_reshards = 0 if graph is None else graph.num_reshards
 
         def run(*arguments: Any) -> Any:
-            if graph is not None and graph.num_reshards != moves:  # Another program has moved a variable since.
+            if graph is not None and graph.num_reshards != num_reshards:  # Another program has resharded variables.
                 self._without_donation = None
                 return self._first_run(*arguments) if donates else self.without_donation(*arguments)
             with placement.enter_mesh(self._mesh_context):
-                if launched is not None:  # Processes run in step.
+                if launches is not None:  # Multi-process SPMD.
                     fed = jax.tree.leaves(arguments[3])
                     kind = donates, launch_log.inputs_key(fed)
-                    launched.record(self._known, about, kind, lambda: self._text(compiled, arguments), fed)
+                    launches.record(self._known, about, kind, lambda: self._text(compiled, arguments), fed)
                 if not self._has_unknown_structure:
                     results = compiled(*arguments)
                 else:  # The structures of the variables are part of the arguments and results.
                     *results, structures = compiled(*arguments, self._structures_in())
                     self.structures_out = structures.of
-            if launched is None:
+            if launches is None:
                 return results
             new, outputs, *rest = results
             return new, jax.tree.map(placement.addressable_data, outputs), *rest
@@ -221,9 +221,9 @@ class Program:
         mask: Any,
         *span: Any,
     ) -> Any:
-        """Moves variables to the shardings that the program gives them, and unplaced arrays to the others; then runs.
+        """Reshards variables to the shardings that the program fixes for them, then runs.
 
-        Without this, the second run would be compiled anew for the shardings that the first one left.
+        Without this, the second run would compile again for the shardings that the first one left.
         """
         with placement.enter_mesh(self._mesh_context):
             self._infer_shardings(donated, counters, read_only, inputs, latched, mask)
@@ -254,13 +254,13 @@ class Program:
 
         found = iter(placement.fixed_output_shardings(new, old, inputs, latched, mask))
         for variable in written:
-            moves = {}
-            for place, (now, spec) in enumerate(zip(variable.shardings, jax.tree.leaves(variable.spec), strict=True)):
+            reshards = {}
+            for index, (now, spec) in enumerate(zip(variable.shardings, jax.tree.leaves(variable.spec), strict=True)):
                 wanted = next(found)
                 if wanted is not None and not wanted.is_equivalent_to(now, len(spec.shape)):
-                    moves[place] = wanted
-            if moves:
-                variable.reshard(moves)
+                    reshards[index] = wanted
+            if reshards:
+                variable.reshard(reshards)
 
     def _structures_in(self) -> _Structures:
         return _Structures(tuple(map(self.structure_in, (*self.donated, *self.counters, *self.read_only))))
@@ -311,7 +311,7 @@ class Program:
         mask: Any,
         span: jax.Array,
     ) -> StepResults:
-        """Makes several steps in a loop; `span` has their number, then the first index in the block of each source."""
+        """Traces a loop of steps; `span` has their number, then the first index in the block of each source."""
         read_values, rows = dict(zip(self.read_only, read_only, strict=True)), len(self._ungated)
 
         def step(number: Any, groups: tuple[FlatValues, FlatValues, FlatValues], latched: Any, kept: Any) -> Any:
@@ -334,8 +334,8 @@ class Program:
         def of(tensor: Tensor, value: Any) -> Any:
             if not isinstance(tensor.op, Source):
                 return value
-            place = next(at)
-            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), value)
+            index = next(at)
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), value)
 
         return [of(tensor, value) for tensor, value in zip(self.inputs, inputs, strict=True)]
 
@@ -347,10 +347,10 @@ class Program:
         mask: Sequence[Any],
         kept: Sequence[Any] | None = None,
     ) -> StepResults:
-        """Traces a step. `kept` has the values of masked outputs that are not wanted; None stands for zeros."""
-        held = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
+        """Traces a step. `kept` has the values of gated outputs that are not wanted; by default they are zeros."""
+        known = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         keyed = {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
-        frame = Trace(self.plan, self.for_hooks, held, keyed)
+        frame = Trace(self.plan, self.for_hooks, known, keyed)
         frame.compute([operation for operation in self.plan.device if operation in self._base_operations])
         # No output may share its buffer with a variable, with an input or with another output.
         seen = {id(leaf) for leaf in jax.tree.leaves((list(old.values()), inputs))}
@@ -380,7 +380,7 @@ class Program:
         conditions = [frame.values[latch] for latch in self.latches if isinstance(latch, Latch)]
         if self.checks:
             conditions.append(first_failure({op.index: failed for op, failed in frame.failures().items()}))
-        # Only now: a trace that is refused changes nothing.
+        # Only now, because a trace that fails must change nothing.
         self.structures_out = structures
         first, rest = len(self.donated), len(self.donated) + len(self.counters)
         groups = new[:first], new[first:rest], new[rest:]
@@ -394,7 +394,7 @@ class Program:
         distinct: Callable[[Any], Any],
         others: tuple[Any, ...] | None,
     ) -> tuple[Any, ...]:
-        """Returns the outputs for a hook, computed only in runs that want them; numbers at hand, always."""
+        """Returns the outputs for a hook, computed only in runs that want them, unless each run has these numbers."""
         needed = set(self.plan.needed(tensors)) - self._base_operations - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
         if not operations and all(specs.is_array(t.spec) and t.spec.shape == () for t in tensors):
@@ -420,7 +420,7 @@ class Program:
             raise InvalidArgumentError(
                 guard.node_def,
                 guard,
-                f"{guard.node_def} cannot hold back an update of {variable.op.name!r} that gives it another structure, "
+                f"{guard.node_def} cannot skip an update of {variable.op.name!r} that gives it another structure, "
                 f"shape or dtype. Make that update in a run of its own.",
             )
 
@@ -450,5 +450,5 @@ def _may_deadlock_in_branches(home: Any) -> bool:
 
 def _select_unless(skip: Any, old: Any, new: Any) -> Any:
     """Returns the new value of a leaf, or the old one if the run is skipped."""
-    new, place = jnp.asarray(new), jax.typeof(old).sharding
-    return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
+    new, sharding = jnp.asarray(new), jax.typeof(old).sharding
+    return jax.lax.select(skip, old, jax.reshard(new, sharding) if sharding.mesh.explicit_axes else new)

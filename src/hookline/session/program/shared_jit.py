@@ -1,8 +1,8 @@
-"""Compiled programs that a process shares: equal programs are compiled once, whatever sessions and graphs they are of.
+"""Shares compiled programs in a process: equal programs of any sessions and graphs are compiled once.
 
-Two programs are equal if XLA is given the same text, with the same options, for the same arguments: of the same types,
-on the same devices, at the same places. Each program is traced anew, so a closure, a global or an object that has
-changed since makes another text.
+Two programs are equal if XLA gets the same text and the same options, for arguments of the same types on the same
+devices at the same indices. Each program is traced for itself, so if a closure, a global or an object has changed, its
+text differs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hookline.session.program.compilation_log import CompilationLog
 
 _MAX_CACHED = 64
 _INPUTS_INDEX = 3
-# Such a text refers to Python objects of the process, not by what they are.
+# Texts with these refer to Python objects of the process by identity, not by content.
 _REFERENCES = ("callback", "CustomSPMDPartitioning", "stablehlo.send", "stablehlo.recv")
 _MESHES = ("sdy.mesh", "mhlo.sharding")
-# Settings of JAX: with these it calls a function again that is compiled; with that a text lacks its large constants.
+# Settings of JAX. With these it calls a compiled function again in Python; with the next one, texts lack constants.
 _UNSHARED_SETTINGS = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
 _CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
-# XLA is given these beside the text.
+# Settings that XLA gets in addition to the text.
 _COMPILER_SETTINGS = ("jax_optimization_level", "jax_memory_fitting_level")
-# What a program closes over is kept with it, and printed in its text.
+# Constants that a program closes over are kept with it, and printed in its text.
 _MOST_CONSTANT_BYTES = 2**20
 
 _cache: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
@@ -43,7 +43,7 @@ class OtherTypesError(Exception):
 def _trace_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function for `jax.jit` that can be traced once, so that the jitted function is one program.
 
-    Then the function itself is forgotten, with all that it refers to but for constants of the program.
+    After the trace, the function itself is released, with all that it refers to except constants of the program.
     """
     left = [function]
 
@@ -57,10 +57,10 @@ def _trace_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class SharedJit:
-    """Does what `jax.jit` does, with programs that are shared with others in this process that are equal.
+    """Does the same as `jax.jit`, but shares compiled programs with equal ones in this process.
 
     Args:
-        function: The function. Its fourth argument are the inputs, whose types may change from call to call.
+        function: The function. Its fourth argument holds the inputs, whose types may change from call to call.
         compilations: The log of its compilations.
         **options: Options of `jax.jit`.
 
@@ -96,7 +96,7 @@ class SharedJit:
 
     @property
     def direct(self) -> Callable[..., Any]:
-        """The latest jitted function, which raises `OtherTypesError`; itself, if inputs come in several types."""
+        """The latest jitted function, which raises `OtherTypesError`; this object if inputs come in several types."""
         return self._latest if len(self._by_inputs) == 1 else self
 
     def lower(self, *arguments: Any) -> Any:
@@ -116,7 +116,7 @@ class SharedJit:
         found = self._all.get(types)
         if found is None:
             found = self._find_shared(arguments, types, refusing)
-        elif found is refusing:  # JAX is configured otherwise: as `jit` keeps a program for each configuration.
+        elif found is refusing:  # The configuration of JAX has changed; `jit` keeps a program for each.
             found = self._jit()
         self._all[types] = found
         self._by_inputs[_types(arguments[_INPUTS_INDEX])] = self._latest = found
@@ -142,7 +142,7 @@ class SharedJit:
 
 
 def clear_cache() -> None:
-    """Forgets the programs that are shared; sessions that use one go on with it."""
+    """Drops the shared programs; sessions keep those that they use."""
     with _lock:
         _cache.clear()
 
@@ -150,7 +150,7 @@ def clear_cache() -> None:
 def _cache_key(
     traced: Any, lowered: Any, types: Hashable, places: tuple[Any, ...], options: dict[str, Any]
 ) -> Hashable | None:
-    """Returns what makes a program equal to another one; None if that cannot be said."""
+    """Returns a key that only equal programs share; None if the text does not decide whether programs are equal."""
     jaxpr = traced.jaxpr
     # Effects: of a Ref that the function closes over, of a print.
     if jaxpr.effects or getattr(jax.config, _CONSTANTS_APART):
@@ -158,7 +158,7 @@ def _cache_key(
     if sum(getattr(constant, "nbytes", 0) for constant in jaxpr.consts) > _MOST_CONSTANT_BYTES:
         return None
     text = lowered.as_text()
-    # The text does not say on which devices a mesh of the function's own is.
+    # The text does not contain the devices of a mesh inside the function.
     is_anywhere = any(mark in text for mark in _MESHES) and not any(places)
     if is_anywhere or any(reference in text for reference in _REFERENCES):
         return None
@@ -171,7 +171,7 @@ def _cache_key(
     key = digest, kept, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), tuple(given), form
     try:
         hash(key)
-    except TypeError:  # Static parts of the results, in which programs could differ.
+    except TypeError:  # The results have static parts without a hash, in which programs could differ.
         return None
     return key
 

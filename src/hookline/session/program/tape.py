@@ -1,8 +1,8 @@
-"""The tape: the record of a trace's computations, through which gradients go back.
+"""The tape: the record of a trace's computations, over which gradients run backward.
 
-Each operation on the path of a gradient is computed once, at its own place, and its pullback is kept. A gradient then
-has only its own work: from `ys` it goes back over the kept pullbacks. Its computations are put on the tape in turn if
-another gradient (a second derivative) will go back through them.
+Each operation on the path of a gradient is computed once, at its own position, and its pullback is kept. The gradient
+then runs backward from `ys` over the kept pullbacks, and computes nothing else. Its own computations are recorded on
+the tape, too, if another gradient (a second derivative) will run backward through them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cell:
 
 
 class Cells(NamedTuple):
-    """A value, with a cell for each array in it. Its containers hold arrays alone: their classes may check that."""
+    """A value, with a cell for each array in it. Containers never hold cells: their classes may accept arrays only."""
 
     leaves: Sequence[Cell]
     treedef: Any
@@ -81,7 +81,7 @@ class Tape:
         return other
 
     def gradients_through(self, owner: Operation | None) -> list[Gradient]:
-        """Returns the gradients that go back through the work of `owner`; all of them for `None`."""
+        """Returns the gradients that run backward through the work of `owner`; all of them for `None`."""
         return [g for g in self._gradients if owner is None or g.is_on_path(owner)]
 
     def _orders_of(self, owner: Operation | None) -> list[int]:
@@ -90,11 +90,11 @@ class Tape:
         return self._orders[owner]
 
     def record(self, owner: Operation | None, fn: Callable[..., Any], inputs: Sequence[Cell]) -> Cells:
-        """Computes `fn` on the values of cells, for all gradients that will go back through it.
+        """Computes `fn` on the values of cells, for all gradients that will run backward through it.
 
         Args:
-            owner: The operation that computes it; `None` for work of no operation, such as taking a part.
-            fn: A function of one floating point array a cell, which returns a pytree.
+            owner: The operation that computes it; `None` for work of no operation, such as indexing.
+            fn: A function of one floating point array for each cell, which returns a pytree.
             inputs: The cells.
 
         Returns:
@@ -103,9 +103,9 @@ class Tape:
         return self._record(owner, fn, inputs, 1, len(self._orders_of(owner)))
 
     def _record(self, owner: Any, fn: Callable[..., Any], inputs: Sequence[Cell], level: int, levels: int) -> Cells:
-        """Computes `fn`, differentiable by the gradients from `level` on, the first of which has the lowest order.
+        """Computes `fn`, differentiable by the gradients from `level` on; level 1 has the lowest order.
 
-        A gradient of a higher order goes back through the work of lower orders: for it, the pullback of the level
+        A gradient of a higher order runs backward through the work of lower orders: for it, the pullback of the level
         before is one more result of the computation.
         """
         if level > levels:
@@ -113,15 +113,15 @@ class Tape:
         split = _Split()
 
         def with_pullback(*values: Any) -> Any:
-            moving, pull, still = jax.vjp(lambda *values: split(fn(*values)), *values, has_aux=True)
-            return moving, still, pull
+            floating, pullback, others = jax.vjp(lambda *values: split(fn(*values)), *values, has_aux=True)
+            return floating, others, pullback
 
         leaves, treedef = self._record(owner, with_pullback, inputs, level + 1, levels)
         n_results = len(split.is_floating)
-        moving, still = leaves[: sum(split.is_floating)], leaves[sum(split.is_floating) : n_results]
-        pull = Cells(leaves[n_results:], treedef.children()[2])
-        self._entries.append(_Entry(owner, level, inputs, moving, pull))
-        return split.join(moving, still)
+        floating, others = leaves[: sum(split.is_floating)], leaves[sum(split.is_floating) : n_results]
+        pullback = Cells(leaves[n_results:], treedef.children()[2])
+        self._entries.append(_Entry(owner, level, inputs, floating, pullback))
+        return split.join(floating, others)
 
     def backward(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
         """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's path."""
@@ -145,14 +145,14 @@ class Tape:
     def _apply_pullback(self, gradient: Gradient, entry: _Entry, given: Sequence[Cell | None]) -> Sequence[Cell]:
         """Returns the cotangents of an entry's inputs for those of its outputs; `None` is zero."""
         cells = entry.pullback.leaves
-        moving = [cell for cell in cells if cell.is_differentiable]
+        floating = [cell for cell in cells if cell.is_differentiable]
         is_for_hook = gradient not in self._caller_operations and entry.owner in self._caller_operations
 
         def pull_back(*values: Any) -> Any:
             remaining = iter(values)
             kept = [next(remaining) if cell.is_differentiable else cell.value for cell in cells]
             # A hook's gradient must not change how the rest is compiled.
-            pull = jax.tree.unflatten(entry.pullback.treedef, barrier(kept) if is_for_hook else kept)
+            pullback = jax.tree.unflatten(entry.pullback.treedef, barrier(kept) if is_for_hook else kept)
             cotangents = [None if ct is None else next(remaining) for ct in given]
 
             def filled(zero: Callable[[Any], Any]) -> list[Any]:
@@ -161,16 +161,16 @@ class Tape:
 
             try:
                 # Nothing is computed for a symbolic zero.
-                return pull(filled(lambda value: ad.Zero(jax.typeof(value).to_ct_aval())))
+                return pullback(filled(lambda value: ad.Zero(jax.typeof(value).to_ct_aval())))
             except ValueError:
                 # The transpose of a scan takes no symbolic zeros for its stacked outputs.
-                return pull(filled(jnp.zeros_like))
+                return pullback(filled(jnp.zeros_like))
 
-        return self.record(gradient, pull_back, [*moving, *(ct for ct in given if ct is not None)]).leaves
+        return self.record(gradient, pull_back, [*floating, *(ct for ct in given if ct is not None)]).leaves
 
 
 class _Split:
-    """Separates the floating point leaves of a function's result from the others, and remembers their places.
+    """Separates the floating point leaves of a function's result from the others, and keeps their positions.
 
     Attributes:
         is_floating: For each leaf, whether it is floating point.
@@ -181,8 +181,8 @@ class _Split:
     def __call__(self, result: Any) -> tuple[list[Any], list[Any]]:
         leaves, self._treedef = jax.tree.flatten(result)
         self.is_floating = [_is_differentiable(leaf) for leaf in leaves]
-        moving = [leaf for leaf, moves in zip(leaves, self.is_floating, strict=True) if moves]
-        return moving, [leaf for leaf, moves in zip(leaves, self.is_floating, strict=True) if not moves]
+        floating = [leaf for leaf, is_floating in zip(leaves, self.is_floating, strict=True) if is_floating]
+        return floating, [leaf for leaf, is_floating in zip(leaves, self.is_floating, strict=True) if not is_floating]
 
     def join(self, moving: Sequence[Cell], still: Sequence[Cell]) -> Cells:
         """Returns the result with these leaves in place of its own."""

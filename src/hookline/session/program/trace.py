@@ -1,7 +1,7 @@
 """Tracing: evaluates the operations of a program once, with tracers, in creation order.
 
-The reading rule allows this order: an operation depends on earlier ones only, and it reads a version of a variable
-whose updates are earlier, too. Gradients need nothing more (see `tape`).
+This order is enough: an operation depends on earlier ones only, and reads a version of a variable whose updates are
+earlier, too. It is enough for gradients as well (see `tape`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Trace:
         return self._call(operation)
 
     def _call(self, operation: Function) -> Any:
-        """Calls a function. What hooks alone may read of its result is computed apart from the rest."""
+        """Calls a function; results that only hooks may read are isolated as by-products."""
 
         def call() -> Any:
             return operation.call(lambda tensor: _copy_containers(self._read(tensor, operation)))
@@ -95,10 +95,10 @@ class Trace:
         """Checks an operation for invalid input, behind a barrier: the rest is compiled as without the check."""
         if operation.check is None:
             return
-        elsewhere = self.plan.is_remote_read
+        is_remote_read = self.plan.is_remote_read
 
         def resolve(tensor: Tensor) -> Any:
-            if elsewhere(tensor, operation):
+            if is_remote_read(tensor, operation):
                 return None
             return self._behind_barrier(tensor, self._version(tensor, operation), self._read(tensor, operation))
 
@@ -113,16 +113,16 @@ class Trace:
     # Values -----------------------------------------------------------------------------------------------------
 
     def arguments(self, update: Update) -> tuple[Any, ...]:
-        """Returns the values to submit for an update that happens elsewhere; `None` for those that are read there."""
-        elsewhere = self.plan.is_remote_read
-        return tuple(None if elsewhere(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
+        """Returns the values to submit for a remote update; `None` for variables to be read there."""
+        is_remote_read = self.plan.is_remote_read
+        return tuple(None if is_remote_read(tensor, update) else self._read(tensor, update) for tensor in update.inputs)
 
     def final_value(self, variable: Variable) -> Any:
         """Returns the value of a written variable after the run."""
         return self._versions[variable, len(self.plan.updates[variable])]
 
     def skip_condition(self) -> Any:
-        """Returns whether to hold back the updates of the run; None if no guard can."""
+        """Returns whether to skip the updates of the run; None without guards."""
         found = [self.values[guard] for guard in self.plan.guards]
         return functools.reduce(jnp.logical_or, found) if found else None
 
@@ -158,10 +158,10 @@ class Trace:
 
     def _reads_for_hook(self, reader: Operation | None, tensor: Tensor) -> bool:
         """Returns whether `reader` runs only for a hook, and reads a value that exists without the hook."""
-        trained = self.plan.caller_operations
-        if reader is None or reader in trained or self.plan.find_feed(tensor) is not None:
+        caller_operations = self.plan.caller_operations
+        if reader is None or reader in caller_operations or self.plan.find_feed(tensor) is not None:
             return False
-        return isinstance(tensor.op, VariableRead) or tensor.op in trained
+        return isinstance(tensor.op, VariableRead) or tensor.op in caller_operations
 
     def _behind_barrier(self, tensor: Tensor, version: int, value: Any) -> Any:
         key = (tensor.key, version)
@@ -172,34 +172,34 @@ class Trace:
     # Updates ----------------------------------------------------------------------------------------------------
 
     def _update(self, operation: Update) -> Any:
-        places = [self.plan.updates[variable].index(operation) for variable in operation.variables]
+        indices = [self.plan.updates[variable].index(operation) for variable in operation.variables]
         olds = [
-            None if operation.overwrites else self._versions[variable, place]
-            for variable, place in zip(operation.variables, places, strict=True)
+            None if operation.overwrites else self._versions[variable, index]
+            for variable, index in zip(operation.variables, indices, strict=True)
         ]
         args = operation.bind(lambda tensor: _copy_containers(self._read(tensor, operation)))
         old = _copy_containers(jax.tree.unflatten(operation.structure, olds))
         news = operation.check_new_values(operation.call(old, *args))
         kept = [_cast_to_variable(v, new) for v, new in zip(operation.variables, news, strict=True)]
-        for variable, place, value in zip(operation.variables, places, kept, strict=True):
-            self._versions[variable, place + 1] = value
+        for variable, index, value in zip(operation.variables, indices, kept, strict=True):
+            self._versions[variable, index + 1] = value
         return jax.tree.unflatten(operation.structure, kept)
 
     # Gradients --------------------------------------------------------------------------------------------------
 
     def _record_on_tape(self, operation: Function) -> Any:
-        """Computes an operation so that the gradients whose path contains it can go back through it."""
+        """Computes an operation so that the gradients whose path contains it can run backward through it."""
         passing = self._tape.gradients_through(operation)
         found: dict[TensorKey, Cells] = {}
         for tensor in operation.inputs:
             if any(gradient.depends_on_xs(tensor) for gradient in passing):
                 found[tensor.key] = self._cells_of(tensor, self._version(tensor, operation))
-        moving = list(
+        floating = list(
             dict.fromkeys(cell for cells in found.values() for cell in cells.leaves if cell.is_differentiable)
         )
 
         def fn(*values: Any) -> Any:
-            given = dict(zip(moving, values, strict=True))
+            given = dict(zip(floating, values, strict=True))
 
             def resolve(tensor: Tensor) -> Any:
                 if tensor.key not in found:
@@ -209,7 +209,7 @@ class Trace:
 
             return operation.call(resolve)
 
-        return self._store_cells(operation, self._tape.record(operation, fn, moving))
+        return self._store_cells(operation, self._tape.record(operation, fn, floating))
 
     def _gradient(self, operation: Gradient) -> Any:
         ys = [self._cells_of(y, self._version(y, operation)) for y in operation.ys]
@@ -218,12 +218,12 @@ class Trace:
         def cotangent(cell: Cell) -> Cell:
             if not cell.is_differentiable:
                 dtype = jnp.result_type(cell.value)
-                raise TypeError(f"gradients: an array to differentiate by is of {dtype}; it must be floating point.")
+                raise TypeError(f"gradients: an array in xs has dtype {dtype}; it must be floating point.")
             given = cotangents.get(cell)
             if given is None:
                 return Cell(jnp.zeros_like(cell.value))
-            # Hooks fetch gradients most. They end in a barrier in every program: XLA would otherwise fuse them into
-            # the update when no hook fetches them, and round differently.
+            # Gradients are what hooks fetch most. They end in a barrier in every program: XLA would otherwise fuse
+            # them into the update when no hook fetches them, and round differently.
             return self._tape.record(operation, barrier, [given]).leaves[0]
 
         xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]
@@ -235,7 +235,7 @@ class Trace:
         return cells.value()
 
     def _cells_of(self, tensor: Tensor, version: int) -> Cells:
-        """Returns the value of a tensor with a cell for each array; parts of arrays are taken on the tape."""
+        """Returns the value of a tensor with a cell for each array; indexing of arrays is recorded on the tape."""
         root, rest = self._root(tensor)
         cells = self._cached_cells(root, version, (), lambda: Cells.of(self._value(*root, version)))
         for depth, step in enumerate(rest, start=1):
@@ -252,15 +252,15 @@ class Trace:
         return self._cells[key]
 
     def _part(self, cells: Cells, step: PathStep) -> Cells:
-        """Returns the part that a step leads to: its cells, or the result of indexing an array or of a property."""
+        """Returns the part at a step of a path: its cells, or the result of indexing an array or of a property."""
         leaves, treedef = jax.tree.flatten(get_part(cells.value(), step))
         owners = {id(cell.value): cell for cell in cells.leaves}
         is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
         if is_found and not jax.tree_util.treedef_is_leaf(cells.treedef):
             return Cells([owners[id(leaf)] for leaf in leaves], treedef)
-        moving = [cell for cell in cells.leaves if cell.is_differentiable]
+        floating = [cell for cell in cells.leaves if cell.is_differentiable]
         return self._tape.record(
-            None, lambda *v: get_part(cells.value(dict(zip(moving, v, strict=True))), step), moving
+            None, lambda *v: get_part(cells.value(dict(zip(floating, v, strict=True))), step), floating
         )
 
 
@@ -275,7 +275,7 @@ def _is_on_paths(paths: Iterable[Path], spec: Any) -> list[bool]:
         for step in path:
             part = part if specs.is_array(part) else get_part(part, step)
         found |= {numbers.get(id(mark)) for mark in jax.tree.leaves(part)}
-    # A property may have made an array of others.
+    # None: a property may have computed an array from any of them.
     return [None in found or number in found for number in range(len(leaves))]
 
 

@@ -1,5 +1,6 @@
-"""A run: how a planned request is carried out, again and again.
+"""Executes planned runs.
 
-`session_backend` takes a request, `cached_step` is its work in one object, `staged_run` the one with work on the host.
-`dispatch_throttle` bounds how far the host is ahead, and polls the `latches`.
+`session_backend` receives requests. `cached_step` makes runs of one program, `repeated_step` several steps in one run,
+`staged_run` runs with host operations, options or remote variables. `dispatch_throttle` limits how far the host is
+ahead, and polls the `latches`. `launch_log` compares the programs of SPMD processes.
 """

@@ -1,4 +1,4 @@
-"""The cached step: the work of a run, planned once for a request and repeated as often as the request comes again."""
+"""The cached step: the work of a run, planned once for a request and used again when the request is repeated."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ STEP_MISMATCH = object()
 
 
 class CachedStep:
-    """Everything that a run needs: its plan, its host stages, its program, and the places of its values.
+    """Makes the runs of one request: holds its plan, host operations, program, and buffers of variables.
 
     `run` makes a run that consists of a program and batches (`is_program`). For any other run the session makes the
     stages around the program (`run_staged`), and `dispatch` starts the program.
 
     Args:
-        session: The engine that makes the runs.
-        request: The elements that the run is asked for.
+        session: The backend of the session.
+        request: The request.
         programs: The programs of the session.
 
     Attributes:
@@ -60,105 +60,106 @@ class CachedStep:
         step_delta: The number by which it advances the global step; None if only the device knows.
         has_checks: Whether one of its operations has a check.
         has_writes: Whether it changes a variable.
-        uses_remote_variables: Whether it reads or updates variables that live elsewhere.
+        uses_remote_variables: Whether it reads or updates remote variables.
         is_program: Whether it consists of a program alone, on variables in this process and batches.
+        is_cacheable: Whether it may be kept for later requests; not an initializer with large constants.
     """
 
     def __init__(self, session: Any, request: Request, programs: ProgramCache) -> None:
-        self.request, fetched, capacity = request, request.fetched, request.max_steps
+        self.request, fetched, max_steps = request, request.fetched, request.max_steps
         for_hooks, deferred = request.hook_elements(is_deferred=False), request.hook_elements(is_deferred=True)
         store = session.store
         self._session, self._store, self._lock = session, store, session.lock
         global_step = find_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
-        self.max_steps = capacity
+        self.max_steps = max_steps
         self._feed_converters = [make_feed_converter(tensor) for tensor in request.fed]
         self.program, self._mask = programs.choose(plan, request, store)
-        places = self.program.output_indices([bool(wanted) for wanted in self._mask]) if self.program else {}
-        self.host_stage = hosts = HostStage(plan, [*fetched, *for_hooks], deferred, places)
+        indices = self.program.output_indices([bool(wanted) for wanted in self._mask]) if self.program else {}
+        self.host_stage = host_stage = HostStage(plan, [*fetched, *for_hooks], deferred, indices)
         self._immediate = [part for part in request.hooks if not part.is_deferred]
         self._deferred = [part for part in request.hooks if part.is_deferred]
         self._readers = [
-            *[self._make_reader(element, places, is_stacked=True) for element in fetched],
+            *[self._make_reader(element, indices, is_stacked=True) for element in fetched],
             *[
-                self._make_reader(e, places, is_stacked=part.is_stacked)
+                self._make_reader(e, indices, is_stacked=part.is_stacked)
                 for part in self._immediate
                 for e in part.elements
             ],
         ]
         self._deferred_readers = [
-            self._make_reader(e, places, is_stacked=part.is_stacked, is_deferred=True)
+            self._make_reader(e, indices, is_stacked=part.is_stacked, is_deferred=True)
             for part in self._deferred
             for e in part.elements
         ]
-        # The results of a run, if they are the same each time, and of a single step if no front end checks runs, too.
+        # The results of each run, if they are constant; the second with the number of steps, unless runs are checked.
         self._constant: tuple[Any, Any] | None = None
         self._constant_run: tuple[Any, Any, int] | None = None
         self.counters = host_counters(plan, [*fetched, *for_hooks, *deferred])
         self.step_delta: int | None = 0 if global_step is None else plan.counter_delta(global_step)
         program = self.program
         written = program.written if program else []
-        hosted = program.host_counters if program else []
+        counted_by_host = program.host_counters if program else []
         self.has_writes = bool(written or plan.remote_updates)
         self.has_checks = program is not None and bool(program.checks)
         read = [v for v in self.counters if v is not global_step]
         if program is not None:
             read += [*program.counters, *program.read_only]
         self.uses_remote_variables = plan.uses_remote_variables(read)
-        more = self.uses_remote_variables or plan.before or hosts.after or self.counters
-        self.is_program = program is not None and (capacity > 1 or not more)
-        self._is_bare_program = self.is_program and capacity == 1 and not plan.sources
+        more = self.uses_remote_variables or plan.before or host_stage.after or self.counters
+        self.is_program = program is not None and (max_steps > 1 or not more)
+        self._is_bare_program = self.is_program and max_steps == 1 and not plan.sources
         # Starts a run; the caller holds the session's lock.
         self._start: Callable[[RunState, int | None], Any] = (
             self.dispatch if self._is_bare_program else self._start_with_batches
         )
         self._source_nodes: Sequence[Source] = plan.sources
         self._open_sources: Sequence[OpenSource] = ()
-        self._after = hosts.after
+        self._after = host_stage.after
         self.is_cacheable = True
         if program is None:
             return
         self._program = program
         computed = frozenset(program.plan.operations)
-        # An initialiser is rarely asked for again, and would keep the initial values of a model on the device.
+        # An initializer rarely runs again, and would keep the initial values of a model on the device.
         initialises = any(isinstance(operation, Update) and operation.is_initializer for operation in plan.operations)
         constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
         self._inputs = [make_input_reader(plan, tensor, constants, computed) for tensor in program.inputs]
         self.is_cacheable = not (initialises and constants)
         self._latch_states = session.throttle.states(program.latches)
-        # The results of a remote update are pulled only if they are fetched or needed.
+        # The results of a remote update are read only if they are fetched or needed.
         results = (*fetched, *for_hooks, *deferred, *input_tensors(plan.after, lambda tensor: True))
         self._fetched_remote = [
             u for u in plan.remote_updates if any(isinstance(t, Tensor) and t.op is u for t in results)
         ]
-        # The last global step from which a run can still count on, if it is counted here.
+        # The largest global step that a run can still advance within its dtype, if this run counts it.
         self._max_start_step: int | None = None
-        if global_step is not None and self.step_delta and global_step in (*written, *hosted):
+        if global_step is not None and self.step_delta and global_step in (*written, *counted_by_host):
             self._max_start_step = int(np.iinfo(global_step.dtype).max) - self.step_delta
         self._remote_updates = plan.remote_updates
         self._smallest_leaf: int | None = None
         self._bind_buffers(global_step)
-        # As far as it is known before the run.
+        # The step delta, as far as it is known before the run.
         self._known_step_delta = None if plan.remote_updates and self._step_buffer is None else self.step_delta
 
     def _bind_buffers(self, global_step: Variable | None) -> None:
-        """Finds the places of the values that the program reads, writes and counts."""
+        """Finds the buffers of the variables that the program reads and writes, and of counters."""
         program, plan = self._program, self.plan
-        self._local_store = here = self._store.local
-        self._bundle = here.bundle(*program.groups, program.host_counters)
-        # That of a variable that lives elsewhere stays empty: then all are gathered by way of the store.
+        self._local_store = local_store = self._store.local
+        self._bundle = local_store.bundle(*program.groups, program.host_counters)
+        # The buffer of a remote variable stays empty: then the store gathers all values.
         self._read_only: list[tuple[VariableBuffer, Variable]] = [
-            *zip(here.buffers(program.read_only), program.read_only, strict=True)
+            *zip(local_store.buffers(program.read_only), program.read_only, strict=True)
         ]
         self._counter_updates: list[tuple[VariableBuffer, Variable, int | None]] = []
         self._step_buffer: VariableBuffer | None = None
         counting = [variable for variable in (*program.written, *program.host_counters) if is_counter(variable)]
-        for slot, variable in zip(here.buffers(counting), counting, strict=True):
+        for buffer, variable in zip(local_store.buffers(counting), counting, strict=True):
             if variable is global_step:
-                self._step_buffer = slot
+                self._step_buffer = buffer
             else:
                 self._counter_updates.append(
-                    (slot, variable, None if plan.is_guarded(variable) else plan.counter_delta(variable))
+                    (buffer, variable, None if plan.is_guarded(variable) else plan.counter_delta(variable))
                 )
 
     def _make_reader(
@@ -169,7 +170,7 @@ class CachedStep:
         is_stacked: bool,
         is_deferred: bool = False,
     ) -> ResultReader:
-        """Returns the getter of an element, which of several steps finds the values of each `is_stacked`."""
+        """Returns the result reader of an element; if `is_stacked`, it reads the values of each of several steps."""
         return make_fetch_reader(self.plan, element, output_indices)
 
     # Running ----------------------------------------------------------------------------------------------------
@@ -183,17 +184,17 @@ class CachedStep:
         max_steps: int = 0,
         exactly: bool = False,
     ) -> Any:
-        """Makes a run that `is_program`, of one step, or of as many as batches of one form are ready.
+        """Makes a run that `is_program`: of one step, or of several, as far as batches of one form are ready.
 
         Args:
             values: The fed values, in the order of the plan.
             expected_step: The global step at which it must start; None for any.
             following_steps: The number of steps that the following runs take, as far as it is known.
-            max_steps: The largest number of steps; by default `max_steps`.
+            max_steps: The largest number of steps; by default that of the program.
             exactly: Whether `max_steps` steps are required: with fewer batches nothing is run.
 
         Returns:
-            The results of the caller, those of the hooks, and the number of steps; or `STEP_MISMATCH`.
+            The caller's results, the hooks' results, and the number of steps; or `STEP_MISMATCH`.
         """
         session, run = self._session, RunState()
         run.feeds = [*map(call_with, self._feed_converters, values)] if values else ()
@@ -221,7 +222,7 @@ class CachedStep:
         except MemoryError as error:
             if self.max_steps > 1:
                 error.add_note(
-                    f"hookline: steps_per_run={self.max_steps} has so many batches read at once. Choose less."
+                    f"hookline: steps_per_run={self.max_steps} reads so many batches at once. Choose a smaller number."
                 )
             raise
         except jax.errors.JaxRuntimeError as error:
@@ -239,7 +240,7 @@ class CachedStep:
         return self._open_sources
 
     def _await_batches(self, max_count: int, upcoming_steps: float) -> None:
-        """Waits for a batch of each source; not under the lock, because it may take long. See `OpenSource.wait`."""
+        """Waits for a batch of each source, as in `OpenSource.wait`; not under the lock, because it may take long."""
         for source in self._open_sources:
             if not source.num_ready(max_count):
                 source.wait(max_count, self.max_steps, upcoming_steps)
@@ -279,13 +280,13 @@ class CachedStep:
             start, end = end, end + len(part.elements)
             results[part.hook_index] = part.assemble(values[start:end])
         if self._deferred:
-            hosts, late, start = self.host_stage, [], 0
-            arrays = [*map(run.outputs.__getitem__, hosts.deferred_arrays)]
-            if hosts.deferred_trees:
-                arrays += jax.tree.leaves([run.outputs[place] for place in hosts.deferred_trees])
+            host_stage, deferred_values, start = self.host_stage, [], 0
+            arrays = [*map(run.outputs.__getitem__, host_stage.deferred_arrays)]
+            if host_stage.deferred_trees:
+                arrays += jax.tree.leaves([run.outputs[index] for index in host_stage.deferred_trees])
             for part in self._deferred:
                 results[part.hook_index] = DeferredResults(
-                    partial(self._deferred_results, run, late, part, start), arrays
+                    partial(self._deferred_results, run, deferred_values, part, start), arrays
                 )
                 start += len(part.elements)
         found = request.assemble(values), tuple(results)
@@ -294,13 +295,13 @@ class CachedStep:
         return found
 
     def _deferred_results(self, run: RunState, values: list[Any], part: HookRequest, start: int) -> Any:
-        """Returns the results of a late hook; the first one that is read computes the `values` of all late hooks."""
+        """Returns the results of a deferred hook; the first to be read computes the `values` of all deferred hooks."""
         if not values:
-            hosts = self.host_stage
-            if hosts.deferred:
-                if self._is_bare_program:  # The run has made no room for host results.
+            host_stage = self.host_stage
+            if host_stage.deferred:
+                if self._is_bare_program:  # The run has not created its host results.
                     run.reset()
-                hosts.compute(hosts.deferred, run, self._session)
+                host_stage.compute(host_stage.deferred, run, self._session)
             values.extend([*map(call_with, self._deferred_readers, repeat(run))])
         return part.assemble(values[start : start + len(part.elements)])
 
@@ -308,7 +309,7 @@ class CachedStep:
         """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.
 
         Args:
-            run: The run. Its outputs, and whether its updates were applied, are noted in it.
+            run: The run. Its outputs, and whether its updates were applied, are stored in it.
             expected_step: As in `run`.
             last_step: As in `RunOptions`.
 
@@ -316,31 +317,31 @@ class CachedStep:
             The number of steps; or `STEP_MISMATCH` if nothing was run.
         """
         count = 1 if self.max_steps == 1 else run.num_steps
-        program, block, slot, latches = self._program, self._bundle, self._step_buffer, self._latch_states
+        program, bundle, step_buffer, latches = self._program, self._bundle, self._step_buffer, self._latch_states
         try:
             # The global step.
-            step = self._store.known_step() if slot is None else slot.host_value
+            step = self._store.known_step() if step_buffer is None else step_buffer.host_value
             if expected_step is not None and step != expected_step:
                 return STEP_MISMATCH
             if self._max_start_step is not None and (step is None or step > self._max_start_step):
                 step = self._checked_step(self._max_start_step)
-            # If the variables were not written since, the values are those that the last run left.
-            if block.groups is not None:
-                taken, counted, _ = block.groups
+            # If the variables were not written since, the last run's results are the values.
+            if bundle.groups is not None:
+                donated, counters, _ = bundle.groups
                 try:
                     read = (
-                        [at.leaves or at.materialize(variable) for at, variable in self._read_only]
+                        [buffer.leaves or buffer.materialize(variable) for buffer, variable in self._read_only]
                         if self._read_only
                         else []
                     )
                 except KeyError:  # A variable has no value.
-                    taken, counted, read = self._gather_values()
+                    donated, counters, read = self._gather_values()
             else:
-                taken, counted, read = self._gather_values()
+                donated, counters, read = self._gather_values()
             # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple([state.value for state in latches]) if latches else ()
-            given, gain = (taken, counted, read, inputs, latched, self._mask), self._known_step_delta
+            given, step_delta = (donated, counters, read, inputs, latched, self._mask), self._known_step_delta
             if self.max_steps > 1:
                 given = (*given, self._loop_arguments(run))
             if last_step is None and not self._remote_updates:
@@ -352,29 +353,29 @@ class CachedStep:
                 run.applied = True
             else:
                 new, run.outputs, latched = self._dispatch_refusable(run, last_step, given)
-                if gain and not run.applied:
-                    gain = 0
+                if step_delta and not run.applied:
+                    step_delta = 0
             # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
-            led = None if step is None or gain is None else step + gain * count
-            if latches and led is not None:
+            next_step = None if step is None or step_delta is None else step + step_delta * count
+            if latches and next_step is not None:
                 # Not `zip`: with `strict` it takes longer than all the rest of this.
                 for number, state in enumerate(latches):
-                    state.record(latched[number], led, count, gain)
+                    state.record(latched[number], next_step, count, step_delta)
             if run.applied:
-                for at, variable, each in self._counter_updates:
-                    at.advance(variable, each if each is None else each * count)
-                if slot is not None:
-                    slot.host_value = led
+                for buffer, variable, each in self._counter_updates:
+                    buffer.advance(variable, each if each is None else each * count)
+                if step_buffer is not None:
+                    step_buffer.host_value = next_step
                     self._local_store.notify_step()
-                if block.groups is None:
+                if bundle.groups is None:
                     self._bind_bundle(new)
                 else:
-                    block.structures = program.structures_out
-                    block.groups = new
-            if latches and led is None:  # Only the device knows the global step after the run.
-                led = self._session.step_or_none()
+                    bundle.structures = program.structures_out
+                    bundle.groups = new
+            if latches and next_step is None:  # Only the device knows the global step after the run.
+                next_step = self._session.step_or_none()
                 for number, state in enumerate(latches):
-                    state.record(latched[number], led, count)
+                    state.record(latched[number], next_step, count)
             if self.has_writes:
                 self._session.write_count += 1
             if program.compilations.has_unlogged_duration:
@@ -385,38 +386,38 @@ class CachedStep:
         return count
 
     def _loop_arguments(self, run: RunState) -> np.ndarray:
-        """Returns the further argument of a program of several steps: their number, and the places of their batches."""
-        places = [run.block_starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
-        return np.array([run.num_steps, *places], np.int32)
+        """Returns the last argument of a program of several steps: their number, and the indices of their batches."""
+        indices = [run.block_starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
+        return np.array([run.num_steps, *indices], np.int32)
 
     def _dispatch_refusable(self, run: RunState, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Starts a run that may be refused, by `last_step` or by the parameter servers; see `dispatch`."""
+        """Starts a run whose updates `last_step` or the parameter servers may refuse; see `dispatch`."""
         program, store, remote = self._program, self._store, self._remote_updates
-        is_held_back = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
+        is_refused = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
         # A dry run donates no values.
-        start = program.without_donation if is_held_back or (remote and program.written) else program.run_with_new_types
+        start = program.without_donation if is_refused or (remote and program.written) else program.run_with_new_types
         new, run.outputs, sent, latched = start(*given)
-        run.applied = not is_held_back
+        run.applied = not is_refused
         if remote:
             values = [list(values) for values in jax.device_get(sent)]
             run.applied = store.submit(list(zip(remote, values, strict=True)), last_step)
         return new, run.outputs, latched
 
     def _gather_values(self) -> tuple[Any, Any, Any]:
-        """Gathers the values that the program takes from their places."""
+        """Gathers the values that the program takes from the store."""
         program, store = self._program, self._store
         try:
             for variable in program.host_counters:
                 store.read_counter(variable)
-            taken, counted, read = [
+            donated, counters, read = [
                 [*store.read_leaves(group)] for group in (program.donated, program.counters, program.read_only)
             ]
         except FailedPreconditionError as error:
             raise explain_uninitialized(self.plan, error) from None
-        return taken, counted, read
+        return donated, counters, read
 
     def _bind_bundle(self, new: tuple[FlatValues, FlatValues, FlatValues]) -> None:
-        """Keeps the new values of a run as a block, if they were in separate slots before."""
+        """Binds the new values of a run as a bundle; before they were in separate buffers."""
         self._bundle.bind(new, self._program.structures_out)
         if not self.is_cacheable:  # The variables have the values now.
             for tensor in self._program.inputs:
@@ -444,7 +445,7 @@ class CachedStep:
     # Around a program -------------------------------------------------------------------------------------------
 
     def dispatch_staged(self, run: RunState) -> None:
-        """Does the same as `dispatch` for a staged run, which may have no program, and serves its options."""
+        """Does the same as `dispatch` for a staged run, which may have no program, and follows its options."""
         program, options, metadata = self.program, run.options, run.metadata
         if program is None:
             run.applied = True
@@ -466,27 +467,27 @@ class CachedStep:
         """Returns the values that the variables of an update have now, in its structure."""
         leaves, structure = self._store.read_leaves(update.variables), self._store.structure
         pairs = zip(update.variables, leaves, strict=True)
-        return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), taken) for v, taken in pairs])
+        return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), found) for v, found in pairs])
 
     def fence(self, run: RunState) -> jax.Array | None:
         """Returns an array that is ready once a run is computed and that no later run donates, or None."""
         program = self.program
         if program is None:
             return None
-        # Of an array that is split over processes, this one's part: it is ready when the run is computed, too.
-        held = jax.tree.leaves(run.outputs)
-        if not held and program.counters:
-            held = jax.tree.leaves(self._store.read_leaves(program.counters[:1]))
-        if held:
-            return placement.addressable_data(min(held, key=lambda leaf: leaf.size))
+        # Of an array that spans processes, this one's shard: it is ready when the run is computed, too.
+        arrays = jax.tree.leaves(run.outputs)
+        if not arrays and program.counters:
+            arrays = jax.tree.leaves(self._store.read_leaves(program.counters[:1]))
+        if arrays:
+            return placement.addressable_data(min(arrays, key=lambda leaf: leaf.size))
         if self._latch_states:
             return placement.addressable_data(self._latch_states[0].value)
-        held = jax.tree.leaves(self._store.read_leaves(program.written))
-        if not held:
+        arrays = jax.tree.leaves(self._store.read_leaves(program.written))
+        if not arrays:
             return None
         if self._smallest_leaf is None:  # The sizes are those of the first run, or near them.
-            self._smallest_leaf = min(range(len(held)), key=lambda place: held[place].size)
-        return _copy(placement.addressable_data(held[min(self._smallest_leaf, len(held) - 1)]))
+            self._smallest_leaf = min(range(len(arrays)), key=lambda index: arrays[index].size)
+        return _copy(placement.addressable_data(arrays[min(self._smallest_leaf, len(arrays) - 1)]))
 
 
 _copy = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.

@@ -1,4 +1,4 @@
-"""A bound on how far the host runs ahead of the device, and a regular look at the latches."""
+"""Limits how far the host dispatches ahead of the device, and polls the latches."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hookline.session.running.latches import LatchKey, LatchState, PendingRead
 
 
 class DispatchThrottle:
-    """Bounds how far the host runs ahead of the device, and reads the latches.
+    """Limits how far the host dispatches ahead of the device, and polls the latches.
 
-    A check at each run would cost more than a short step. So the session checks once every half of the bound: a look
-    marks the current run, and lets the host continue when the device has passed the previous mark. The host then starts
-    half of the bound in a row. That takes much less processor time than to be woken for each run, as by JAX's own bound
-    of 32 computations.
+    Waiting at each run would cost more than a short step. So the session polls once every half of the bound: a poll
+    sets a fence after the current run, and waits until the device has passed the previous fence. The host then starts
+    half of the bound in a row. That takes much less processor time than waking the host for each run, as JAX's own
+    bound of 32 computations does.
 
     Each of several steps in a run counts, but together they count for at most a quarter of the bound: without a few
     more runs behind the current one, the device would idle while the host is woken.
 
     Attributes:
-        runs_until_poll: The number of runs until the next look; counted down by the caller that makes a run.
-        max_run_cost: The largest count of a run of several steps.
+        runs_until_poll: The number of runs until the next poll; counted down by the caller that makes a run.
+        max_run_cost: The largest number of runs that a run of several steps counts for.
     """
 
     def __init__(self, session: Any, max_runs: int) -> None:
@@ -39,7 +39,7 @@ class DispatchThrottle:
         self._fence: jax.Array | None = None
         self._states: dict[LatchKey, LatchState] = {}
         self._pending_reads: list[PendingRead] = []
-        # In step, all processes read a latch at the same run, whether its value is ready or not.
+        # SPMD processes all read a latch at the same run, whether its value is ready or not.
         self._is_spmd = placement.is_spmd()
 
     def states(self, latches: Iterable[LatchKey]) -> list[LatchState]:
@@ -54,17 +54,17 @@ class DispatchThrottle:
         """
         lock = self._session.lock
         with lock:
-            token = step.fence(run) if self._session.is_usable else None
-            if token is None:  # Nothing was started; the next run looks.
+            fence = step.fence(run) if self._session.is_usable else None
+            if fence is None:  # Nothing was started; the next run polls.
                 return
-            mark, self._fence = self._fence, token
+            previous, self._fence = self._fence, fence
         self.runs_until_poll = self._runs_per_poll
-        # Not under the lock: reading and closing must not wait for the device. JAX crashes when asked whether a deleted
-        # array is ready.
-        if mark is not None and not mark.is_deleted():
-            mark.block_until_ready()
+        # Not under the lock: reading and closing must not wait for the device. JAX crashes in `is_ready` of a deleted
+        # array.
+        if previous is not None and not previous.is_deleted():
+            previous.block_until_ready()
         with lock:
-            # The device has reached the values that were not ready at the last look.
+            # The device has computed the values that were not ready at the last poll.
             self._read(self._pending_reads)
             self._pending_reads = [unread for latch in self._states if (unread := self._peek(latch))]
             self._raise_failure()
@@ -99,7 +99,7 @@ class DispatchThrottle:
             with self._session.lock:
                 self._read([unread])
 
-    # Reading; the caller holds the session's lock. A deleted value is passed over: the next run raises the error.
+    # Reading; the caller holds the session's lock. A deleted value is skipped: the next run raises the error.
 
     def _peek(self, latch: LatchKey) -> PendingRead | None:
         """Reads the value of a latch if it is ready; returns it if it must be awaited."""
@@ -121,16 +121,16 @@ class DispatchThrottle:
         if state is None or state.found_step is None:
             return
         step, (index, *details) = state.found_step, state.details
-        state.reset()  # The latch looks for the next failure.
+        state.reset()  # To find the next failure.
         graph = self._session.graph
         operation = graph.get_operations()[index]
         assert operation.check is not None, "It has failed."
         when = "" if find_global_step(graph) is None else f", in the run that led to global step {step}"
         try:
-            said = operation.check.message(*details)
+            problem = operation.check.message(*details)
         except Exception as error:
-            said = f"its check has failed, and the message of the check too ({type(error).__name__}: {error})"
-        text = f"{operation.node_def}: {said}{when}."
+            problem = f"its check has failed, and so has the function for its message ({type(error).__name__}: {error})"
+        text = f"{operation.node_def}: {problem}{when}."
         error = errors.InvalidArgumentError(operation.node_def, operation, text)
         self._session.session.mark_invalid(error)
         raise error
@@ -147,12 +147,12 @@ class DispatchThrottle:
         return None
 
     def reset(self) -> None:
-        """Forgets what the latches know: another model was loaded."""
+        """Resets the latches, because another model was loaded."""
         self._pending_reads.clear()
         for state in self._states.values():
             state.reset()
 
     def clear(self) -> None:
-        """Drops the mark and resets the latches."""
+        """Drops the fence and resets the latches."""
         self._fence = None
         self.reset()

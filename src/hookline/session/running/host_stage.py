@@ -27,18 +27,18 @@ class HostStage:
     Args:
         plan: The plan.
         awaited: The fetches whose results a run returns.
-        deferred: Those whose results are read later.
-        places: The index of each tensor among the outputs of the program. One of several steps may lack some: then that
-            step is refused, or only asked whether it can be made.
+        deferred: The fetches whose results are read later.
+        places: The index of each tensor among the outputs of the program. A program of several steps may lack some:
+            such a step is never run, only checked.
 
     Attributes:
         before: The operations that run before the program.
-        after: Those that run after it.
-        deferred: Those that run when their results are read; no run waits for them.
-        deferred_arrays: The indices of the outputs that deferred results need, of those with one array.
-        deferred_trees: The same of those that may have more.
-        before_needs_lock: Whether those before the program need state that the session's lock protects: counters, the
-            session itself, or the choice of this run's batch.
+        after: The operations that run after it.
+        deferred: The operations that run when their results are read; no run waits for them.
+        deferred_arrays: The indices of the outputs that deferred results need, if the output is one array.
+        deferred_trees: The indices of the other outputs that they need.
+        before_needs_lock: Whether operations before the program need state that the session's lock protects: counters,
+            the session itself, or the choice of this run's batch.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class HostStage:
         self._pulls_any = bool(plan.pulled)
         keys = [tensor.key for tensor in plan.pulled]
         self._arguments: dict[HostOperation, list[ResultReader]] = {}
-        # By operation, the tensors that it takes from the program: index in `plan.pulled` to index among the outputs.
+        # By operation, its inputs from the program: index in `plan.pulled` to index among the outputs.
         self._device_inputs_of: dict[HostOperation, dict[int, int]] = {}
         for operation in (*plan.before, *plan.after):
             self._arguments[operation] = [make_argument_reader(plan, t, operation, keys) for t in operation.inputs]
@@ -69,8 +69,11 @@ class HostStage:
         # and takes a third of the time of `jax.device_get`.
         is_cpu = jax.default_backend() == "cpu"
         self._in_host_memory = {i for i, tensor in enumerate(plan.pulled) if is_cpu and _is_numeric(tensor.spec)}
-        late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in deferred if isinstance(e, Tensor))]
-        found = [tensor for tensor in late if tensor.key in places]
+        later = [
+            *input_tensors(self.deferred, lambda tensor: True),
+            *(e for e in deferred if isinstance(e, Tensor)),
+        ]
+        found = [tensor for tensor in later if tensor.key in places]
         self.deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
         self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
@@ -108,6 +111,6 @@ def _deferred_operations(plan: Plan, awaited: Sequence[Tensor | Operation]) -> l
     """Returns the host operations that need not run in the run itself."""
     needed = set(plan.needed(awaited))
     for operation in plan.operations:
-        if isinstance(operation, SessionCall | Update):  # They and the operations they need belong in the run.
+        if isinstance(operation, SessionCall | Update):  # These and the operations they need belong in the run.
             needed.update(plan.needed([operation]))
     return [operation for operation in plan.after if operation not in needed]

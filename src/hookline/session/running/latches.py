@@ -6,13 +6,13 @@ Example:
     A run advances the global step by 10, and its latch has the value 0 at first. After runs 1, 2 and 3, in which the
     condition does not hold, it is -1, -2 and -3. In run 4 it holds: the value is 4, and stays 4 in all later runs.
 
-    The host knows the global step after each run when it starts the run, but not yet the value. It notes the steps 10,
-    20, 30, ... as one stretch: (first run 1, step 10, gain 10). After a load in between, which sets the step to 500,
-    run 5 begins another one: (5, 510, 10).
+    The host knows the global step after each run when it starts the run, but not yet the latch value. It records the
+    steps 10, 20, 30, ... as one step range: (first run 1, step 10, step delta 10). After a load in between, which sets
+    the step to 500, run 5 begins another one: (5, 510, 10).
 
-    At the look after run 14 it reads 4. The latest stretch that begins by run 4 is the first, so the condition held in
-    the run that led to global step 10 + (4 - 1) * 10 = 40. Had it read -6, runs 1 to 6 would be known to be fine, and
-    the first stretch would be forgotten.
+    At the poll after run 14 it reads 4. The latest step range that begins by run 4 is the first, so the condition held
+    in the run that led to global step 10 + (4 - 1) * 10 = 40. If it had read -6, runs 1 to 6 would be known to be fine,
+    and the first step range would be dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ The latch of checks is a vector: the number, the operation's index and the detai
 """
 
 LatchKey = Latch | type[Check]
-"""A latch; the class stands for all checks together."""
+"""A latch; the class means all checks together."""
 
 _REBASE_RUNS = 2**30
 
@@ -81,7 +81,7 @@ class LatchState:
         value: The value after the latest run, ready when that run is computed. No program donates it.
         runs: The number of runs so far.
         found_step: The global step after the first run in which the condition held, once that is known.
-        details: The rest of its vector at that run.
+        details: For checks, the rest of the value at that run.
         step_ranges: The global steps of the runs, except those that are known to have been fine.
     """
 
@@ -102,13 +102,13 @@ class LatchState:
         self.reset()
 
     def reset(self) -> None:
-        """Starts over."""
+        """Resets the latch."""
         self.value: LatchValue = placement.device_put(jnp.zeros(self._shape, jnp.int32), self._graph.default_sharding)
         self.runs = 0
         self.found_step: int | None = None
         self.details: list[int] = []
         self.step_ranges: collections.deque[_StepRange] = collections.deque()
-        # The global step after the next run, if that belongs to the last stretch.
+        # The global step after the next run, if that belongs to the last step range.
         self._expected_step = -1
         self._step_delta = 0
 
@@ -129,23 +129,23 @@ class LatchState:
         self._expected_step = step + self._step_delta
 
     def read(self, held: LatchValue) -> bool:
-        """Records an earlier value; returns whether it is the first that shows that the latch has latched."""
+        """Evaluates an earlier value; returns whether this is the first time that the latch is found set."""
         if self.found_step is not None:
             return False
         held = np.asarray(held)
         number: int = held.item(0)
-        stretches = self.step_ranges
+        step_ranges = self.step_ranges
         if number > 0:
-            # If a Ctrl-C came between a run and `put`, the last run may be missing.
+            # If a Ctrl-C came between a run and `record`, the last run may be missing.
             number = min(number, self.runs)
-            first = next(stretch for stretch in reversed(stretches) if stretch.first_run <= number)
+            first = next(step_range for step_range in reversed(step_ranges) if step_range.first_run <= number)
             self.found_step, self.details = (
                 first.step + (number - first.first_run) * first.step_delta,
                 held.ravel()[1:].tolist(),
             )
             return True
-        while len(stretches) > 1 and stretches[1].first_run <= 1 - number:
-            stretches.popleft()
+        while len(step_ranges) > 1 and step_ranges[1].first_run <= 1 - number:
+            step_ranges.popleft()
         if -number >= _REBASE_RUNS:
             self._rebase_count()
         return False
@@ -155,7 +155,7 @@ class LatchState:
         self.value = _subtract_runs(self.value, _REBASE_RUNS)
         self.runs -= _REBASE_RUNS
         moved = [s._replace(first_run=s.first_run - _REBASE_RUNS) for s in self.step_ranges]
-        self.step_ranges = collections.deque(moved)  # A new object: values noted before count from the old beginning.
+        self.step_ranges = collections.deque(moved)  # A new object: pending values count from the old first run.
 
 
 class PendingRead(NamedTuple):
@@ -164,7 +164,7 @@ class PendingRead(NamedTuple):
     Args:
         state: The latch.
         value: The value, to be awaited without the session's lock.
-        step_ranges: The stretches at that moment: if the latch has others now, it has started over.
+        step_ranges: The step ranges at that moment: if the latch has another object now, it was reset.
     """
 
     state: LatchState

@@ -1,4 +1,4 @@
-"""A record of the programs that this process has launched, which processes in step compare."""
+"""Logs the programs that this process launches; processes in multi-process SPMD compare their logs."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class LaunchSummary(NamedTuple):
 
 
 class OpenSession(Protocol):
-    """The part of an open session that launches need."""
+    """The methods of an open session that the launch log calls."""
 
     def is_in_hook(self) -> bool:
-        """Returns whether one of its hooks is being called: then the processes meet before each launch."""
+        """Returns whether one of its hooks is being called: then the processes synchronize before each launch."""
         ...
 
     def known_failure(self) -> BaseException | None:
@@ -68,7 +68,7 @@ class OpenSession(Protocol):
         ...
 
     def receive_end(self, ended_process: int | None, tampering: UnauthenticatedError | None) -> None:
-        """Notes, in a thread, that no messages will come: a process has ended its script, or a stranger has written."""
+        """Called, in a thread, if no messages will come: a process has ended its script, or tampering was found."""
         ...
 
 
@@ -77,15 +77,15 @@ class LaunchLog:
 
     Processes that launch different programs compute wrong sums without an error, and processes that feed a program with
     different values diverge. So before a program runs for the first time, the processes exchange fingerprints of the
-    program and its feeds, and wait for those that have not come. Later launches update a fingerprint, which the
-    processes compare from time to time: at the latest before a checkpoint is committed, and at the end.
+    program and its feeds, and each waits for all others. Later launches update a fingerprint, which the processes
+    compare from time to time: at the latest before a checkpoint is committed, and at the end.
 
     Args:
         of: The processes.
 
     Attributes:
         count: The number of launches.
-        requested_by: The hook or caller that asked for the current run, in words.
+        requested_by: The hook or caller that requested the current run, in words.
         sessions: The open sessions.
     """
 
@@ -104,7 +104,7 @@ class LaunchLog:
         of.on_wait = self._observe
 
     def reset(self) -> None:
-        """Starts the count anew. All processes do so at the same place of the script."""
+        """Resets the count; all processes call it at the same point of the script."""
         with self._lock:
             self._reset()
             self._roll_call.problem = None
@@ -121,7 +121,7 @@ class LaunchLog:
         """Records a launch that follows.
 
         Args:
-            known: The fingerprints known so far of a program, by `key`.
+            known: The program's fingerprints so far, by `key`.
             description: A description of the program.
             key: The form of its arguments, such as their shapes.
             text: Returns the text of the program.
@@ -135,7 +135,7 @@ class LaunchLog:
         if threading.get_ident() != self._thread.ident:
             raise RuntimeError(
                 f"In an SPMD process one thread alone runs sessions, here {self._thread.name}: a program of "
-                f"{threading.current_thread().name} ({description}) would come between others, at random."
+                f"{threading.current_thread().name} ({description}) would be launched in a random order among others."
             )
         program, crc = known.get(key), _checksum_of(fed)
         if program is None:
@@ -161,12 +161,12 @@ class LaunchLog:
             raise self._record_difference(text)
 
     def _observe(self, about: str | None) -> None:
-        """Checks the other processes while this one waits for them: one that launches known programs does not meet it.
+        """Checks the other processes while this one waits for them: one that launches known programs never waits.
 
         Raises:
-            FailedPreconditionError: They launch other programs, or wait at another place.
+            FailedPreconditionError: They launch other programs, or wait at another point.
             AbortedError: One of them has failed, or has ended its script.
-            UnauthenticatedError: Somebody else has written on their board.
+            UnauthenticatedError: An unauthenticated writer has written to their key-value store.
         """
         if about is not None and self.tampering_error is not None:
             raise self.tampering_error
@@ -178,17 +178,17 @@ class LaunchLog:
         for session in reversed(self.sessions):
             if (error := session.known_failure()) is not None:
                 raise error
-        if (gone := self._roll_call.exited_process) is not None and gone != self._peers.index:
-            text = f"Process {gone} has ended its script, and process {self._peers.index} waits for it ({about})."
+        if (exited := self._roll_call.exited_process) is not None and exited != self._peers.index:
+            text = f"Process {exited} has ended its script, and process {self._peers.index} waits for it ({about})."
             raise AbortedError.from_message(f"{text} All processes must run the script to its end.")
-        if not is_main:  # Its place among the launches is unknown.
+        if not is_main:  # Its position among the launches is unknown.
             return
         if (error := self.difference) is not None:
             self._roll_call.wait_until_acknowledged()
             raise error
         if self._pending is None:
-            place = int.from_bytes(hashlib.blake2b(about.encode(), digest_size=7).digest(), "big")
-            self._pending = Launch(self.count + 1, place, 0, f"none, for it waits for the others ({about})")
+            point = int.from_bytes(hashlib.blake2b(about.encode(), digest_size=7).digest(), "big")
+            self._pending = Launch(self.count + 1, point, 0, f"none, for it waits for the others ({about})")
         self._roll_call.request_status(str(self._pending.number))
 
     @property
@@ -212,7 +212,7 @@ class LaunchLog:
 
     @property
     def tampering_error(self) -> UnauthenticatedError | None:
-        """The error if somebody other than the processes has written on their board; else None."""
+        """The error if an unauthenticated writer has written to the processes' key-value store; else None."""
         return self._roll_call.error
 
     def _receive_end(self, gone: int | None) -> None:
@@ -228,26 +228,26 @@ class LaunchLog:
         return FailedPreconditionError.from_message(text)
 
     def _answer(self, question: str) -> list[Launch]:
-        """Returns the launches of this process around the requested one, and the one it waits with."""
-        asked = int(question) if question else self.count
+        """Returns the launches of this process around the requested one, and the one before which it waits."""
+        requested = int(question) if question else self.count
         with self._lock:
-            told, pending = self._recent_launches(_MAX_RECENT), self._pending
-        told = [each for each in told if abs(each.number - asked) <= _AROUND]
-        return told if pending is None else [*told, pending]
+            launches, pending = self._recent_launches(_MAX_RECENT), self._pending
+        launches = [each for each in launches if abs(each.number - requested) <= _AROUND]
+        return launches if pending is None else [*launches, pending]
 
     def _recent_launches(self, most: int) -> list[Launch]:
         last = list(self._recent)[-most:] if most else []
         first = self.count - len(last) + 1
-        return [self._launch(first + place, *each) for place, each in enumerate(last)]
+        return [self._launch(first + index, *each) for index, each in enumerate(last)]
 
     def _launch(self, number: int, program: int, fed: int, asked_by: str) -> Launch:
         return Launch(number, program, fed, self._descriptions[program] + (f", for {asked_by}" if asked_by else ""))
 
     def begin_comparison(self, about: str) -> Callable[[], None]:
-        """Returns a function that compares the launches of all processes up to this place of the script.
+        """Returns a function that compares the launches of all processes up to this point of the script.
 
-        Each process calls `check` and the function at the same places, the function in any thread: only the function
-        waits for the others.
+        Each process calls this method and the function at the same points, the function in any thread: only the
+        function waits for the others.
 
         Raises:
             FailedPreconditionError: They have launched different programs. The error names the first difference.
@@ -268,7 +268,7 @@ class LaunchLog:
             )
 
     def _judge(self, every: list[list[Any]]) -> str | None:
-        """Returns a difference once it has lasted some time: in one roll call, a process may just have moved on."""
+        """Returns a difference once it has lasted some time: in a single check, a process may just have moved on."""
         text, now = _difference(every, may_follow=True), clock.monotonic()
         return text if text is not None and now >= self._suspected.setdefault(text, now) + _CONFIRM_SECS else None
 
@@ -283,9 +283,9 @@ def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
     by_number = [{each[0]: Launch(*each) for each in launches} for launches in every]
     starts, ends = [min(found, default=1) for found in by_number], [max(found, default=0) for found in by_number]
     for number in range(max(starts), max(ends) + 1):
-        told = [found.get(number) for found in by_number]
-        if len({each and (each.program, each.fed_checksum) for each in told if each or not may_follow}) > 1:
-            return _text(number, told)
+        compared = [found.get(number) for found in by_number]
+        if len({each and (each.program, each.fed_checksum) for each in compared if each or not may_follow}) > 1:
+            return _text(number, compared)
     return None
 
 
@@ -299,23 +299,23 @@ def _text(number: int, told: list[Launch | None]) -> str:
     shown = "; ".join(lines if len(lines) <= 8 else [*lines[:8], f"and {len(lines) - 8} more"])
     if is_fed:
         return (
-            f"The processes give different values to one program, and would part from each other: {shown}. Initial "
-            "values, fed values and the results of host operations must be the same in all. If each process reads a "
-            "part of each batch, hookline.data.iterator makes arrays that lie in all."
+            f"The processes give different values to one program, and would diverge: {shown}. Initial values, fed "
+            "values and the results of host operations must be the same in all. If each process reads a part of each "
+            "batch, hookline.data.iterator makes arrays that span all processes."
         )
     is_alike = None not in told and len({each.description for each in told if each}) == 1
     alike = " They differ in shapes, constants or order; if a `set` decides the order, set PYTHONHASHSEED=0 for all."
     return (
         f"The processes launch different programs, which would give wrong sums: {shown}.{alike if is_alike else ''} "
-        "All processes must run the same script, and their hooks ask for the same values on the same runs: a value "
-        "that one process knows alone (a clock, its index, random numbers) must not decide that."
+        "All processes must run the same script, and their hooks must fetch the same values in the same runs: a value "
+        "that only one process has (a clock, its index, random numbers) must not decide that."
     )
 
 
 def _checksum_of(fed: Iterable[Any]) -> int:
     """Returns a checksum of the values that this process has put on devices since the last launch, and of its feeds.
 
-    Fed arrays that span several processes are left out: each process feeds its own part.
+    Fed arrays that span several processes are left out: each process feeds its own shard.
     """
     crc = placement.pop_checksum()
     for leaf in fed:
@@ -331,7 +331,7 @@ _roll_call: LivenessMonitor | None = None
 
 
 def answer_processes(found: ProcessGroup, ended: Callable[[int | None], None] = lambda gone: None) -> LivenessMonitor:
-    """Starts to answer the other processes, once; when this one ends its script, they hear of it.
+    """Starts to answer the other processes, once; when this one ends its script, they are notified.
 
     Args:
         found: The processes.
@@ -349,7 +349,7 @@ def _launch_log(found: ProcessGroup) -> LaunchLog:
 
 
 def current() -> LaunchLog | None:
-    """Returns the launches of this process if it runs in step with others; else None."""
+    """Returns the launch log of this process if it is one of several SPMD processes; else None."""
     found = process_group.current()
     return None if found is None else _launch_log(found)
 
@@ -358,7 +358,7 @@ _compares_every_launch = False
 
 
 def compare_every_launch() -> None:
-    """Makes the processes meet before each launch, from the next new program on."""
+    """Makes the processes synchronize before each launch, from the next new program on."""
     global _compares_every_launch
     _compares_every_launch = True
 

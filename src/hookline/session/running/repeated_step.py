@@ -17,10 +17,10 @@ from hookline.session.running.cached_step import STEP_MISMATCH, CachedStep
 
 
 class RepeatedStep(CachedStep):
-    """A step whose program makes a given number of steps, at most `capacity`; the arguments are those of `CachedStep`.
+    """A step whose program makes a given number of steps, at most `max_steps`; its arguments are as in `CachedStep`.
 
-    The caller's fetches have a row for each step, and so have the fetches that hooks want in rows; their other fetches
-    are computed in the last step alone. Batches come in blocks, each of one form.
+    The caller's fetches and the stacked fetches of hooks have a row for each step; other fetches of hooks are computed
+    in the last step alone. Batches come in blocks, each of one form.
     """
 
     def _make_reader(
@@ -39,27 +39,27 @@ class RepeatedStep(CachedStep):
 
     @functools.cached_property
     def computes_hook_fetches(self) -> bool:
-        """Whether the program can compute the hooks' fetches of the last step, too; else they need their own run.
+        """Whether the program can compute the hooks' fetches of the last step, too; else they need a run of their own.
 
-        It cannot if they have an effect or take a batch: each of the steps would do that.
+        It cannot if they have an effect or take a batch, because each of the steps would do that.
         """
         of_each = set(self.plan.needed([*self.request.fetched, *self.request.hook_elements(is_stacked=True)]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
-        looks = all(type(operation) in (*PURE_OPERATIONS, HostCall) and operation.check is None for operation in more)
+        pure = all(type(operation) in (*PURE_OPERATIONS, HostCall) and operation.check is None for operation in more)
         takes_batch = any(isinstance(t.op, Source) for t in self._read_after_loop() if self.plan.find_feed(t) is None)
-        return self.program is not None and not self.host_stage.before and looks and not takes_batch
+        return self.program is not None and not self.host_stage.before and pure and not takes_batch
 
     def _read_after_loop(self) -> list[Tensor]:
         """Returns the tensors that are read outside of the program for the last step alone."""
-        asked = [element for element in self.request.hook_elements(is_stacked=False) if isinstance(element, Tensor)]
-        return [*asked, *input_tensors(self.plan.after, lambda tensor: True)]
+        fetched = [element for element in self.request.hook_elements(is_stacked=False) if isinstance(element, Tensor)]
+        return [*fetched, *input_tensors(self.plan.after, lambda tensor: True)]
 
     def check(self) -> None:
         """Raises `ValueError` if the step needs more than a program and batches."""
         if (obstacle := self._obstacle) is not None:
             raise ValueError(
-                f"steps_per_run={self.max_steps} needs a run that is a program and takes its batches from iterators, "
-                f"and nothing else; but {obstacle}. Leave out steps_per_run."
+                f"steps_per_run={self.max_steps} needs a run that is one program with batches from iterators, and "
+                f"nothing else; but {obstacle}. Leave out steps_per_run."
             )
 
     @functools.cached_property
@@ -73,7 +73,7 @@ class RepeatedStep(CachedStep):
             return f"{hosts[0].node_def} runs on the host"
         of_rows = set(plan.needed(self.request.hook_elements(is_stacked=True)))
         if hosts := [operation for operation in (*plan.before, *plan.after) if operation in of_rows]:
-            return f"{hosts[0].node_def}, of which a hook with stacked = True wants each step, runs on the host"
+            return f"{hosts[0].node_def}, which a hook with stacked = True fetches in each step, runs on the host"
         if self.step_delta is None:
             return "only the device knows how far it advances the global step"
         for node in plan.sources:
@@ -86,7 +86,7 @@ class RepeatedStep(CachedStep):
         return None
 
     def await_batches(self, max_steps: int, upcoming_steps: float) -> int:
-        """Waits for the next batches; returns how many of one form are ready in a row, at most `max_steps`.
+        """Waits for batches; returns the number of batches of one form that are ready in a row, at most `max_steps`.
 
         `upcoming_steps` is the number of steps of this run and the following ones together, as far as it is known.
         """

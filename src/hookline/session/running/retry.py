@@ -10,8 +10,8 @@ class SentUpdates:
     """Updates that a run sends.
 
     Attributes:
-        tracking: The data with which the store can later find out what became of the updates; `None` before they are
-            sent.
+        tracking: The data with which the store can later find out whether the updates were applied; `None` before they
+            are sent.
         applied: Whether they were applied; `None` while that is not known.
         step: The global step after them, if they were applied.
         batches_used: Whether the iterator batches that they were computed from have been counted as used.
@@ -31,7 +31,7 @@ class Retry:
     A later attempt's updates are matched with those of an earlier one by their names, in order.
 
     Attributes:
-        repeats: Whether an attempt has come to updates that an earlier one had sent.
+        repeats: Whether an attempt repeated updates that an earlier one had sent.
 
     Example:
         >>> retry = Retry()
@@ -64,7 +64,7 @@ class Retry:
         self._now.append(sent)
 
     def find_sent(self, names: tuple[str, ...]) -> SentUpdates | None:
-        """Returns the updates of these names that an earlier attempt sent, each once in an attempt."""
+        """Returns the updates of these names that an earlier attempt sent; each only once in an attempt."""
         for sent in self._before:
             if sent.names == names:
                 self._before.remove(sent)
@@ -75,4 +75,4 @@ class Retry:
 
 
 RETRY: ContextVar[Retry | None] = ContextVar("retry", default=None)
-"""The run under way, if its caller tries it again when its session is lost."""
+"""The attempts at the current run, if its caller retries it when its session is lost."""

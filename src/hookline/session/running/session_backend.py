@@ -1,4 +1,4 @@
-"""The engine of a session: plans requests, keeps the state, and explains errors."""
+"""The backend of a session: plans requests, keeps the state, and explains errors."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ from hookline.session.store import StoreTarget, VariableStore
 
 
 class SessionBackend(Backend):
-    """The lower level of a `Session`, for monitored sessions, savers and experts: `session.backend`.
+    """The backend of a `Session`, for monitored sessions, savers and experts: `session.backend`.
 
     Attributes:
         graph: The graph.
-        lock: Held while values of variables change hands.
-        throttle: Bounds how far the host is ahead of the device.
+        lock: Held while a run or a load replaces values of variables, and while they are read.
+        throttle: Limits how far the host is ahead of the device.
         sources: The sources that the session reads from.
-        staged: Makes the runs that are more than one program.
+        staged: Makes the runs that need more than a program.
         is_usable: Whether the session is neither closed nor lost.
         checks_runs: Whether the front end checks runs.
         converts_results: Whether the front end converts results.
-        close_callbacks: The functions to call when the session is closed or collected, which release resources held for
-            it.
+        close_callbacks: The functions to call when the session is closed or collected, to release its resources.
     """
 
     is_usable = True
@@ -68,7 +67,7 @@ class SessionBackend(Backend):
         self._lost_reason = "a program that was to write its variables failed, and their values are gone"
         self.close_callbacks: list[Callable[[], None]] = []
 
-    # Life -------------------------------------------------------------------------------------------------------
+    # Lifecycle --------------------------------------------------------------------------------------------------
 
     @property
     def store(self) -> VariableStore:
@@ -115,7 +114,7 @@ class SessionBackend(Backend):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs the fetches of the caller together with those of hooks; returns the results of both.
+        """Runs the fetches of the caller and of hooks together; returns the results of both.
 
         Values that only hooks fetch are computed behind an optimization barrier: everything else has the same bits as
         without them.
@@ -161,7 +160,7 @@ class SessionBackend(Backend):
         return self.find_step(fetches, feed_dict).step_delta
 
     def declare_hook_fetches(self, hook_fetches: Iterable[Any]) -> list[int]:
-        """Declares all fetches that hooks may ask for; see `Backend.expect`."""
+        """Declares all fetches of hooks; see `Backend.declare_hook_fetches`."""
         with self.lock:
             return self._plans.declare_hook_fetches(hook_fetches)
 
@@ -186,7 +185,7 @@ class SessionBackend(Backend):
             check_not_deleted(zip(step.request.fed, feeds, strict=True))
 
     def map_error(self, error: BaseException) -> BaseException:
-        """Returns the error of `hookline.errors` for an error of JAX's engine; other errors as they are.
+        """Returns the error of `hookline.errors` for an error of the JAX runtime; other errors as they are.
 
         If a program that writes variables has failed, the session is lost: this and every later run raises an
         `AbortedError`.
@@ -205,7 +204,7 @@ class SessionBackend(Backend):
             return aborted
 
     def _aborted(self) -> errors.AbortedError:
-        # The engine's message may hold a whole traceback, which stays readable on the cause.
+        # The JAX runtime's message may hold a whole traceback, which stays readable on the cause.
         lines = str(self._lost_error).splitlines() or [repr(self._lost_error)]
         reason = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
         return errors.AbortedError.from_message(
@@ -226,7 +225,7 @@ class SessionBackend(Backend):
         return (self._store or self.store).step_changes
 
     def step_or_none(self) -> int | None:
-        """Returns the global step; None if the graph has no counted one, or it has no value."""
+        """Returns the global step; None if the graph has none, or it has no value."""
         try:
             return self.store.step() if find_global_step(self.graph) is not None else None
         except errors.FailedPreconditionError:
@@ -259,8 +258,8 @@ class SessionBackend(Backend):
     def replacing(self, variables: Iterable[Variable]) -> Iterator[Callable[[], None]]:
         """Yields a function that frees the values of variables, for the block to load new ones in their place.
 
-        Two copies of a large model may not fit. From the call of the function until the block ends no other thread
-        runs. If the block fails after the values were freed, the session is lost.
+        Two copies of a large model may not fit. From the call of the function until the block ends, no other thread
+        can use the session. If the block fails after the values were freed, the session is lost.
         """
         is_free = False
 
@@ -274,7 +273,7 @@ class SessionBackend(Backend):
         with contextlib.ExitStack() as locked:
             try:
                 yield forget
-            except BaseException as error:  # The session is given up: its values are gone.
+            except BaseException as error:  # The session is lost: its values are gone.
                 if is_free:
                     self._lost_error, self.is_usable = error, False
                     self._lost_reason = "its variables were freed for others, which could not be read"
@@ -287,7 +286,7 @@ class SessionBackend(Backend):
 
         Args:
             values: New values by variable name.
-            owned: The caller gives the arrays away: they are not copied, and must not be used again.
+            owned: Whether the session takes ownership of the arrays: they are not copied, and must not be used again.
             positions: The positions from which iterators continue, by name; those of `values_with_positions`.
         """
         arguments.check_mapping("Session.load", "values", values)
@@ -330,7 +329,7 @@ class SessionBackend(Backend):
         self.store.publish()
 
     def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
-        """Waits until the chief has published the model or the time is over, and returns whether it has.
+        """Waits until the chief has published the model or the timeout has passed; returns whether it has.
 
         Does not wait if the variables are not shared.
         """

@@ -1,4 +1,4 @@
-"""Staged runs: the stages around a program, for runs that consist of more than a program."""
+"""Staged runs: the host stages around a program, for runs that need more than a program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.session.running.retry import RETRY
 
 
 class StagedRuns:
-    """Makes the runs of a session with host operations, with batches, with options, or with variables elsewhere."""
+    """Makes the runs of a session with host operations, with batches, with options, or with remote variables."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -68,7 +68,7 @@ class StagedRuns:
     def _run_stages(self, step: CachedStep, run: RunState) -> None:
         """Makes the stages that need the variables, with a batch of each source.
 
-        The batches are used up if the run is applied, and else given back.
+        The batches are marked as used if the run is applied, and else given back.
         """
         hosts, plan = step.host_stage, step.plan
         is_used = lambda: run.applied and not self._were_batches_used(step)  # noqa: E731
@@ -81,11 +81,11 @@ class StagedRuns:
                     awaited = self._try_locks(plan.before, entered)
                 if awaited is None:
                     return run_with_batches(plan.sources, opened, run, self._run_stages_now, step, run, is_used=is_used)
-            # Not under the session's lock: a thread inside may need it to come out, and a batch may take long.
+            # Not under the session's lock: the thread in the host operation may need it, and a batch may take long.
             awaited.wait()
 
     def _were_batches_used(self, step: CachedStep) -> bool:
-        """Returns whether an earlier attempt of this run was applied, and used up its batch."""
+        """Returns whether an earlier attempt of this run was applied, and marked its batch as used."""
         retry = RETRY.get() if step.plan.remote_updates else None
         sent = retry.latest if retry is not None else None
         if sent is None:
@@ -126,12 +126,12 @@ class StagedRuns:
             run.metadata.global_step = session.step_or_none()
 
     def host_lock(self, operation: Operation) -> Any:
-        """Returns the lock of a host operation for one thread at a time: an iterator cannot serve two at once."""
+        """Returns the lock of a host operation, for one thread at a time: a generator cannot serve two at once."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
 
 class _HeldLock(NamedTuple):
-    """A lock to wait for, to take it later."""
+    """A lock that another thread holds, to wait for."""
 
     lock: Any
 

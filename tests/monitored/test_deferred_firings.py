@@ -1,4 +1,4 @@
-"""Hooks that can wait for their values (`late`), and hooks that a latch fires."""
+"""Hooks that can wait for their values (`deferred`), and hooks that a latch fires."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.monitored.conftest import QUICK, monitored, run
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.session import DeferredResults  # No public one arrives when a test says so.
+from hookline.session import DeferredResults  # No public session delivers values when a test wants it.
 from hookline.testing import FakeSession
 
 
 class SlowSession(FakeSession):
-    """Values of late hooks arrive when the test says so; each is the step to which its run led."""
+    """Values of deferred hooks arrive when the test wants it; each is the step of its run."""
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -46,7 +46,7 @@ class _At(DeferredResults):
 
 @pytest.fixture
 def noting(fires):
-    """Returns a kind of hook that notes, for each firing, its step, its value, and how many runs had been made."""
+    """Returns a kind of hook that records, for each firing, its step, its value, and the number of runs."""
 
     class Notes(fires):
         def __init__(self, *given, calls=None, name="", **declared):
@@ -61,7 +61,7 @@ def noting(fires):
     return Notes
 
 
-def test_a_late_hook_is_called_between_runs_when_its_values_have_arrived_each_in_order(noting):
+def test_deferred_hook_is_called_between_runs_in_order_when_its_values_are_ready(noting):
     raw, calls = SlowSession(), []
     hooks = noting(train.every(2), "x", True, calls=calls, name="a"), noting(train.every(3), "x", True, calls=calls)
     session = monitored(raw, *hooks)
@@ -74,7 +74,7 @@ def test_a_late_hook_is_called_between_runs_when_its_values_have_arrived_each_in
     assert calls[3:] == [("a", 6, 7), ("", 6, 7)]
 
 
-def test_a_late_hook_of_a_number_of_runs_is_called_so_many_runs_later_whatever_has_arrived(noting):
+def test_hook_deferred_by_runs_is_called_exactly_that_many_runs_later(noting):
     for arrived in (0, 100):
         raw, calls = SlowSession(), []
         raw.arrived = arrived
@@ -88,7 +88,7 @@ def test_a_late_hook_of_a_number_of_runs_is_called_so_many_runs_later_whatever_h
         assert [call for call in calls if call[0] is not True][6:] == [(3, 12, 13), (6, 8, 13), (6, 12, 13)]
 
 
-def test_values_of_another_that_arrive_do_not_bring_a_counted_firing_forward(noting):
+def test_arrived_values_of_another_hook_do_not_advance_a_firing(noting):
     raw, calls = SlowSession(), []
     hooks = noting(train.every(1), "x", True), noting(train.every(5), "x", 3, calls=calls)
     session = monitored(raw, *hooks)
@@ -98,7 +98,7 @@ def test_values_of_another_that_arrive_do_not_bring_a_counted_firing_forward(not
     assert calls == [("", 5, 8), ("", 10, 13), ("", 15, 18)]
 
 
-def test_a_late_hook_that_asks_for_nothing_is_late_all_the_same(fires):
+def test_deferred_hook_without_fetches_is_deferred(fires):
     order = []
 
     class Notes(fires):
@@ -110,7 +110,7 @@ def test_a_late_hook_that_asks_for_nothing_is_late_all_the_same(fires):
     assert order == [(3, 5), (6, 8)]
 
 
-def test_a_late_firing_has_the_elapsed_of_its_own_run(fires, clock):
+def test_deferred_firing_has_the_elapsed_time_of_its_own_run(fires, clock):
     raw = SlowSession()
     hook = fires(train.every(2), "x", 3)
     session = monitored(raw, hook)
@@ -121,7 +121,7 @@ def test_a_late_firing_has_the_elapsed_of_its_own_run(fires, clock):
     assert hook.elapsed == [(None, None), (2, 2.0), (2, 2.0)]
 
 
-def test_a_hook_whose_run_callbacks_are_overridden_is_not_late(noting):
+def test_hook_with_overridden_run_callbacks_is_not_deferred(noting):
     class Sees(noting):
         def after_run(self, run_context, run_values):
             super().after_run(run_context, run_values)
@@ -144,7 +144,7 @@ def model():
 
 
 @pytest.mark.parametrize("late", [True, 1000])
-def test_late_firings_come_before_the_next_save_and_before_the_first_end(late, model, fires, tmp_path):
+def test_deferred_firings_precede_the_next_save_and_the_first_end(late, model, fires, tmp_path):
     train_op, x, doubled = model
     order = []
 
@@ -168,7 +168,7 @@ def test_late_firings_come_before_the_next_save_and_before_the_first_end(late, m
     assert order == ["save 0", 1, 3, "save 3", 5, "save 5", "end"]
 
 
-def test_the_context_of_a_late_firing_is_of_the_moment_so_that_a_stop_can_be_requested(fires):
+def test_deferred_firing_may_request_a_stop(fires):
     class Stops(fires):
         def on_trigger(self, firing):
             firing.context.request_stop()
@@ -184,7 +184,7 @@ def test_the_context_of_a_late_firing_is_of_the_moment_so_that_a_stop_can_be_req
         session.run("train")
 
 
-def test_a_stop_that_is_requested_in_a_settle_holds(fires):
+def test_stop_requested_during_delivery_takes_effect(fires):
     class Stops(fires):
         def on_trigger(self, firing):
             firing.context.request_stop()
@@ -201,7 +201,7 @@ def test_a_stop_that_is_requested_in_a_settle_holds(fires):
     assert session.should_stop()
 
 
-def test_a_late_firing_keeps_no_feeds_alive(model, fires):
+def test_deferred_firing_keeps_no_feeds_alive(model, fires):
     train_op, x, doubled = model
 
     class Fed(np.ndarray):
@@ -217,7 +217,7 @@ def test_a_late_firing_keeps_no_feeds_alive(model, fires):
         assert alive() is None
 
 
-def test_an_error_in_a_late_firing_counts_as_an_error_of_the_run(noting):
+def test_error_in_a_deferred_firing_is_an_error_of_the_run(noting):
     class Fails(noting):
         def on_trigger(self, firing):
             super().on_trigger(firing)
@@ -234,7 +234,7 @@ def test_an_error_in_a_late_firing_counts_as_an_error_of_the_run(noting):
     assert (failing.steps, other.steps) == ([2], [2])
 
 
-def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_one_line(noting, creator_of, caplog):
+def test_recovery_delivers_arrived_values_and_drops_the_rest_with_one_log_line(noting, creator_of, caplog):
     raws = SlowSession(results=[None] * 5 + [AbortedError(None, None, "lost")]), SlowSession()
     hooks = noting(train.every(1), "x", True), noting(train.every(2), "x", True), noting(train.every(2), "x", 20)
     raws[0].arrived = 0
@@ -247,24 +247,24 @@ def test_at_a_recovery_what_has_arrived_is_delivered_and_the_rest_dropped_with_o
         run(session, "train", 3)
         assert [hook.steps for hook in hooks] == [[1, 2, 3, 1, 2, 3], [2, 2], []]
     (dropped,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert dropped == "5 late firings are dropped with their session."
+    assert dropped == "5 deferred firings were dropped with their session."
     assert hooks[2].steps == [2, 4]
 
 
-def test_values_that_are_lost_with_the_device_are_dropped_at_a_recovery(noting, creator_of, caplog):
+def test_values_lost_with_the_device_are_dropped_at_a_recovery(noting, creator_of, caplog):
     raws = SlowSession(results=[None] * 3 + [AbortedError(None, None, "lost")]), SlowSession()
     hook = noting(train.every(1), "x", True)
     with train.MonitoredSession(creator_of(*raws), hooks=[hook], **QUICK) as session:
         run(session, "train", 3)
-        raws[0].lost, raws[0].arrived = True, 9  # What failed is as ready as what has arrived.
+        raws[0].lost, raws[0].arrived = True, 9  # A failed value is as ready as one that has arrived.
         session.run("train")
         assert hook.steps == []
-    assert "2 late firings are dropped with their session." in caplog.text  # The first says why it was lost.
+    assert "2 deferred firings were dropped with their session." in caplog.text  # The first says why it was lost.
     assert hook.steps == [1]
 
 
 @pytest.mark.parametrize("does", ["stops", "fails"])
-def test_what_a_late_hook_does_at_a_recovery_counts(does, fires, creator_of):
+def test_actions_of_a_deferred_hook_at_a_recovery_count(does, fires, creator_of):
     class Arrives(SlowSession):
         """Loses itself in the second run, and in that run the values of the first arrive."""
 
@@ -302,7 +302,7 @@ def watched():
     return step.assign_add(1), x, latch
 
 
-def test_a_latched_trigger_fires_once_with_no_values_and_the_step_where_it_latched(watched, fires):
+def test_latched_trigger_fires_once_without_values_at_the_latching_step(watched, fires):
     train_op, x, latch = watched
     hook, asking = fires(train.latched(latch)), fires(train.latched(latch), fetches=x)
     with train.MonitoredSession(hooks=[hook, asking]) as session:
@@ -313,7 +313,7 @@ def test_a_latched_trigger_fires_once_with_no_values_and_the_step_where_it_latch
         assert each.elapsed == [(None, None)]
 
 
-def test_a_settle_notices_a_latch(watched, fires):
+def test_deliver_pending_finds_a_latch(watched, fires):
     train_op, x, latch = watched
     hook, seen = fires(train.latched(latch)), []
 
@@ -330,7 +330,7 @@ def test_a_settle_notices_a_latch(watched, fires):
     assert seen == [(4, [4]), (8, [4])]
 
 
-def test_every_run_carries_the_latch_whatever_it_fetches(watched, fires):
+def test_every_run_evaluates_the_latch_for_any_fetches(watched, fires):
     train_op, x, latch = watched
     other = x + 1.0
     hook = fires(train.latched(latch))
@@ -341,7 +341,7 @@ def test_every_run_carries_the_latch_whatever_it_fetches(watched, fires):
     assert hook.steps == [1]
 
 
-def test_a_latch_that_is_only_a_part_leaves_the_phase_of_the_others(watched, fires):
+def test_latch_in_an_or_keeps_the_phase_of_the_other_triggers(watched, fires):
     train_op, x, latch = watched
     hook = fires(train.every(5) | train.latched(latch))
     spaced = fires(train.first_then_every(4) | train.latched(latch))
@@ -352,7 +352,7 @@ def test_a_latch_that_is_only_a_part_leaves_the_phase_of_the_others(watched, fir
     assert sorted(spaced.steps) == sorted([*range(1, 101, 4), 8])
 
 
-def test_after_a_recovery_a_latch_may_latch_again(watched, fires):
+def test_latch_may_latch_again_after_a_recovery(watched, fires):
     _, x, latch = watched
     faults = []
 
@@ -382,7 +382,7 @@ def run_until_noticed(session, fetches, x, hook):
         session.run(fetches, {x: 0.0})
 
 
-def test_an_error_of_one_that_a_latch_fires_does_not_hide_the_latch_from_the_others(watched, fires):
+def test_error_in_a_firing_does_not_hide_the_latch_from_other_hooks(watched, fires):
     train_op, x, latch = watched
 
     class Raises(fires):
@@ -392,14 +392,14 @@ def test_an_error_of_one_that_a_latch_fires_does_not_hide_the_latch_from_the_oth
 
     raising, other = Raises(train.latched(latch)), fires(train.latched(latch))
     with train.MonitoredSession(hooks=[raising, other]) as session:
-        with pytest.raises(ValueError, match="seen"):  # noqa: PT012 - in which run is not said
+        with pytest.raises(ValueError, match="seen"):  # noqa: PT012 - in any of these runs
             for number in range(1, 100):
                 session.run(train_op, {x: 20.0 if number == 2 else 0.0})
         session.run(train_op, {x: 0.0})
         assert (raising.steps, other.steps) == ([2], [2])
 
 
-def test_late_firings_run_on_the_thread_of_the_session(model, fires):
+def test_deferred_firings_run_on_the_thread_of_the_session(model, fires):
     train_op, x, doubled = model
     threads = []
 
