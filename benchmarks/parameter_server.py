@@ -2,7 +2,7 @@
 
     [TF_PYTHON=python] python benchmarks/parameter_server.py [rounds] [seconds a block]
 
-Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
+Starts a local Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
 the same time: raw calls (over the connection that hookline's calls take, to an actor that takes an array and returns
 one of the same size, as a push with a pull does); steps written by hand with Ray alone (a jitted gradient, and a method
 of an actor that subtracts it from one NumPy array); steps of a hookline session over one, two and four parameter
@@ -282,8 +282,8 @@ def predicted(median: dict[str, float], size: str, servers: int, workers: int) -
 
 def report(median: dict[str, float]) -> str:
     rows = [
-        "| parameters | servers | workers | raw calls/s | by hand | hookline | TensorFlow | of raw | of by hand "
-        "| of TensorFlow | model says |",
+        "| parameters | servers | workers | raw calls/s | by hand | hookline | TensorFlow | / raw | / by hand "
+        "| / TensorFlow | model |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for size in SIZES:
@@ -294,7 +294,7 @@ def report(median: dict[str, float]) -> str:
                 theirs = median.get(f"tf|{size}|{servers}|{workers}", float("nan"))
                 rows.append(
                     f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {theirs:.0f} "
-                    f"| {ours / raw:.0%} | {ours / hand:.0%} | {ours / theirs:.2f} | {says:.0f} |"
+                    f"| {ours / raw:.2f} | {ours / hand:.2f} | {ours / theirs:.2f} | {says:.0f} |"
                 )
     steps = ", ".join(f"{size}: {1000 / median[f'inside|{size}|0|1']:.2f} ms" for size in SIZES)
     return "\n".join([*rows, "", f"A step over a server inside the worker: {steps}."])

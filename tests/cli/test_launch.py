@@ -501,6 +501,6 @@ def test_killed_head_is_an_error_within_a_minute(script, marker, part):
     assert job.returncode == 1
     for name in ("chief   ", "worker 0"):
         assert re.search(rf"^{name} \| hookline.errors.InternalError: The (raylet of the )?Ray head at 127", err, re.M)
-    assert re.search("^The private Ray cluster at 127.0.0.1:.* has ended by itself", err, re.M)
+    assert re.search("^The local Ray cluster at 127.0.0.1:.* has ended by itself", err, re.M)
     assert clock.monotonic() - killed < 60
     assert none_left(marker, within_secs=10)

@@ -1,4 +1,4 @@
-"""A private Ray cluster, started once for the tests that need it."""
+"""A local Ray cluster, started once for the tests that need it."""
 
 from __future__ import annotations
 

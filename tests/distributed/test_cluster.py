@@ -160,7 +160,7 @@ def test_target_is_the_cluster_as_a_string():
 
 @pytest.mark.parametrize("target", ["", "grpc://a:1", "hookline-ray://a:1", "hookline-ray://a:1/?task_index=x"])
 def test_invalid_target_is_refused(target):
-    with pytest.raises(ValueError, match="like that of a Cluster"):
+    with pytest.raises(ValueError, match="is not the `target` of a Cluster"):
         Cluster.from_target(target)
 
 

@@ -1,4 +1,4 @@
-"""A private Ray cluster starts alone and ends whole."""
+"""A local Ray cluster starts alone and ends whole."""
 
 from __future__ import annotations
 
@@ -188,7 +188,8 @@ def test_cluster_that_loses_a_process_ends_as_a_whole_with_an_error(members, cap
         until(lambda: not members(group) and cluster.head.status() is not None, within_secs=20)
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     name = "GCS" if part == "gcs_server" else "raylet"
-    assert said == f"The private Ray cluster at {address} has ended by itself. It said: The {name} of the cluster died."
+    ended = f"The local Ray cluster at {address} has ended by itself."
+    assert said == f"{ended} Its last output: The {name} of the cluster died."
     assert cluster.address == ""
 
 

@@ -180,7 +180,7 @@ def test_worker_disconnected_for_too_long_gets_an_error_and_rejoins(hosts, start
     (error,) = worker.await_("an error", lambda: worker.events("error"))
     assert error["time"] - began < 30
     assert "has not answered for 15 seconds" in error["text"]
-    assert "If only this host was cut off, the others go on: start this task again" in error["text"]
+    assert "If only this host was disconnected, the other tasks continue: start this task again" in error["text"]
     assert chief.step() > step + 50, chief.story()
     hosts.b.link("up")
     assert worker.end(60) == 1

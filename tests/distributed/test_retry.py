@@ -451,7 +451,7 @@ def test_session_closes_though_the_servers_cannot_be_reached(monkeypatch, caplog
     with caplog.at_level("INFO"):
         session.close()
     assert session.closed
-    assert "not told that an update was given up: Parameter server 0 cannot be reached" in caplog.text
+    assert "not notified that an update was given up: Parameter server 0 cannot be reached" in caplog.text
 
 
 def test_undecided_update_of_another_thread_is_kept_during_admission(monkeypatch):
@@ -609,7 +609,7 @@ def test_run_admitted_before_a_restore_is_lost():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AdmissionClient, "enter", load_behind)
-        with pytest.raises(errors.AbortedError, match="anew"):
+        with pytest.raises(errors.AbortedError, match="set again"):
             sums.run(session, [4])
     sums.run(session, [8])
     assert sums.values(session) == (8, 1, 1)

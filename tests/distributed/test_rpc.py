@@ -287,7 +287,7 @@ def test_closed_server_port_gives_possible_reasons(closed_port):
         ServerClient("Server 7", address, lambda: address, 30.0).call(("echo", 1))
     SocketPeerClient([address]).notify(0, "echo", on_failure=failures)
     (error,) = failures.all
-    assert re.search(f"Parameter server 0 cannot be reached by another one {hint}", str(error))
+    assert re.search(f"Parameter server 0 cannot be reached by another server {hint}", str(error))
 
 
 def test_connections_need_no_md5_of_openssl(tmp_path):
@@ -476,7 +476,7 @@ def test_connection_beyond_the_limit_is_refused_and_logged_once(server, caplog, 
         assert not any(ended(stranger) for stranger in strangers[:MAX_UNAUTHENTICATED])
     assert caller(server).call(("echo", 1)).get() == (1,)
     (said,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert said == "A connection was refused: 64 others have not proven yet that they have the key."
+    assert said == "A connection was refused: 64 other connections are not yet authenticated."
 
 
 # Messages between servers --------------------------------------------------------------------------------------------

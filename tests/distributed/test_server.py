@@ -153,7 +153,7 @@ def test_update_computed_before_a_restore_is_refused():
     old = servers.tickets[0]
     servers.begin()
 
-    with pytest.raises(errors.AbortedError, match="initialised or restored anew"):
+    with pytest.raises(errors.AbortedError, match="initialised or restored again"):
         servers.call(0, "commit", old, ("a", 1), [servers.entry(0, 1)])
 
     assert servers.value(0) == 0
@@ -229,7 +229,7 @@ def test_wait_on_a_server_has_an_upper_limit(servers, monkeypatch):
         assert live[0].dispatch(("wait_for_step", servers.tickets[0], 10, 1e9)) == (0, False)
         assert fake.monotonic() - start <= MAX_WAIT_SECS
     monkeypatch.setattr("hookline.distributed.server.server.UNDECIDED_SECS", 0.05)
-    with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
+    with pytest.raises(errors.UnavailableError, match="server 1 has received no decision"):
         live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
 
 
@@ -328,7 +328,7 @@ def test_silent_sender_between_its_parts_is_excluded(servers):
             servers.others_train(number)
 
         assert not servers.transport.servers[1]._decisions.owner._staged
-        with pytest.raises(errors.AbortedError, match="shut out"):
+        with pytest.raises(errors.AbortedError, match="was excluded"):
             servers.train(("silent", 1), 5, owners=[1])
         # Its later messages are dropped at once.
         servers.stage(("silent", 2), 1, 5)
@@ -378,7 +378,7 @@ def test_lost_sender_of_missing_parts_is_excluded_despite_its_request():
             fake.advance(ASK_SECS)
             servers.others_train(number)
 
-    with pytest.raises(errors.AbortedError, match="shut out"):
+    with pytest.raises(errors.AbortedError, match="was excluded"):
         asked.get()
     assert not servers.transport.servers[1]._decisions.owner._staged
 
@@ -388,7 +388,7 @@ def test_request_without_parts_is_dropped_in_time(servers):
         asked = servers.ask(("silent", 1), [servers.entry(0, 4)], owners=[1])
         fake.advance(UNDECIDED_SECS + 1)
         assert servers.train(("other", 1), 6).step == 1
-    with pytest.raises(errors.AbortedError, match="shut out"):
+    with pytest.raises(errors.AbortedError, match="was excluded"):
         asked.get()
     assert servers.value(0) == 6
 
@@ -429,7 +429,7 @@ def test_restore_is_reported_to_those_that_wait_for_a_decision(servers, server):
     asked, part = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]), servers.stage(("a", 1), 1, 5)
     servers.begin()
 
-    with pytest.raises(errors.AbortedError, match="anew"):
+    with pytest.raises(errors.AbortedError, match="restored again"):
         (asked, part)[server].get()
 
 
@@ -465,7 +465,7 @@ def test_first_error_of_a_broken_server_is_named_by_all_servers(monkeypatch, cap
             servers.call(server, "pull", servers.tickets[server], [])
         assert str(raised.value) == (
             "Parameter server 0 could not apply an accepted update (RuntimeError: out of memory). The session is lost; "
-            "a recoverable one starts anew."
+            "a recoverable one is created again."
         )
     (logged,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Parameter server 0 is broken:")]
     assert logged == "Parameter server 0 is broken: RuntimeError: out of memory"
@@ -811,7 +811,7 @@ def test_call_that_waited_over_the_end_of_an_epoch_is_aborted(servers, monkeypat
                 servers.begin()
 
     monkeypatch.setattr(VariableOwner, "check", check_and_lose)
-    with pytest.raises(errors.AbortedError, match="anew"):
+    with pytest.raises(errors.AbortedError, match="restored again"):
         servers.transport.call(1, method, ticket, *args).get()
 
 

@@ -92,6 +92,6 @@ def test_hint_for_no_variable_gives_a_warning(caplog):
     session.run(hl.global_variables_initializer())
 
     (warning,) = [record.getMessage() for record in caplog.records if "placement" in record.getMessage()]
-    assert warning == "The hint placement['embeding'] has no effect: there is no shared variable of such a name."
+    assert warning == "The hint placement['embeding'] has no effect: no shared variable has this name or prefix."
     assert float(session.run(v)) == 1
     assert transport.servers[1].status().initialized == {"embedding/table"}

@@ -142,7 +142,7 @@ def test_failed_start_gives_its_reason_and_ctrl_c_ends_the_wait():
 
 def test_process_that_has_used_a_device_is_refused_in_one_sentence():
     jax.devices()
-    with pytest.raises(RuntimeError, match=r"must come before all that uses devices.* right after the imports"):
+    with pytest.raises(RuntimeError, match=r"must come before anything that uses devices.* right after the imports"):
         hl.distributed.initialize("127.0.0.1:1", 2, 0)
 
 

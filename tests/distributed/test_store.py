@@ -162,7 +162,7 @@ def test_restore_ends_other_sessions_and_counts_the_lost_steps(caplog):
         chief.session.load(saved)
 
     assert "from global step 3 to 0: 3 steps are lost" in caplog.text
-    with pytest.raises(errors.AbortedError, match="anew"):
+    with pytest.raises(errors.AbortedError, match="restored again"):
         worker.run()
     again = Model(Target(transport, 1))
     again.run()

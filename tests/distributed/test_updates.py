@@ -76,7 +76,7 @@ class Home:
 
 def test_container_unknown_to_the_receiver_is_named():
     structure = Structure(jax.tree.structure((1, 2)))
-    with pytest.raises(TypeError, match="register them with JAX"):
+    with pytest.raises(TypeError, match="register them with JAX in a module"):
         structure.__setstate__((Home(), 2))
 
 

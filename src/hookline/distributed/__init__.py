@@ -1,4 +1,4 @@
-"""Many processes: multi-process SPMD (`initialize`), or asynchronous, with parameter servers that are Ray actors."""
+"""Training in several processes: multi-process SPMD (`initialize`), or asynchronous workers with parameter servers."""
 
 from hookline.distributed.cluster.cluster import Cluster, ClusterOptions
 from hookline.distributed.cluster.initialize import initialize

@@ -1,4 +1,4 @@
-"""Messages of plain data, in MessagePack: reading one cannot run code."""
+"""The encoding of messages in MessagePack: decoding one runs no code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _RECORDS = {record.__name__: record for record in (Apply, Committed, EncodedArra
 
 
 def encode(message: Any) -> tuple[bytes, list[np.ndarray]]:
-    """Splits a message into its body and its arrays.
+    """Encodes a message as a body and a list of arrays.
 
-    It may hold tuples, dictionaries, strings, bytes, numbers, arrays, exceptions, the records of the protocol, and tree
-    structures of tuples, lists and dictionaries.
+    A message may contain tuples, dictionaries, strings, bytes, numbers, arrays, exceptions, the records of the
+    protocol, and tree structures of tuples, lists and dictionaries.
 
     Raises:
-        NotPlainError: It holds an object of another type.
+        CodecError: The message contains an object of another type.
 
     Example:
         >>> body, arrays = encode(("pull", {"v": [np.arange(3)]}))
@@ -33,7 +33,7 @@ def encode(message: Any) -> tuple[bytes, list[np.ndarray]]:
 
     arrays: list[np.ndarray] = []
 
-    # A dictionary with the key None stands for types that MessagePack lacks: a kind, and its parts.
+    # Types that MessagePack lacks are encoded as a dictionary with the key None: {None: (kind, *parts)}.
     def describe(value: Any) -> dict[None, tuple[Any, ...]]:
         kind = type(value).__name__
         if isinstance(value, np.ndarray):
@@ -55,10 +55,10 @@ def encode(message: Any) -> tuple[bytes, list[np.ndarray]]:
 
 
 def decode(body: bytes) -> tuple[Any, list[np.ndarray]]:
-    """Returns a message, and its arrays, which are still to be filled; lists have become tuples.
+    """Decodes a message; returns it, and its arrays, which the caller has to fill. Lists become tuples.
 
     Raises:
-        NotPlainError: It was not made by `pack`.
+        CodecError: `encode` has not made these bytes.
 
     Example:
         >>> (method, values), arrays = decode(encode(("pull", {"v": [np.arange(3)]}))[0])
@@ -92,7 +92,7 @@ def decode(body: bytes) -> tuple[Any, list[np.ndarray]]:
 
 
 def _encode_error(error: Exception) -> tuple[str, tuple[str | int | None, ...], list[str]]:
-    """Returns the name and arguments of an exception, or of its nearest base class that every process knows."""
+    """Returns the name, arguments and notes of an exception; its class, or the nearest base class with a known name."""
     known = next(cls for cls in type(error).__mro__ if _exception_class(cls.__name__) is cls)
     args = error.args
     if known is not type(error):
@@ -109,7 +109,7 @@ def _exception_class(name: str) -> Any:
 def _decode_error(name: str, args: tuple[Any, ...], notes: tuple[str, ...]) -> Exception:
     cls = _exception_class(name)
     if not (isinstance(cls, type) and issubclass(cls, Exception)):
-        raise CodecError(f"{name!r} is no exception.")
+        raise CodecError(f"{name!r} is not a known exception class.")
     try:
         error = cls(None, None, *args) if issubclass(cls, errors.OpError) else cls(*args)
     except TypeError:

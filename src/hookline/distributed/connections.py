@@ -1,4 +1,4 @@
-"""Connections between processes that share a key: `multiprocessing.connection`, with limits on waits."""
+"""Authenticated connections between processes: `multiprocessing.connection`, with a timeout for every wait."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from hookline.distributed.codec import CodecError, decode, encode
 logger = log.get_logger(__name__)
 
 CONNECTION_ERRORS = (OSError, EOFError, AuthenticationError, AssertionError)
-"""The errors if the other side is away, has gone, or has another key."""
+"""The errors of a connection whose other side does not answer, has ended, or has another key."""
 
 HANDSHAKE_SECS = 10.0
-"""The time in which the other side of a new connection must prove that it has the key."""
+"""The timeout of the handshake, in which both sides of a new connection prove that they have the key."""
 
 MAX_UNAUTHENTICATED = 64
-"""The largest number of connections without proof of the key that a server holds open at a time."""
+"""The largest number of unauthenticated connections that a server keeps open at a time."""
 
 _HANDSHAKE_GRACE_SECS = 0.5
-"""The time for which such a connection is certainly kept; then it makes room for another one if there are too many."""
+"""The least time for which an unauthenticated connection is kept; then the server may close it to admit another one."""
 
 KEEPALIVE_SECS = 60
-"""The time that a silent host may be away before its connections count as lost."""
+"""The time without an answer from a host after which its connections count as lost."""
 
 UNREAD_SECS = 600
-"""The time that an answer may lie unread before its connection counts as lost."""
+"""The time for which a caller may leave an answer unread before its connection counts as lost."""
 
 _LIMITS = {"TCP_KEEPIDLE": KEEPALIVE_SECS // 3, "TCP_KEEPINTVL": KEEPALIVE_SECS // 6, "TCP_KEEPCNT": 4}
-# Only for callers: a server reads its requests at once, and a caller may ask long before it reads the answer.
+# Only for callers. A server's unacknowledged answer is no error, because a caller may read it long after its request.
 _CALLER_LIMITS = {**_LIMITS, "TCP_USER_TIMEOUT": 1000 * KEEPALIVE_SECS}
 _RETRY_SECS = 0.1
 _LOG_EVERY_SECS = 10.0
@@ -60,9 +60,9 @@ class Address(NamedTuple):
 
 
 class SocketConnection:
-    """One connection, which owns its socket; `calls` says whether this side has opened it.
+    """One connection, which owns its socket. `calls` is whether this side has opened it.
 
-    Each side has to prove by HMAC that it has the key before a message is read.
+    The constructor performs the handshake: each side proves by HMAC that it has the key, before any message is read.
 
     Raises:
         CONNECTION_ERRORS: The other side has another key, or does not answer.
@@ -73,20 +73,20 @@ class SocketConnection:
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # So that a vanished host is noticed, even if no message is sent.
+        # Detects a lost host, even if no message is sent.
         for name, value in (_CALLER_LIMITS if calls else _LIMITS).items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        # A handle of its own, which is closed when no thread uses it any more.
+        # A duplicate descriptor, which is closed when no thread uses the connection any more.
         self._connection = Connection(os.dup(sock.fileno()))
-        # For the whole greeting: a byte now and then would never exceed a limit on each wait.
+        # One timeout for the whole handshake: a peer that sends a byte now and then would never exceed one per wait.
         deadline = threading.Timer(HANDSHAKE_SECS, self.close)
         deadline.daemon = True
         try:
             deadline.start()
             for challenge in (answer_challenge, deliver_challenge) if calls else (deliver_challenge, answer_challenge):
                 challenge(self._connection, key)
-        except BaseException:  # The socket is given back.
+        except BaseException:  # Release the socket.
             self.close()
             raise
         finally:
@@ -94,26 +94,26 @@ class SocketConnection:
         self.set_timeouts(None, KEEPALIVE_SECS if calls else UNREAD_SECS)
 
     def set_timeouts(self, receive_secs: float | None, send_secs: float) -> None:
-        """Limits the time that `receive` and `send` wait for the other side; `None` for no limit."""
+        """Sets the timeouts of `receive` and `send`; `None` for no timeout."""
         for option, secs in ((socket.SO_RCVTIMEO, receive_secs or 0.0), (socket.SO_SNDTIMEO, send_secs)):
             whole, part = divmod(secs, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
 
     def send(self, body: bytes, arrays: Sequence[np.ndarray]) -> None:
-        """Sends a packed message."""
+        """Sends an encoded message."""
         self._connection.send_bytes(body)
         for array in arrays:
             self._socket.sendall(array.reshape(-1).view("u1").data)
 
     def receive(self) -> Any:
-        """Waits for a message; its arrays are read-only.
+        """Waits for a message, and returns it; its arrays are read-only.
 
         Raises:
-            NotPlainError: The bytes are not a message.
+            CodecError: The bytes are not a message.
         """
         message, arrays = decode(self._connection.recv_bytes())
         for array in arrays:
-            # Straight into its memory, which `recv_bytes_into` would do by way of two copies.
+            # Directly into the array's memory; `recv_bytes_into` would make two copies.
             left = array.reshape(-1).view("u1").data
             while left:
                 got = self._socket.recv_into(left, 0, socket.MSG_WAITALL)
@@ -124,7 +124,7 @@ class SocketConnection:
         return message
 
     def close(self) -> None:
-        """Ends the connection, also for a thread that is waiting on it."""
+        """Closes the connection; a thread that waits on it gets an error."""
         self._end()
 
 
@@ -135,10 +135,10 @@ def _close_socket(sock: socket.socket) -> None:
 
 
 def connect(address: Address, timeout_secs: float) -> SocketConnection:
-    """Opens a connection. It tries again if a server closes it at once, because the server holds too many others.
+    """Opens a connection. Retries while the server closes it at once, because it has too many unauthenticated ones.
 
     Raises:
-        CONNECTION_ERRORS: Nothing listens there, or not in time, or it has another key.
+        CONNECTION_ERRORS: Nothing listens at the address, does not answer in time, or has another key.
     """
     deadline = clock.monotonic() + timeout_secs
     while True:
@@ -149,12 +149,12 @@ def connect(address: Address, timeout_secs: float) -> SocketConnection:
         except (EOFError, BrokenPipeError, ConnectionAbortedError, ConnectionResetError):
             if clock.monotonic() >= deadline:
                 raise
-        # A random time, because all that were refused at the same moment would come back at the same moment.
+        # A random time, so that callers refused at the same moment do not retry at the same moment.
         clock.sleep(random.uniform(0, 2 * _RETRY_SECS))
 
 
 class _Unauthenticated:
-    """The connections that have not proven the key, oldest first: `MAX_UNAUTHENTICATED` at most."""
+    """The unauthenticated connections, oldest first: `MAX_UNAUTHENTICATED` at most."""
 
     def __init__(self) -> None:
         self._since: dict[socket.socket, float] = {}
@@ -162,27 +162,28 @@ class _Unauthenticated:
         self._lock = threading.Lock()
 
     def admit(self, sock: socket.socket) -> bool:
-        """Admits a new connection, unless there are too many. One that has been slow makes room for it."""
+        """Admits a new connection, unless there are too many. If the oldest has been slow, it is closed instead."""
         now = clock.monotonic()
         with self._lock:
             if len(self._since) >= MAX_UNAUTHENTICATED:
                 oldest, since = next(iter(self._since.items()))
-                # The owner of a key proves it within milliseconds, so members come in while others hold the places.
+                # A process with the key takes milliseconds, so the job's processes get in even if others keep the limit
+                # reached.
                 if now - since < _HANDSHAKE_GRACE_SECS:
                     return False
                 del self._since[oldest]
                 with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
+                    oldest.shutdown(socket.SHUT_RDWR)  # Its thread ends.
             self._since[sock] = now
         return True
 
     def discard(self, sock: socket.socket) -> None:
-        """Forgets a connection that has proven the key, or has ended."""
+        """Removes a connection that is authenticated, or has ended."""
         with self._lock:
             self._since.pop(sock, None)
 
     def log_refusal(self, why: object) -> None:
-        """Logs a refused connection; of many, one line every `_LOG_EVERY_SECS`."""
+        """Logs a refused connection, at most one line every `_LOG_EVERY_SECS`."""
         now = clock.monotonic()
         with self._lock:
             self._refused += 1
@@ -197,8 +198,8 @@ class _Unauthenticated:
 class Listener:
     """Listens on one interface, and answers calls, with a thread for each connection.
 
-    A message is `(answers, call)`. The answer is `(True, value)` or `(False, exception)`; if no answer is wanted, only
-    an exception is sent.
+    A message is `(wants_answer, call)`. The answer is `(True, value)` or `(False, exception)`; without `wants_answer`,
+    only an exception is sent.
     """
 
     def __init__(self, receive: Callable[[Any], Any], host: str) -> None:
@@ -221,7 +222,7 @@ class Listener:
                 if not self._unauthenticated.admit(sock):
                     sock.close()
                     self._unauthenticated.log_refusal(
-                        f"{MAX_UNAUTHENTICATED} others have not proven yet that they have the key."
+                        f"{MAX_UNAUTHENTICATED} other connections are not yet authenticated."
                     )
                     continue
                 threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
@@ -231,13 +232,13 @@ class Listener:
                     sock.close()
                 if self._closed:
                     return
-                # For example too many open files or threads, which may get better.
+                # For example too many open files or threads, which may be temporary.
                 logger.error("The server could not accept a connection: %r", error)
                 clock.sleep(_RETRY_SECS)
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            line = SocketConnection(sock, self.address.key, calls=False)
+            connection = SocketConnection(sock, self.address.key, calls=False)
         except (*CONNECTION_ERRORS, RuntimeError) as error:
             self._unauthenticated.log_refusal(repr(error))
             return
@@ -245,15 +246,15 @@ class Listener:
             self._unauthenticated.discard(sock)
         try:
             while True:
-                self._answer(line, *line.receive())
+                self._answer(connection, *connection.receive())
         except CodecError as error:
-            logger.error("A connection was ended: %s", error)
+            logger.error("A connection was closed: %s", error)
         except (OSError, EOFError):
-            pass  # the caller has gone
+            pass  # The caller has disconnected.
         finally:
-            line.close()
+            connection.close()
 
-    def _answer(self, line: SocketConnection, wanted: bool, call: Any) -> None:
+    def _answer(self, connection: SocketConnection, wanted: bool, call: Any) -> None:
         try:
             answer = True, self._receive(call)
         except Exception as error:
@@ -263,4 +264,4 @@ class Listener:
                 packed = encode(answer)
             except CodecError as error:
                 packed = encode((False, error))
-            line.send(*packed)
+            connection.send(*packed)

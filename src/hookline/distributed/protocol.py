@@ -1,4 +1,4 @@
-"""The calls between servers and workers, and the form of values in them: NumPy arrays or their bytes, and trees."""
+"""The protocol of servers and workers: methods, records, and the encoding of values as arrays and tree structures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 
 class CodecError(TypeError):
-    """An object cannot be sent as plain data, or a message cannot be read as such."""
+    """An object cannot be encoded, or a message cannot be decoded."""
 
 
 SMALL_BYTES = 16 * 1024
-"""An array of up to this size travels as bytes: copying them costs less than the work around each array."""
+"""An array of up to this size is sent inside the body of its message: a copy costs less than the overhead per array."""
 
 _NUMBERS = "biufc"
 
@@ -29,9 +29,9 @@ class EncodedArray:
     """An array of a dtype that NumPy itself does not support.
 
     Attributes:
-        kind: `"dtype"` (bfloat16 and its like, as unsigned integers of the same width) or `"key"` (random keys).
+        kind: `"dtype"` (such as bfloat16, encoded as unsigned integers of the same width) or `"key"` (random keys).
         name: The dtype, or the implementation of the keys.
-        data: The bits.
+        data: The bits, as an array.
     """
 
     kind: str
@@ -40,14 +40,14 @@ class EncodedArray:
 
 
 EncodedLeaf = np.ndarray | SmallArray | EncodedArray
-"""One array in the form in which it is sent."""
+"""One encoded array."""
 
 Leaves = list[EncodedLeaf]
-"""The arrays of one value."""
+"""The encoded arrays of one value."""
 
 
 def encode_leaf(leaf: Any) -> EncodedLeaf:
-    """Converts an array to the form in which it is sent; a large array in this process's memory is not copied.
+    """Encodes an array; a large array in host memory is not copied.
 
     Example:
         >>> encode_leaf(jnp.ones(2, jnp.bfloat16))
@@ -69,10 +69,10 @@ def _encode_array(array: np.ndarray) -> np.ndarray | SmallArray:
 
 
 def checked_dtype(name: Any) -> np.dtype:
-    """Returns a dtype named by another process: one of plain numbers, which no bytes can turn into pointers.
+    """Returns the dtype with a name that another process sent. Only numbers are allowed: no bytes can be pointers.
 
     Raises:
-        NotPlainError: The dtype is another one.
+        CodecError: There is no such dtype, or it is not one of numbers.
 
     Example:
         >>> checked_dtype("<f4")
@@ -81,17 +81,17 @@ def checked_dtype(name: Any) -> np.dtype:
     try:
         dtype = np.dtype(name)
     except Exception as error:
-        raise CodecError(f"{name!r} is no dtype.") from error
+        raise CodecError(f"{name!r} is not a dtype.") from error
     if dtype.kind not in _NUMBERS:
         raise CodecError(f"An array of dtype {name!r} is not plain data.")
     return dtype
 
 
 def decode_leaf(wire: EncodedLeaf) -> Any:
-    """Returns the array: NumPy, or a JAX array for random keys.
+    """Decodes an array: to NumPy, or to a JAX array for random keys.
 
     Raises:
-        NotPlainError: Its dtype is not one that `pack` sends.
+        CodecError: Its dtype is not one that `encode_leaf` encodes.
 
     Example:
         >>> decode_leaf(encode_leaf(jnp.ones(2, jnp.bfloat16))).dtype
@@ -113,20 +113,20 @@ def decode_leaf(wire: EncodedLeaf) -> Any:
 
 
 def encode_leaves(leaves: Iterable[Any]) -> Leaves:
-    """Converts several arrays to the form in which they are sent."""
+    """Encodes several arrays."""
     return [encode_leaf(leaf) for leaf in leaves]
 
 
 def decode_leaves(leaves: Iterable[EncodedLeaf]) -> tuple[Any, ...]:
-    """Converts several arrays from the form in which they are sent."""
+    """Decodes several arrays."""
     return tuple([decode_leaf(leaf) for leaf in leaves])
 
 
 class Structure:
     """A tree structure that can be pickled, with containers of any class.
 
-    The containers themselves are pickled, around zeros, because some libraries' containers differ although JAX's
-    description of them is equal.
+    It pickles the containers, with zeros as leaves, because JAX describes some different containers of libraries as
+    equal.
 
     Example:
         >>> import pickle
@@ -149,13 +149,13 @@ class Structure:
         self.treedef = jax.tree.structure(skeleton)
         if self.treedef.num_leaves != count:
             raise TypeError(
-                f"A value is made of containers that JAX does not know as such in this process ({skeleton!r}): define "
-                f"them, and register them with JAX, in a module that servers and workers import, not in the script."
+                f"A value has containers that are not registered with JAX in this process ({skeleton!r}): define and "
+                f"register them with JAX in a module that servers and workers import, not in the script."
             )
 
 
 def flatten(value: Any) -> tuple[Leaves, Structure]:
-    """Converts a pytree to the form in which it is sent."""
+    """Encodes a pytree: returns its leaves and its structure."""
     leaves, treedef = jax.tree.flatten(value)
     return encode_leaves(leaves), Structure(treedef)
 
@@ -164,7 +164,7 @@ BLOCKING_METHODS = ("wait_until_ready", "wait_for_step", "wait_delivered", "admi
 """The methods that block, or must not wait for others. They run in their own threads, all others one at a time."""
 
 DEFERRED_METHODS = ("stage", "commit")
-"""The methods whose answer comes when a transaction is decided; until then they block no other call."""
+"""The methods that are answered when their transaction is decided; until then they block no other call."""
 
 SOCKET_METHODS = (
     *DEFERRED_METHODS,
@@ -177,7 +177,7 @@ SOCKET_METHODS = (
     "renew",
     "leave",
 )
-"""The methods that workers call in steps and snapshots. They have their own connections, all others go over Ray."""
+"""The methods that workers call in steps and snapshots, over connections; all others go over Ray."""
 
 PEER_METHODS = ("vote", "report_stuck", "deliver", "abandon")
 """The methods that servers call on each other."""
@@ -198,26 +198,26 @@ METHODS = frozenset(
 """All methods that other processes may call."""
 
 Ticket = tuple[str, str]
-"""(incarnation, epoch): the instance of a server, and the initialisation or restore, that a call is meant for."""
+"""(incarnation, epoch): the instance of a server, and the initialisation or restore, for which a call is valid."""
 
 Transaction = tuple[str, int]
-"""(sender, number): the numbers of a sender increase."""
+"""The name of a transaction: (sender, number). The numbers of a sender increase."""
 
 
 class PeerClient(Protocol):
     """A server's connection to the others."""
 
     def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
-        """Calls a method of another server without waiting; `on_failure` gets its exception, from any thread."""
+        """Calls a method of another server without waiting; an exception goes to `on_failure`, in any thread."""
         ...
 
     def close(self) -> None:
-        """Forgets the other servers."""
+        """Closes the connections."""
         ...
 
 
 class Reply(Protocol):
-    """The result of a call under way."""
+    """The future result of a call."""
 
     def get(self) -> Any:
         """Waits for the result and returns it, or raises the server's error."""
@@ -225,7 +225,7 @@ class Reply(Protocol):
 
 
 class Transport(Protocol):
-    """Calls servers by number."""
+    """Calls servers by index."""
 
     @property
     def count(self) -> int:
@@ -233,7 +233,7 @@ class Transport(Protocol):
         ...
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Starts a call. Calls to one server that are under way at the same time may be carried out in any order."""
+        """Starts a call. A server may execute concurrent calls in any order."""
         ...
 
     def peer_client(self) -> PeerClient | None:
@@ -241,20 +241,20 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the connections of the caller; those of servers to each other stay."""
+        """Closes the connections of this process; connections between servers stay."""
         ...
 
 
 class Epoch(NamedTuple):
-    """One life of the values: from an initialisation or a restore to the next.
+    """The lifetime of the servers' values: from one initialisation or restore to the next.
 
     Attributes:
         name: Unique for each epoch.
-        incarnations: The servers' instances, in order. The first holds the global step.
-        updates: The chief's updates: fingerprints by name.
+        incarnations: The servers' instances, in order. The first server holds the global step.
+        updates: The fingerprints of the chief's updates, by name.
         variables: The specs of the chief's variables, by name.
-        owners: The server of each variable.
-        max_staleness: The number of updates of others that an update may miss; `None` for no limit.
+        owners: The server of each variable, by name.
+        max_staleness: The number of other workers' updates that an update may miss; `None` for no bound.
     """
 
     name: str
@@ -271,12 +271,12 @@ class Epoch(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A server's description of itself for workers.
+    """The state of a server, for workers.
 
     Attributes:
         initialized: Names of the variables that have values.
         step: The global step; on the step server only.
-        ready_at: The global step at which the chief first declared the model ready; on the step server only.
+        ready_at: The global step at which the chief first published the model; on the step server only.
     """
 
     incarnation: str
@@ -291,11 +291,12 @@ class Committed:
     """The result of a transaction.
 
     Attributes:
-        accepted: False if the limit on the step refused it or it was given up; then nothing was applied.
-        step: The global step now.
-        counts: For each server, the number of transactions that reached it.
-        sent_seqs: For each server, the number of messages sent to it.
-        values: The requested values of the step server, as they are now.
+        accepted: Whether it was applied. False if the global step was its `last_step` or more, or if its sender gave it
+            up; then nothing was applied.
+        step: The current global step.
+        counts: For each server, the number of accepted transactions with a part for it.
+        sent_seqs: For each server, the number of the last message that the step server sent to it.
+        values: The requested values of the step server, after the transaction.
     """
 
     accepted: bool
@@ -307,7 +308,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Values of variables, after that many `transactions` of their server."""
+    """Values of variables, after the first `transactions` transactions of their server."""
 
     transactions: int
     values: dict[str, Leaves]

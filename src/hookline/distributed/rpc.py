@@ -1,4 +1,4 @@
-"""Calls over connections: of a server by workers, and of servers by each other."""
+"""Calls over connections: from workers to servers, and between servers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hookline.distributed.connections import CONNECTION_ERRORS, HANDSHAKE_SECS, 
 
 
 class ServerClient:
-    """Calls one server. Each call has its own connection until its answer is read; then another call takes it.
+    """Calls one server. Each call has a connection for itself until its answer is read; then another call may reuse it.
 
     Args:
-        who: The server, for messages.
+        who: The server's name, for messages.
         address: The address at which the server listens.
-        find: Returns the address again, after a connection was lost.
-        timeout_secs: The time that a call may take before the server counts as away.
+        find: Returns the current address, after a connection was lost.
+        timeout_secs: The timeout of a call.
     """
 
     def __init__(self, who: str, address: Address, find: Callable[[], Address], timeout_secs: float) -> None:
@@ -32,54 +32,54 @@ class ServerClient:
         """Starts a call.
 
         Raises:
-            NotPlainError: The message cannot be sent this way.
+            CodecError: The message cannot be encoded.
             UnavailableError: The server cannot be reached.
         """
         packed = encode((True, message))
-        line = self._get_connection()
+        connection = self._get_connection()
         try:
-            line.send(*packed)
-        except BaseException as error:  # The connection is given up: part of a message may be in it.
-            line.close()
+            connection.send(*packed)
+        except BaseException as error:  # Close the connection: part of a message may have been sent.
+            connection.close()
             if isinstance(error, OSError):
                 raise self.connection_lost(error) from error
             raise
-        return PendingReply(self, line)
+        return PendingReply(self, connection)
 
     def _get_connection(self) -> SocketConnection:
         with contextlib.suppress(IndexError):
             return self._idle.pop()
-        # Another thread may lose its connection, and the address with it, at any moment.
+        # Read once: another thread resets the address when it loses its connection.
         address = self._address
         if address is None:
             address = self._address = self._find_address()
         try:
-            line = connect(address, min(self.timeout_secs, HANDSHAKE_SECS))
+            connection = connect(address, min(self.timeout_secs, HANDSHAKE_SECS))
         except CONNECTION_ERRORS as error:
             self.connection_lost(error)
             raise _unreachable_error(self.who, address, error) from error
-        line.set_timeouts(self.timeout_secs, self.timeout_secs)
-        return line
+        connection.set_timeouts(self.timeout_secs, self.timeout_secs)
+        return connection
 
-    def release(self, line: SocketConnection) -> None:
-        """Takes back a connection whose answer was read."""
-        self._idle.append(line)
-        # The thread that closes may have looked before.
+    def release(self, connection: SocketConnection) -> None:
+        """Makes a connection available to other calls, after its answer was read."""
+        self._idle.append(connection)
+        # `close` in another thread may have missed this connection.
         if self._closed:
             self._close_idle()
 
     def close(self) -> None:
-        """Closes the connections, those of calls under way once their answers are read. Later calls open their own."""
+        """Closes the connections; those of unfinished calls after their answers are read. Later calls open new ones."""
         self._closed = True
         self._close_idle()
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
-        for line in idle:
-            line.close()
+        for connection in idle:
+            connection.close()
 
     def connection_lost(self, error: BaseException) -> errors.UnavailableError:
-        """Returns the error of a call whose connection is lost; the other connections count as lost with it."""
+        """Returns the error of a call whose connection is lost; closes the idle connections, too."""
         self._address = None
         self._close_idle()
         late = isinstance(error, TimeoutError | BlockingIOError)
@@ -89,7 +89,7 @@ class ServerClient:
 
 
 class PendingReply:
-    """The result of a call under way. An answer that is never read takes its connection with it."""
+    """The future result of a call. If it is never read, its connection is not reused."""
 
     def __init__(self, caller: ServerClient, line: SocketConnection) -> None:
         self._caller = caller
@@ -99,30 +99,30 @@ class PendingReply:
         """Waits for the result and returns it, or raises the server's error.
 
         Raises:
-            NotPlainError: The answer cannot be read.
-            UnavailableError: No answer has come.
+            CodecError: The answer cannot be decoded.
+            UnavailableError: No answer has arrived.
         """
-        line, self._line = self._line, None
-        assert line is not None, "read once"
+        connection, self._line = self._line, None
+        assert connection is not None, "read once"
         try:
-            done, result = line.receive()
-        except BaseException as error:  # The connection is given up: part of an answer may be in it.
-            line.close()
+            done, result = connection.receive()
+        except BaseException as error:  # Close the connection: part of an answer may still arrive on it.
+            connection.close()
             if isinstance(error, CONNECTION_ERRORS):
                 raise self._caller.connection_lost(error) from error
             if isinstance(error, Exception):
                 raise CodecError(f"{self._caller.who} gave an answer that cannot be read: {error}") from error
             raise
-        self._caller.release(line)
+        self._caller.release(connection)
         if not done:
             raise result
         return result
 
 
 class SocketPeerClient:
-    """One server's connections to the others; opened when needed.
+    """One server's connections to the others, opened when needed.
 
-    If a connection is lost, or a message fails on the other side, `on_failure` is called.
+    If a connection is lost, or a call fails on the other server, `on_failure` is called.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -140,7 +140,7 @@ class SocketPeerClient:
                 self._connections[server] = self._open(server, on_failure)
         except CONNECTION_ERRORS as error:
             on_failure(
-                _unreachable_error(f"Parameter server {server}", self._addresses[server], error, "by another one ")
+                _unreachable_error(f"Parameter server {server}", self._addresses[server], error, "by another server ")
             )
             return
         try:
@@ -149,22 +149,22 @@ class SocketPeerClient:
             on_failure(_connection_lost_error(server, error))
 
     def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> SocketConnection:
-        line = connect(self._addresses[server], HANDSHAKE_SECS)
+        connection = connect(self._addresses[server], HANDSHAKE_SECS)
 
         def listen() -> None:
             try:
                 while True:
-                    _, error = line.receive()
+                    _, error = connection.receive()
                     on_failure(error)
             except Exception as error:
                 if not self._closed:
                     on_failure(_connection_lost_error(server, error))
 
         threading.Thread(target=listen, name="hookline-link", daemon=True).start()
-        return line
+        return connection
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self._closed = True
         for line in self._connections.values():
             line.close()
@@ -172,13 +172,13 @@ class SocketPeerClient:
 
 def _connection_lost_error(server: int, error: BaseException) -> errors.UnavailableError:
     return errors.UnavailableError.from_message(
-        f"Parameter server {server} cannot be reached by another one: {error!r}"
+        f"Parameter server {server} cannot be reached by another server: {error!r}"
     )
 
 
 def _unreachable_error(who: str, address: Address, error: BaseException, by: str = "") -> errors.UnavailableError:
     return errors.UnavailableError.from_message(
         f"{who} cannot be reached {by}at {address.host}:{address.port} (tried for up to {HANDSHAKE_SECS:g} s): "
-        f"{error!r}. If it runs, and the network lets only Ray's ports through, set ClusterOptions(over_ray=True) on "
-        f"the chief and start the job again.",
+        f"{error!r}. If the server runs, and the network lets only Ray's ports through, set "
+        f"ClusterOptions(over_ray=True) on the chief and start the job again.",
     )

@@ -1,6 +1,6 @@
-"""The bound on staleness: workers begin a step only if no values get too old before their update comes.
+"""The bound on staleness: a worker begins a step only if no update can miss more than `max_staleness` others.
 
-`StalenessBound` is the step server's side, `AdmissionClient` that of a worker.
+`StalenessBound` runs on the step server, `AdmissionClient` in a worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hookline.signals import preemption
 logger = log.get_logger(__name__)
 
 LEASE_SECS = 60.0
-"""The time for which an admitted worker without signs of life holds the others back."""
+"""The time for which the others wait for an admitted worker without a heartbeat."""
 
 _POLL_SECS = 1.0
 _LOG_EVERY_SECS = 30.0
@@ -32,21 +32,21 @@ class _AdmittedRun(NamedTuple):
 class StalenessBound:
     """Admits a worker to a step only if all updates stay within the bound, in whatever order they commit.
 
-    The update of an admitted worker misses the commits since its values were read, and at most one update of each other
-    admitted worker. If this could exceed the bound for any worker, a new worker waits before it begins. No worker waits
-    at its commit.
+    The update of an admitted worker misses the transactions since its values were read, and at most one update of each
+    other admitted worker. If this sum could exceed the bound for any worker, a new worker waits before it begins. No
+    worker waits at its commit.
 
     Example:
-        >>> gate = StalenessBound(bound=1)
-        >>> gate.admit("a", since=0), gate.admit("b", since=0), gate.admit("c", since=0)
+        >>> bound = StalenessBound(bound=1)
+        >>> bound.admit("a", since=0), bound.admit("b", since=0), bound.admit("c", since=0)
         ((0, 0), (0, 0), None)
-        >>> gate.record_decision("a", count=1)
-        >>> gate.admit("a", since=1) is None  # "b" has missed one update: not another one before its own
+        >>> bound.record_decision("a", count=1)
+        >>> bound.admit("a", since=1) is None  # "b" has missed one update, and may not miss another one
         True
 
     References:
         Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013. There a
-        worker may be a number of clocks ahead of the slowest. Here the bound counts the updates that an update misses.
+        worker may be a number of clocks ahead of the slowest one. Here the bound counts missed updates.
     """
 
     def __init__(self, bound: int) -> None:
@@ -54,9 +54,9 @@ class StalenessBound:
         self._count = 0
         self._admitted: dict[str, _AdmittedRun] = {}
         self._expired: dict[str, _AdmittedRun] = {}
-        # The first run of each worker that may still begin; the messages of earlier ones may come late.
+        # For each worker the first run that may still begin: messages of earlier runs may arrive late.
         self._first_valid_run: dict[str, int] = {}
-        # Waiting workers try in their own threads.
+        # The calls of waiting workers run in their own threads.
         self._lock = threading.RLock()
 
     def admit(self, sender: str, since: int, run: int = 0) -> tuple[int, int] | None:
@@ -64,12 +64,12 @@ class StalenessBound:
 
         Args:
             sender: The worker.
-            since: The number of transactions after which its values were read.
+            since: The number of transactions that its values include.
             run: The number of its run. A run before one that was admitted, or has left, is no longer admitted.
 
         Returns:
-            The number of transactions that its values must include (`since`, or more if those are too old), and the
-            number of transactions so far. `None` if it must wait.
+            The number of transactions that its values must include (`since`, or all so far if those values are too
+            old), and the number of transactions so far. `None` if it must wait.
         """
         with self._lock:
             now, count = clock.monotonic(), self._count
@@ -95,22 +95,22 @@ class StalenessBound:
                 self._admitted[sender] = self._admitted[sender]._replace(until=clock.monotonic() + LEASE_SECS)
 
     def check(self, sender: str) -> None:
-        """Checks that a worker may commit now: it may, unless others have begun without waiting for it.
+        """Checks that a worker may commit now. It may, unless its lease has expired and others have begun without it.
 
         Raises:
-            AbortedError: They have, and the bound would be exceeded for its update or for theirs.
+            AbortedError: The commit would exceed the bound for its update or for those of others.
         """
         with self._lock:
-            late = self._expired.get(sender)
-            found = None if late is None else self.admit(sender, late.since, late.run)
-        if late is not None and (found is None or found[0] != late.since):
+            expired = self._expired.get(sender)
+            found = None if expired is None else self.admit(sender, expired.since, expired.run)
+        if expired is not None and (found is None or found[0] != expired.since):
             raise errors.AbortedError.from_message(
-                f"Worker {sender} gave no sign of life for {LEASE_SECS:g} s, and the others went on without it: its "
-                f"update does not fit max_staleness={self._bound} any more. Nothing of it was applied.",
+                f"Worker {sender} sent no heartbeat for {LEASE_SECS:g} s, and the others continued without it: its "
+                f"update would exceed max_staleness={self._bound}. Nothing of it was applied.",
             )
 
     def leave(self, sender: str, run: int) -> None:
-        """Records that a run ends without an update. This may come before the run is admitted, or after the next."""
+        """Records that a run ends without an update. This may arrive before the run's `admit`, or after the next's."""
         with self._lock:
             self._first_valid_run[sender] = max(run + 1, self._first_valid_run.get(sender, 0))
             for runs in (self._admitted, self._expired):
@@ -118,9 +118,9 @@ class StalenessBound:
                     runs.pop(sender)
 
     def record_decision(self, sender: str, count: int | None = None) -> None:
-        """Records that the update of a worker's run is decided, which ends the run.
+        """Records that the update of a worker's run was accepted or refused, which ends the run.
 
-        `count` is the number of transactions including this one, if it was accepted.
+        `count` is the number of transactions including this one; `None` if it was refused.
         """
         with self._lock:
             self._admitted.pop(sender, None)
@@ -130,60 +130,61 @@ class StalenessBound:
 
 
 class AdmissionClient:
-    """Waits at the step server's gate before each run, and renews this worker's lease during the run."""
+    """Waits for admission by the step server before each run, and renews this worker's lease during the run."""
 
     def __init__(self, transport: Transport, ticket: Ticket, sender: str) -> None:
         self._transport, self._ticket, self._sender = transport, ticket, sender
         self._closed = threading.Event()
         self._run, self._is_admitted = 0, False
-        # Compiling a step may take minutes, during which the other workers should wait for it.
+        # Compiling a step may take minutes, during which the other workers wait for this one.
         threading.Thread(
             target=_renew, args=(weakref.ref(self), self._closed), name="hookline-renew", daemon=True
         ).start()
 
     def enter(self, since: int) -> tuple[int, int, Sequence[int]]:
-        """Blocks until this worker may begin a run; its values were read after `since` transactions.
+        """Blocks until this worker may begin a run; its values include `since` transactions.
 
         Returns:
             The number of transactions that its values must include; the number of transactions so far; and for each
-            server, the step server's message that it has received once it includes those transactions.
+            server, the number of the step server's last message: a server that has received it has all transactions so
+            far.
 
         Raises:
             CancelledError: The session was closed in the meantime.
-            Preempted: A signal has asked the process to end.
+            Preempted: The process has got a signal to end.
             OutOfRangeError: The training has ended.
-            AbortedError, UnavailableError: The step server was lost, or is away.
+            AbortedError, UnavailableError: The step server was lost, or does not answer.
         """
-        said = clock.monotonic()
+        logged = clock.monotonic()
         self._run, self._is_admitted = self._run + 1, True
         while not self._closed.is_set():
             found = self._transport.call(0, "admit", self._ticket, self._sender, self._run, since, _POLL_SECS).get()
             if found is not None:
                 return found
             preemption.check()
-            if clock.monotonic() - said >= _LOG_EVERY_SECS:
+            if clock.monotonic() - logged >= _LOG_EVERY_SECS:
                 logger.info("Waiting for slower workers: max_staleness allows no further step before their updates.")
-                said = clock.monotonic()
+                logged = clock.monotonic()
         raise errors.CancelledError.from_message("The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
-        """Ends waits and renewals. A run that is under way in another thread leaves by itself."""
+        """Ends waits and renewals. A run in another thread leaves by itself."""
         self._closed.set()
 
     def leave(self, *, undecided: bool = False) -> None:
-        """Reports that no run is under way.
+        """Reports to the step server that this worker runs nothing.
 
         If the update of the last run is `undecided`, nothing is reported: the others wait until it is decided, or until
-        this worker's lease is over.
+        this worker's lease expires.
         """
         self._is_admitted = False
         if undecided:
             return
         try:
-            # Nothing waits for the answer: the number identifies the run, whenever this arrives.
+            # Without waiting for the answer: the number identifies the run, whenever the call arrives.
             self._transport.call(0, "leave", self._ticket, self._sender, self._run)
         except errors.OpError as error:
-            logger.info("The step server was not told that this worker leaves: %s", error)
+            logger.info("The step server was not notified that this worker leaves: %s", error)
 
     def renew(self) -> bool:
         """Renews the lease if a run is under way; returns False once the epoch or Ray has ended."""
@@ -192,16 +193,16 @@ class AdmissionClient:
         try:
             self._transport.call(0, "renew", self._ticket, self._sender).get()
         except errors.UnavailableError as error:
-            logger.info("The step server was not told that this worker lives: %s", error)
+            logger.info("This worker could not renew its lease at the step server: %s", error)
         except Exception:
-            return False  # the epoch or Ray has ended; the next run reports it
+            return False  # The epoch or Ray has ended; the next run raises the error.
         return True
 
 
 def _renew(reference: weakref.ref[AdmissionClient], closed: threading.Event) -> None:
-    # Ends, a while later, if the session is gone without having been closed.
+    # A weak reference: the thread also ends if the session was dropped without being closed.
     while not clock.wait(closed, LEASE_SECS / 4):
-        entrance = reference()
-        if entrance is None or not entrance.renew():
+        client = reference()
+        if client is None or not client.renew():
             return
-        del entrance
+        del client

@@ -1,5 +1,5 @@
-"""Jobs: which processes there are, and how they start.
+"""The processes of a job, and their start.
 
-`cluster` is this process's task in a job with parameter servers, on Ray (`ray_actors`, `local_ray_cluster`);
-`initialize` starts SPMD processes.
+`cluster` describes this process's task in a job with parameter servers, which are Ray actors (`ray_actors`,
+`local_ray_cluster`). `initialize` connects SPMD processes.
 """

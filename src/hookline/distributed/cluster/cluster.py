@@ -1,4 +1,4 @@
-"""Cluster: this process's task in a job, and the place of the job's parameter servers."""
+"""Cluster: this process's task in a job with parameter servers, and the address of its Ray head."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ class ClusterOptions:
     """Further settings of a job. They should be the same in all its processes.
 
     Attributes:
-        placement: The server for variables whose names start with a given prefix; others are placed by size.
-        max_staleness: The number of updates of others that an update may miss; runs wait for slower workers before they
-            begin. The same in all processes; None for no limit.
+        placement: The server of all variables whose names have a prefix, by prefix; other variables are assigned by
+            size.
+        max_staleness: The bound on staleness: the number of other workers' updates that an update may miss. A run waits
+            for slower workers before it begins. It must be the same in all processes; None for no bound.
         overlap: Whether to pull the values of the next run while this one computes; they lack this worker's own last
             update.
-        token_path: The file with the Ray cluster's token; None for Ray's default place (`~/.ray/auth_token`).
-        connect_secs: The longest wait for the Ray head to listen.
-        wait_secs: The longest wait of a worker for the chief to create the servers.
-        call_secs: The time that a call may take before its server counts as away; choose more than XLA needs to compile
-            an update. If it is more than 60, messages between servers may take as long.
+        token_path: The file with the Ray cluster's token; None for Ray's default (`~/.ray/auth_token`).
+        connect_secs: The timeout for the Ray head to listen.
+        wait_secs: The timeout of a worker that waits for the chief to create the servers.
+        call_secs: The timeout of a call to a server; choose more than XLA needs to compile an update. The timeout of
+            messages between servers is this or 60 seconds, whichever is longer.
         over_ray: Whether servers are called over Ray alone, which is slower, and listen on no ports of their own; for
             networks that let only Ray through. The chief's setting counts. With `RAY_USE_TLS` it is always true.
 
@@ -64,14 +65,14 @@ class ClusterOptions:
                 raise ValueError(f"{who} requires {name} > 0, got {getattr(self, name)}.")
         if math.isinf(self.call_secs):
             raise ValueError(
-                f"{who} requires a call_secs that ends, got inf: nobody would notice a server that is away."
+                f"{who} requires a finite call_secs, got inf: without a timeout, no process notices a dead server."
             )
         if self.max_staleness is not None:
             check_int(who, "max_staleness", self.max_staleness, at_least=0)
         for prefix, server in (check_optional(who, "placement", self.placement, Mapping) or {}).items():
             if not isinstance(prefix, str):
                 raise TypeError(
-                    f"{who} requires names of variables, or their beginnings, in placement, got {prefix!r}."
+                    f"{who} requires names of variables, or prefixes of names, as keys of placement, got {prefix!r}."
                 )
             check_int(who, f"placement[{prefix!r}]", server, at_least=0)
 
@@ -81,16 +82,16 @@ class Cluster:
     """One task of a job with asynchronous workers, which train variables on parameter servers.
 
     Pass it, or its `target`, as the `master` of a `MonitoredTrainingSession`. The servers are Ray actors. The chief
-    creates them, and workers wait for them. A session joins Ray when it is created; it never starts a cluster by
-    accident.
+    creates them, and workers wait for them. A session joins the running Ray cluster when it is created; it never starts
+    one.
 
     Args:
         address: The address of the Ray head, `"host:port"`.
         task_type: `"chief"` or `"worker"`.
-        task_index: The number of the worker, from 0; 0 for the chief.
+        task_index: The index of the worker, from 0; 0 for the chief.
         num_workers: The number of processes that train, including the chief.
-        num_servers: The number of servers that hold the variables.
-        job: Distinguishes the job from others on the same Ray cluster.
+        num_servers: The number of parameter servers.
+        job: The name of the job, unique on its Ray cluster.
         options: Further settings.
 
     Raises:
@@ -103,7 +104,7 @@ class Cluster:
 
     References:
         `tf.train.ClusterSpec` with `tf.train.Server`, and `tf.estimator.RunConfig` for the properties. Differences:
-        users start and join no server processes; Ray finds all addresses except its head's.
+        users start and join no server processes; Ray knows all addresses except that of its head.
     """
 
     address: str
@@ -119,13 +120,13 @@ class Cluster:
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise ValueError(
                 f"Cluster requires the address of a Ray head, 'host:port', got {self.address!r}. `hookline launch` "
-                f"starts a private Ray cluster and tells its address."
+                f"starts a local Ray cluster and sets its address in HOOKLINE_ADDRESS."
             )
         for name in ("num_workers", "num_servers"):
             check_int("Cluster", name, getattr(self, name), at_least=1)
         check_int("Cluster", "task_index", self.task_index)
         if not self.job or not isinstance(self.job, str):
-            raise ValueError(f"Cluster requires a job name, a text that is not empty, got {self.job!r}.")
+            raise ValueError(f"Cluster requires a job name, a string that is not empty, got {self.job!r}.")
         check_task(self.task_type, self.task_index, self.num_workers)
 
     @classmethod
@@ -162,7 +163,7 @@ class Cluster:
 
     @classmethod
     def from_target(cls, target: str) -> Cluster:
-        """Returns the cluster of a `target`.
+        """Returns the cluster that a `target` describes.
 
         Raises:
             ValueError: The string is not a target.
@@ -176,7 +177,7 @@ class Cluster:
             options = ClusterOptions(**json.loads(query["options"]))
             return cls(parts.netloc, query["task_type"], job=query["job"], options=options, **fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"A target looks like that of a Cluster, got {target!r}: {error}") from error
+            raise ValueError(f"{target!r} is not the `target` of a Cluster: {error}") from error
 
     @property
     def is_chief(self) -> bool:
@@ -185,7 +186,7 @@ class Cluster:
 
     @property
     def task_id(self) -> int:
-        """The number of the task among those that train: 0 for the chief, i + 1 for worker i."""
+        """The index of the task among the training processes: 0 for the chief, i + 1 for worker i."""
         return 0 if self.is_chief else self.task_index + 1
 
     @property
@@ -221,7 +222,7 @@ class Cluster:
             placement=options.placement,
             max_staleness=options.max_staleness,
             overlap=options.overlap,
-            # They wait while a server compiles, too.
+            # Messages also wait while a server compiles.
             deliver_secs=max(60.0, options.call_secs),
         )
 
@@ -229,8 +230,8 @@ class Cluster:
         """Returns the hooks that a `MonitoredTrainingSession` adds on every task: a `StalenessHook`.
 
         Args:
-            summary_dir: The chief's directory. A worker writes to `worker_<n>` in it, because TensorBoard follows one
-                process in each folder.
+            summary_dir: The chief's directory. Worker n writes to its subdirectory `worker_<n>`, because TensorBoard
+                expects one writer per directory.
         """
         from hookline.distributed.worker.staleness_hook import StalenessHook
 
@@ -239,9 +240,9 @@ class Cluster:
         return [StalenessHook(output_dir=summary_dir)]
 
     def stop_servers(self) -> int:
-        """Ends the job's servers, discards their values, and returns how many servers there were.
+        """Ends the job's servers, discards their values, and returns the number of servers.
 
-        The servers survive all workers, so that any worker may die and come back. So they must be ended explicitly, as
+        The servers outlive all workers, so that any worker may die and come back. They must be ended explicitly, as
         `hookline launch` and `hookline stop` do.
 
         Raises:
@@ -258,7 +259,7 @@ _EXAMPLE = '{"cluster": {"chief": ["host:port"], "worker": [...], "ps": [...]}, 
 
 
 def check_task(kind: str, index: int, num_workers: int) -> None:
-    """Checks that a job with this many training processes has such a task.
+    """Checks that a job with this many training processes has a task of this type and index.
 
     Raises:
         ValueError: The job has no such task.
@@ -269,12 +270,12 @@ def check_task(kind: str, index: int, num_workers: int) -> None:
     if not 0 <= index < count:
         has = f"{count} of that type (num_workers={num_workers} counts the chief)" if count else "no workers"
         raise ValueError(
-            f"Cluster requires the task_index of a {kind} to lie below their number, got {index}; the job has {has}."
+            f"Cluster requires the task_index of a {kind} to be less than their number, got {index}; the job has {has}."
         )
 
 
 def find_task(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of a `Cluster` that `HOOKLINE_*` or `TF_CONFIG` give; see `Cluster.from_environment`.
+    """Returns the fields of a `Cluster` from `HOOKLINE_*` or `TF_CONFIG`; see `Cluster.from_environment`.
 
     Raises:
         ValueError: A variable is missing or wrong.
@@ -362,4 +363,4 @@ def _advice(kind: str) -> str:
         return "Parameter servers are Ray actors: on their hosts run `ray start` instead of the script."
     if kind == "evaluator":
         return "Evaluate in a job of its own, from the checkpoints."
-    return "Everything that trains is one of the two."
+    return "Every training process has one of these two types."

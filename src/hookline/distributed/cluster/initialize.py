@@ -1,4 +1,4 @@
-"""The start of synchronous processes, which run one script in step, each on its part of the data."""
+"""initialize: connects the processes of an SPMD job, which run one script, each on its part of the data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logger = log.get_logger(__name__)
 
 WHO = "hookline.distributed.initialize"
 HEARTBEAT_SECS = 10
-"""Seconds of silence after which a process counts as lost: loaded machines and short outages take less."""
+"""Seconds without a heartbeat after which a process counts as lost; longer than load and short outages delay one."""
 
 _SAY_AFTER_SECS = 10.0
 _STUCK_SECS, _POLL_SECS = 5.0, 0.5
@@ -51,11 +51,11 @@ def initialize(
     token_path: str | None = None,
     require_token: bool = False,
 ) -> None:
-    """Makes this process one of several that run the same script in step, before it uses any device.
+    """Connects this process with the others of its SPMD job; call it before the process uses any device.
 
     Arguments that are not given come from `hookline launch --spmd`, else from JAX's own detection (Slurm, Open MPI,
     Kubernetes, TPU pods). If the processes have been connected already, by the launcher or by
-    `jax.distributed.initialize`, this does nothing. Ctrl-C ends the wait for the other processes.
+    `jax.distributed.initialize`, it connects nothing. Ctrl-C ends the wait for the other processes.
 
     JAX's preemption service is switched off: it would keep SIGTERM from sessions, which save and end all processes at
     the same step.
@@ -63,28 +63,28 @@ def initialize(
     Args:
         coordinator_address: The address of process 0, as `host:port`, the same in all processes.
         num_processes: The number of processes.
-        process_id: The number of this process, from 0.
+        process_id: The index of this process, from 0.
         local_device_ids: The GPUs of this machine that this process uses; None for all, or for one if several processes
             were started on the machine.
         coordinator_bind_address: The interface and port at which process 0 listens. None for the loopback interface if
             `coordinator_address` is on it, else for all interfaces.
-        heartbeat_timeout_secs: Seconds without a sign of life after which a process counts as lost, and JAX ends the
+        heartbeat_timeout_secs: Seconds without a heartbeat after which a process counts as lost, and JAX ends the
             others. JAX's own default is 100.
         start_timeout_secs: Seconds to wait for the other processes.
         check_every_launch: Whether the processes compare each program before they launch it, to find the first
-            difference. It costs some milliseconds a run, and takes effect also if this does nothing else. If one
-            process asks for it, all do it.
+            difference. It costs some milliseconds a run, and also takes effect if the processes are connected already.
+            If one process sets it, all compare.
         token_path: A file with a secret of 16 characters or more, the same for all processes, with which they
-            authenticate what they agree on. By default it is named by `HOOKLINE_TOKEN_PATH`. `hookline launch
-            --spmd` makes a new secret for each start, and then this argument has no effect.
-        require_token: Whether to refuse to start without such a secret.
+            authenticate their messages. By default `HOOKLINE_TOKEN_PATH` names it. `hookline launch --spmd` makes a new
+            secret for each start, and then this argument has no effect.
+        require_token: Whether to refuse to start without a secret.
 
     Raises:
         RuntimeError: The process has used a device before.
-        ValueError: The processes are not described anywhere, or an argument is wrong.
-        DeadlineExceededError: The other processes have not come in time.
+        ValueError: Nothing describes the processes, or an argument is wrong.
+        DeadlineExceededError: The other processes have not connected in time.
         UnavailableError: Process 0 cannot listen.
-        UnauthenticatedError: There is no such file, or it is required and there is none; or the processes have
+        UnauthenticatedError: The token's file does not exist, a required token is missing, or the processes have
             different tokens.
 
     Example:
@@ -95,8 +95,8 @@ def initialize(
         RuntimeError: hookline.distributed.initialize must come before ...
 
     References:
-        `jax.distributed.initialize`, which has the first four arguments, too. Differences: the defaults, and those
-        named above.
+        `jax.distributed.initialize`, which has the first four arguments, too. Differences: the defaults, and the
+        behaviour described above.
     """
     heartbeat_secs = arguments.check_int(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
     timeout_secs = arguments.check_int(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
@@ -104,13 +104,14 @@ def initialize(
     if check_every_launch or os.environ.get(_CHECK):
         launch_log.compare_every_launch()
     arguments.check_path(WHO, "token_path", token_path, optional=True)
-    is_sealed = process_group.is_signed()
-    secret = None if is_sealed else find_token(token_path, os.environ)
-    if is_sealed is False and secret is not None:
+    is_signed = process_group.is_signed()
+    secret = None if is_signed else find_token(token_path, os.environ)
+    if is_signed is False and secret is not None:
         raise RuntimeError(
-            f"{WHO}: the token comes too late, the processes have joined without one. Call it right after the imports."
+            f"{WHO}: the token comes too late, the processes have connected without one. Call it right after the "
+            f"imports."
         )
-    if require_token and not is_sealed and secret is None:
+    if require_token and not is_signed and secret is None:
         raise UnauthenticatedError.from_message(
             f"{WHO} requires a token (require_token), and there is none: give all processes the same secret file, with "
             f"token_path or {TOKEN_PATH}, or start them with `hookline launch --spmd`.",
@@ -122,8 +123,8 @@ def initialize(
         return
     if jax_internals.has_started_backend():
         raise RuntimeError(
-            f"{WHO} must come before all that uses devices, such as jax.devices() or an array: this process has used "
-            "them already, and can join no others. Call it right after the imports."
+            f"{WHO} must come before anything that uses devices, such as jax.devices() or an array: this process has "
+            "used a device already, so it can no longer connect to others. Call it right after the imports."
         )
     given = given or _launcher_arguments(os.environ)
     if local_device_ids is not None:
@@ -135,7 +136,7 @@ def initialize(
     if given.get("process_id") == 0 and "coordinator_address" in given:
         port = given["coordinator_address"].rpartition(":")[2]
         _check_port_free(bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}", given)
-    # JAX's service takes SIGTERM over from Python, which does not notice.
+    # JAX's service would handle SIGTERM in place of Python's handlers.
     jax.config.update("jax_enable_preemption_service", False)
     _connect(
         timeout_secs,
@@ -152,18 +153,18 @@ def initialize(
 def environment(
     address: str, count: int, index: int, *, check_every_launch: bool, secret: str | None = None
 ) -> dict[str, str]:
-    """Returns the environment variables that identify a process on this machine, and that of the job's token."""
+    """Returns the environment variables that identify a process on this machine and pass the job's token."""
     checks = {_CHECK: "1"} if check_every_launch else {}
     tokens = {} if secret is None else {TOKEN: secret}
     return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks, **tokens}
 
 
 def _handshake(secret: bytes | None, timeout_secs: float) -> None:
-    place = service.process_info()
-    if place.count > 1:
-        board = process_group.open_store(secret, place.index, place.count, timeout_secs)
+    info = service.process_info()
+    if info.count > 1:
+        store = process_group.open_store(secret, info.index, info.count, timeout_secs)
         launch_log.answer_processes(
-            process_group.ProcessGroup(board, place.index, place.count), lambda gone: _note_end(place.index, gone)
+            process_group.ProcessGroup(store, info.index, info.count), lambda gone: _note_end(info.index, gone)
         )
 
 
@@ -189,10 +190,10 @@ def _await_devices(index: int, gone: int) -> None:
 
 
 def _check_arguments(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
-    """Returns the arguments for JAX that a script has given.
+    """Checks the arguments that a script has given, and returns those that are not None, for JAX.
 
     Raises:
-        TypeError, ValueError: They are wrong.
+        TypeError, ValueError: An argument is wrong.
     """
     found: dict[str, Any] = {}
     if address is not None:
@@ -213,7 +214,7 @@ def _launcher_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
     """Returns the arguments for JAX that the launcher has put into the environment, if any.
 
     Raises:
-        ValueError: They are wrong.
+        ValueError: A variable is missing or wrong.
     """
     if not environ.get(_ADDRESS):
         return {}
@@ -221,23 +222,23 @@ def _launcher_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
         count, index = int(environ[_COUNT]), int(environ[_INDEX])
     except (KeyError, ValueError):
         raise ValueError(
-            f"{WHO} requires whole numbers in {_COUNT} and {_INDEX} where {_ADDRESS} is set, got "
+            f"{WHO} requires whole numbers in {_COUNT} and {_INDEX} if {_ADDRESS} is set, got "
             f"{environ.get(_COUNT)!r} and {environ.get(_INDEX)!r}."
         ) from None
-    # One of the machine's GPUs each, as JAX does under Slurm. A scheduler around the launcher does not know these
-    # processes.
+    # One GPU of the machine for each, as JAX does under Slurm. Detection is off, because a scheduler around the
+    # launcher does not know these processes.
     found = _check_arguments(environ[_ADDRESS], count, index)
     return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
 
 
 def _keep_gloo_on_loopback(address: str | None) -> None:
-    """Keeps Gloo on the loopback interface if process 0 is there, and so all of them."""
+    """Binds Gloo to the loopback interface if process 0 listens there: then all processes are on this machine."""
     if address is not None and service.is_loopback(address) and not jax_internals.has_started_backend():
         jax_internals.bind_gloo_to(address.rpartition(":")[0].strip("[]"))
 
 
 def _check_port_free(address: str, given: Mapping[str, Any]) -> None:
-    """Checks that process 0 can listen: if not, jaxlib's service may crash instead of raising an error.
+    """Checks that process 0 can listen: otherwise jaxlib's service may crash instead of raising an error.
 
     Raises:
         UnavailableError: Process 0 cannot listen.
@@ -248,17 +249,17 @@ def _check_port_free(address: str, given: Mapping[str, Any]) -> None:
         family, kind, protocol, _, where = found[0]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(AttributeError):  # As the service does, if the system has it.
+            with contextlib.suppress(AttributeError):  # The service sets this option too, where the system has it.
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             tried.bind(where)
     except OSError as error:
-        if error.errno != errno.EAFNOSUPPORT:  # Without IPv6 the service takes all interfaces of IPv4.
+        if error.errno != errno.EAFNOSUPPORT:  # Without IPv6 the service listens on all interfaces of IPv4.
             text = f"{WHO}: process 0 of {given.get('num_processes')} cannot start at {address}: {error.strerror}"
             raise UnavailableError.from_message(text) from error
 
 
 def _bypass_proxies() -> None:
-    """Bypasses the proxies in the environment, at which a local connection would wait for ever."""
+    """Bypasses the proxies in the environment: through a proxy, a local connection would wait for ever."""
     if any(name.lower().endswith("_proxy") for name in os.environ):
         others = os.environ.get(_DIRECT) or os.environ.get("no_proxy")
         os.environ[_DIRECT] = ",".join(filter(None, [others, "127.0.0.1,localhost,::1"]))
@@ -266,7 +267,7 @@ def _bypass_proxies() -> None:
 
 
 def _connect(timeout_secs: int, **given: Any) -> None:
-    """Connects with the other processes in a thread, because a wait in C++ would not end on Ctrl-C."""
+    """Connects with the other processes, in a thread, because a wait in C++ would not end on Ctrl-C."""
     done, failures = threading.Event(), []
 
     def connect() -> None:
@@ -282,25 +283,25 @@ def _connect(timeout_secs: int, **given: Any) -> None:
         _logger.warning("%s. It waits up to %d s.", _waiting_message(first_secs), timeout_secs)
         if not clock.wait(done, timeout_secs - first_secs):
             raise DeadlineExceededError.from_message(
-                f"{_waiting_message(timeout_secs)}. Look at what the others printed, and at the address."
+                f"{_waiting_message(timeout_secs)}. Check the output of the other processes, and the address."
             )
     if failures:
         raise _map_error(failures[0])
 
 
 def _waiting_message(secs: float) -> str:
-    place = service.process_info()
+    info = service.process_info()
     return (
-        f"{WHO}: process {place.index} of {place.count} has waited {secs:g} s for the others, with process 0 at "
-        f"{place.address}"
+        f"{WHO}: process {info.index} of {info.count} has waited {secs:g} s for the others, with process 0 at "
+        f"{info.address}"
     )
 
 
 def _map_error(error: BaseException) -> BaseException:
     if isinstance(error, ValueError):
-        return ValueError(f"{WHO} found nothing that says which processes there are. {_ADVICE} JAX says: {error}")
+        return ValueError(f"{WHO} found no description of the job's processes. {_ADVICE} The error of JAX: {error}")
     if isinstance(error, jax.errors.JaxRuntimeError):
-        place = service.process_info()
-        text = f"{WHO}: process {place.index} of {place.count} cannot start at {place.address}: {error}"
+        info = service.process_info()
+        text = f"{WHO}: process {info.index} of {info.count} cannot start at {info.address}: {error}"
         return UnavailableError.from_message(text)
     return error

@@ -1,4 +1,4 @@
-"""LocalRayCluster: a private Ray cluster on this machine."""
+"""LocalRayCluster: a Ray cluster on the loopback interface of this machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hookline.errors import CancelledError, PermissionDeniedError, UnavailableEr
 logger = log.get_logger(__name__)
 
 _POLL_SECS = 0.05
-# Its name mentions Windows and macOS, but on all systems it decides whether there may be other machines. If so, Ray
-# replaces 127.0.0.1 with the machine's external address.
+# On all systems, despite its name, this decides whether the cluster may have other machines. If so, Ray replaces
+# 127.0.0.1 with the machine's external address.
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _HEAD = Path(__file__).with_name("ray_head.py")
@@ -30,13 +30,13 @@ _HEAD = Path(__file__).with_name("ray_head.py")
 class LocalRayCluster:
     """A Ray cluster on the loopback interface, with its own folder, ports and token, that ends with its `with` block.
 
-    It runs no dashboard and reports no usage. Only its user (and root) can use it: its folder (mode 0700) holds the
-    token and all sockets. It also ends with the process that started it, however that ends, and as a whole when an
-    essential part dies. Other Ray clusters on the machine are not affected.
+    It runs no dashboard and reports no usage. Only its user (and root) can use it: its folder (mode 0700) contains the
+    token and all sockets. It also ends when the process that started it ends or is killed, and when an essential part
+    of it dies. Other Ray clusters on the machine are not affected.
 
     Args:
-        object_store_bytes: The largest shared memory for arrays in transit; taken when needed.
-        start_timeout_secs: The longest time for the start.
+        object_store_bytes: The largest shared memory for arrays in transit; allocated when needed.
+        start_timeout_secs: The timeout of the start.
 
     Attributes:
         address: The address of the head, `"127.0.0.1:port"`, while it is started.
@@ -65,12 +65,12 @@ class LocalRayCluster:
 
     @property
     def head(self) -> ProcessTree:
-        """The head and everything that Ray started, including servers."""
+        """The processes of the head, including everything that Ray started, such as servers."""
         return self._started()[1]
 
     def _started(self) -> tuple[Path, ProcessTree]:
         if self._folder is None or self._head is None:
-            raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
+            raise RuntimeError("The local Ray cluster is not started: use it in a `with` block, or call start().")
         return self._folder, self._head
 
     def environment(self) -> dict[str, str]:
@@ -85,16 +85,16 @@ class LocalRayCluster:
             is_cancelled: Called during the start; ends it by returning True.
 
         Raises:
-            UnavailableError: It did not start; the message has the last lines that Ray printed.
-            PermissionDeniedError: Other users could replace its folder.
+            UnavailableError: The cluster did not start; the message has the last lines that Ray printed.
+            PermissionDeniedError: Other users could replace the cluster's folder.
             CancelledError: `is_cancelled` returned True.
         """
         if self._head is not None:
-            raise RuntimeError(f"The private Ray cluster at {self.address} is started already.")
+            raise RuntimeError(f"The local Ray cluster at {self.address} is already started.")
         self._folder = _private_folder()
         try:
             self._start(self._folder, is_cancelled)
-        except BaseException:  # The processes, their ports and the folder are given back.
+        except BaseException:  # Release the processes, their ports and the folder.
             self.stop()
             raise
         return self
@@ -103,16 +103,16 @@ class LocalRayCluster:
         """Checks that the cluster, if it was started, has not ended by itself.
 
         Raises:
-            UnavailableError: It has ended; the message has the last line that it printed.
+            UnavailableError: The cluster has ended; the message has the last line that it printed.
         """
         if self.address and self.head.status() is not None:
             said = _tail(self._started()[0] / "head.log", 1)
             raise UnavailableError.from_message(
-                f"The private Ray cluster at {self.address} has ended by itself. It said: {said}"
+                f"The local Ray cluster at {self.address} has ended by itself. Its last output: {said}"
             )
 
     def stop(self) -> None:
-        """Ends at once everything that was started, and removes the cluster's folder. A second call does nothing."""
+        """Kills all processes of the cluster, and removes its folder. A second call does nothing."""
         if self._head is not None:
             try:
                 self.check()
@@ -134,11 +134,11 @@ class LocalRayCluster:
     def _start(self, folder: Path, is_cancelled: Callable[[], bool]) -> None:
         write_token(folder / "token")
         env = {**os.environ, **ray_environment(str(folder / "token"), loopback=True)}
-        # Servers stay in the group of the head, so that they end with it in any state.
+        # Servers stay in the process group of the head, so that they are always killed with it.
         env["RAY_process_group_cleanup_enabled"] = "false"
-        # Ray gives its workers a low priority (nice 15), but here all others wait for the servers.
+        # Ray gives its workers a low priority (nice 15), but here all other processes wait for the servers.
         env["RAY_worker_niceness"] = "0"
-        # The processes of the head would mistake another cluster's address and token for ours.
+        # The processes of the head would use another cluster's address and token.
         foreign = ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_AUTH_TOKEN")
         env = {name: value for name, value in env.items() if name not in foreign}
         # -P: modules of hookline in the script's folder must not hide others of the same name.
@@ -151,25 +151,25 @@ class LocalRayCluster:
             if status is not None or clock.monotonic() - started > self._start_timeout_secs:
                 what = f"ended with status {status}" if status is not None else "is not ready"
                 raise UnavailableError.from_message(
-                    f"The private Ray cluster {what} after {clock.monotonic() - started:.0f} seconds. Its last words:\n"
+                    f"The local Ray cluster {what} after {clock.monotonic() - started:.0f} seconds. Its last output:\n"
                     f"{_tail(folder / 'head.log')}",
                 )
             if is_cancelled():
-                raise CancelledError.from_message("The start of the private Ray cluster was cancelled.")
+                raise CancelledError.from_message("The start of the local Ray cluster was cancelled.")
             clock.sleep(_POLL_SECS)
         self.address = (folder / "address").read_text(encoding="utf-8")
-        logger.info("Private Ray cluster at %s, started in %.1f seconds.", self.address, clock.monotonic() - started)
+        logger.info("Local Ray cluster at %s, started in %.1f seconds.", self.address, clock.monotonic() - started)
 
 
 def _private_folder() -> Path:
-    """Makes a new folder that only this user can enter, and that no other user can rename."""
-    # Names of Ray's sockets are long but limited to 107 characters, and other places have long names.
+    """Creates a folder that only this user can enter, and that no other user can rename."""
+    # In /tmp, because names of Ray's sockets are long, but limited to 107 characters with their folder.
     parent = Path("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
     for place in (parent, *parent.parents):
         if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
             raise PermissionDeniedError.from_message(
-                f"A private Ray cluster would be in {parent}, but in {place} every user may rename what belongs to "
-                f"others. Forbid that (chmod +t {place}), or give another place with TMPDIR.",
+                f"The folder of a local Ray cluster would be in {parent}, but in {place} every user may rename the "
+                f"files of others. Forbid that (chmod +t {place}), or set TMPDIR to another folder.",
             )
     return Path(tempfile.mkdtemp(prefix="hookline-ray-", dir=parent))
 
@@ -196,7 +196,7 @@ def write_token(path: Path) -> None:
 
 
 def ray_environment(token_path: str | None, *, loopback: bool) -> dict[str, str]:
-    """Returns the environment variables that every process of a cluster needs before it imports Ray.
+    """Returns the environment variables that every process of a cluster must set before it imports Ray.
 
     With `loopback`, the whole cluster is on this machine, and nothing listens on other interfaces.
     """
@@ -205,7 +205,7 @@ def ray_environment(token_path: str | None, *, loopback: bool) -> dict[str, str]
         "RAY_AUTH_MODE": "token",
         # Otherwise joining is retried 20 times, which takes ten minutes if it fails.
         "RAY_NUM_REDIS_GET_RETRIES": "1",
-        # A task that gets SIGTERM need not print the addresses of its C++ functions.
+        # Otherwise a task that gets SIGTERM prints the addresses of its C++ functions.
         "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
     }
     if token_path is not None:

@@ -1,4 +1,4 @@
-"""Processes that end together with all their children: none is left behind, and no other process is affected."""
+"""ProcessTree: a process that is ended together with all its children, without affecting any other process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _POLL_SECS = 0.05
 
 
 class ProcessTree:
-    """A process and its children, in a separate session, so that a Ctrl-C in the terminal reaches only their starter.
+    """A process and its children, in an operating system session of their own: Ctrl-C in the terminal skips them.
 
     Args:
         env: The whole environment.
-        on_end: Called with the group's number when all of it was killed, before the system may reuse the number.
+        on_end: Called with the ID of the process group after it was killed, before the system may reuse the ID.
         pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`; pipes are attributes of the same names.
 
     Raises:
@@ -47,28 +47,28 @@ class ProcessTree:
 
     @property
     def pid(self) -> int:
-        """The number of the process and of its group."""
+        """The ID of the process and of its process group."""
         return self._process.pid
 
     def status(self) -> int | None:
-        """Returns the exit status (minus the signal that ended it), or `None` while it runs.
+        """Returns the exit status (minus the signal's number, if a signal ended it), or `None` while the process runs.
 
-        Children that an ended process left behind are killed before the system may reuse its number, because the
-        group's number could then mean another group.
+        If the process has ended, its children are killed before the system may reuse its ID, because the ID could then
+        name another process group.
         """
         if not self._ended and _has_exited(self._process):
             self.kill()
         return self._process.returncode
 
     def wait(self, timeout_secs: float) -> int | None:
-        """Waits for the end, at most this long, and returns `status()`."""
+        """Waits until the process ends or the time is over, and returns `status()`."""
         deadline = clock.monotonic() + timeout_secs
         while (status := self.status()) is None and clock.monotonic() < deadline:
             clock.sleep(_POLL_SECS)
         return status
 
     def block(self) -> None:
-        """Waits until the process has exited, for a thread that notes the time; `status` may be called meanwhile."""
+        """Waits until the process has exited, without reaping it; other threads may call `status` meanwhile."""
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):  # Its status was read already.
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -77,13 +77,13 @@ class ProcessTree:
                 clock.sleep(_POLL_SECS)
 
     def ask_to_end(self) -> None:
-        """Sends SIGTERM to the process alone, if it still runs, because it may need its children to end in order."""
+        """Sends SIGTERM to the process, if it still runs; not to its children, which it may need to end in order."""
         if self.status() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends the process and its children at once, unless they have been ended already."""
+        """Kills the process and its children. A second call does nothing."""
         if self._ended:
             return
         # macOS does not permit this for a group with only a zombie left.
@@ -100,11 +100,11 @@ class ProcessTree:
 def stop_all(
     groups: Iterable[ProcessTree], grace_secs: float = 0, is_enough: Callable[[], bool] = lambda: False
 ) -> None:
-    """Asks all groups to end (SIGTERM), gives them `grace_secs` together, and kills the rest.
+    """Sends SIGTERM to all groups, waits for their end, and kills the rest.
 
     Args:
         groups: The groups to end.
-        grace_secs: The time that they may take.
+        grace_secs: The time that all groups together may take; 0 to kill them at once.
         is_enough: Called during that time; once it returns True, the rest is killed at once.
     """
     groups = list(groups)
@@ -121,5 +121,5 @@ def stop_all(
 def _has_exited(process: subprocess.Popen[Any]) -> bool:
     if not hasattr(os, "waitid"):
         return process.poll() is not None
-    # WNOWAIT leaves the process waitable, so its number stays taken.
+    # WNOWAIT leaves the process waitable, so the system does not reuse its ID.
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,4 +1,4 @@
-"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them, and carries the rare calls."""
+"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them, and transports the rare calls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hookline.distributed.protocol import BLOCKING_METHODS, DEFERRED_METHODS, SO
 from hookline.distributed.rpc import ServerClient, SocketPeerClient
 from hookline.distributed.server.server import ParameterServer
 
-# As in what Ray says of an argument that an actor cannot read.
+# In Ray's error about an argument that an actor cannot unpickle.
 _MISSING_MODULE = re.compile(r"No module named '([^']+)'")
 
 
 class RayTransport:
-    """Servers that are Ray actors. The calls of steps and snapshots go over connections, unless the servers have none.
+    """Calls servers that are Ray actors.
 
+    The calls of steps and snapshots (`SOCKET_METHODS`) go over connections if the servers listen, all others over Ray.
     Before each call, `check_head` checks that the head answers.
     """
 
@@ -45,7 +46,7 @@ class RayTransport:
             try:
                 return caller.call((method, *args))
             except CodecError:
-                pass  # nothing was sent; Ray sends anything that can be pickled
+                pass  # Nothing was sent yet; Ray sends anything that can be pickled.
         return _RayReply(_start(self._actors[server], method, args), server, self.timeout_secs)
 
     def _caller(self, server: int) -> ServerClient | None:
@@ -56,7 +57,7 @@ class RayTransport:
         return self._callers[server]
 
     def _address(self, server: int) -> Any:
-        """Asks Ray for the address at which a server listens; None if it does not listen."""
+        """Returns the address at which a server listens, from Ray; None if it does not listen."""
         return _RayReply(self._actors[server].address.remote(), server, self.timeout_secs).get()
 
     def peer_client(self) -> PeerClient | None:
@@ -67,14 +68,14 @@ class RayTransport:
         return SocketPeerClient(addresses) if all(addresses) else RayPeerClient(self._actors)
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         for caller in list(self._callers.values()):
             if caller is not None:
                 caller.close()
 
 
 class RayPeerClient:
-    """One server's calls of the others if they have no connections."""
+    """Calls the other servers over Ray, if they do not listen."""
 
     def __init__(self, actors: Sequence[Any]) -> None:
         self._actors = list(actors)
@@ -82,13 +83,13 @@ class RayPeerClient:
     def notify(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
         """Calls a method of a server without waiting."""
 
-        def look(future: Any) -> None:
+        def report_failure(future: Any) -> None:
             error = future.exception()
             if error is not None:
                 on_failure(map_ray_error(error, _name(server)))
 
         try:
-            _start(self._actors[server], method, args).future().add_done_callback(look)
+            _start(self._actors[server], method, args).future().add_done_callback(report_failure)
         except Exception as error:
             on_failure(map_ray_error(error, _name(server)))
 
@@ -126,7 +127,8 @@ def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
 def actor_class(waiting_threads: int = 16) -> Any:
     """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor.
 
-    Over Ray, `waiting_threads` calls may wait on a server at the same time, for instance for the global step.
+    `waiting_threads` is the number of Ray calls that may block on a server at the same time, for example in a wait for
+    the global step.
     """
     import ray
 
@@ -140,7 +142,7 @@ def actor_class(waiting_threads: int = 16) -> Any:
 
 
 class ParameterServerActor(ParameterServer):
-    """A server in its own process. It survives a signal to all processes of a job, because they save its values.
+    """A server in its own process. It ignores SIGTERM, because a job that gets the signal still saves its values.
 
     With `over_ray`, all calls go over Ray, as they do in a cluster that encrypts.
     """
@@ -151,7 +153,7 @@ class ParameterServerActor(ParameterServer):
         self._listener = None if over_ray or _encrypted() else Listener(self.answer, _host())
 
     def address(self) -> Address | None:
-        """Returns the address at which it listens; only Ray gives it out, to owners of the token."""
+        """Returns the address at which it listens, and its key; Ray gives them only to holders of the token."""
         return self._listener and self._listener.address
 
 
@@ -166,13 +168,16 @@ def _host() -> str:
 
 
 def map_ray_error(error: BaseException, who: str) -> BaseException:
-    """Returns the error of `hookline.errors` for an error of Ray, or the error that the method of `who` raised."""
+    """Returns the error of `hookline.errors` for an error of Ray, or the error that the method of the actor raised.
+
+    `who` names the actor in messages.
+    """
     import ray.exceptions as rays
 
     if isinstance(error, rays.RayTaskError):
         cause = getattr(error, "cause", None)
         if isinstance(cause, rays.RaySystemError) and (missing := _MISSING_MODULE.search(str(cause))):
-            text = f"{who} cannot import {missing[1]!r}, which a function of the graph needs: install it there."
+            text = f"{who} cannot import {missing[1]!r}, which a function of the graph needs: install it on its host."
             return errors.FailedPreconditionError.from_message(text)
         return cause if isinstance(cause, Exception) else error
     if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):
@@ -190,5 +195,5 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
-    # The last line has the reason why a server failed to start; between the two is Ray's stack.
+    # If a server failed to start, the last line has the reason; Ray's stack is between the two.
     return f"{lines[0]} {lines[-1]}" if "creation task" in lines[0] and len(lines) > 1 else lines[0]

@@ -1,4 +1,4 @@
-"""hookline's use of Ray: joining an existing cluster, and the actors of a job on it."""
+"""Connection to an existing Ray cluster, and the actors of a job on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hookline.signals import preemption
 logger = log.get_logger(__name__)
 
 HEAD_GRACE_SECS = 15.0
-"""The time that the head may be away. Ray silently ends all processes of a cluster 60 seconds after it is lost."""
+"""The time without an answer after which the head counts as lost. After 60 s, Ray silently ends all processes."""
 
 _HEAD_CHECK_SECS = 5.0
 _POLL_SECS = 0.1
@@ -39,13 +39,14 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Head:
-    """A Ray head. A job needs both parts of it: the GCS, and the raylet, which starts the servers on the head's host.
+    """Checks that a Ray head answers: the GCS, and the raylet, which starts the servers on the head's host.
 
-    Without its head a cluster seems to work for a minute. Then Ray ends all its processes without telling the training.
+    Without its head a cluster seems to work for a minute. Then Ray ends all its processes without an error in the
+    training.
 
     Args:
         address: The address of the GCS.
-        raylet: The address of the raylet, which ends with the agents that it needs.
+        raylet: The address of the raylet. It ends with the agents that it needs, so it stands for them, too.
     """
 
     def __init__(self, address: str, raylet: str) -> None:
@@ -77,8 +78,8 @@ class Head:
         if missing is None:
             self._missing_since = None
             return
-        # There are no checks during a long step, or while the process is stopped: that time says nothing about the
-        # head.
+        # The time counts from the first failed check, not from the last good one: during a long step, or while the
+        # process is stopped, there are no checks.
         self._missing_since = now if self._missing_since is None else self._missing_since
         if now - self._missing_since >= HEAD_GRACE_SECS:
             raise _head_lost_error(missing)
@@ -88,23 +89,23 @@ class Head:
 def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> Head:
     """Joins the Ray cluster whose head is at `address`, once per process; never starts one. Returns its head.
 
-    The namespace of the job's servers is the job's name. Without `token_path`, the token is at Ray's default place.
+    The namespace of the job's servers is the job's name. Without `token_path`, the token is in Ray's default file.
 
     Raises:
-        UnavailableError: Nothing listens there.
+        UnavailableError: Nothing listens at the address.
         InternalError: This process was connected to the cluster, which is gone.
         UnauthenticatedError: There is no token, or it is not the cluster's.
-        FailedPreconditionError: This process is connected to another cluster, or Ray refuses to join.
+        FailedPreconditionError: This process is connected to another cluster, or Ray cannot join this one.
     """
     require_ray()
-    # Ray reads some of its environment when it is imported.
+    # Ray is not imported here, because it reads some of its environment when it is imported.
     joined = _joined_address() if "ray" in sys.modules else None
     if joined == address:
         return _find_head(address)
     if joined is not None:
         raise FailedPreconditionError.from_message(
             f"This process is connected to the Ray cluster at {joined} and cannot join the one at {address} as well. "
-            f"Call ray.shutdown() first, or give that address.",
+            f"Call ray.shutdown() first, or use the address {joined}.",
         )
     wait_for_head(address, timeout_secs)
     _set_environment(address, token_path)
@@ -119,14 +120,14 @@ def _joined_address() -> str | None:
 
 
 def _find_head(address: str) -> Head:
-    """Asks Ray for the addresses of the parts of the joined cluster's head, and checks that they answer.
+    """Returns the head of the joined cluster, after a check that it answers.
 
     Raises:
         InternalError: The head is gone.
     """
     import ray
 
-    # If asked while the head is gone, Ray waits until it ends this process.
+    # Without its head, `ray.nodes()` would block until Ray ends this process.
     if not _listens_within(address, HEAD_GRACE_SECS):
         raise _head_lost_error(f"The Ray head at {address}")
     for node in ray.nodes():
@@ -143,20 +144,20 @@ def _set_environment(address: str, token_path: str | None) -> None:
     if loopback and "ray" in sys.modules and os.environ.get(LOOPBACK_VARIABLE) != "0":
         raise FailedPreconditionError.from_message(
             f"The Ray cluster at {address} is on the loopback interface, and Ray was imported before hookline could "
-            f"tell it so. Import ray after the session is made, or set {LOOPBACK_VARIABLE}=0 before.",
+            f"configure that. Import ray after the session is created, or set {LOOPBACK_VARIABLE}=0 before the import.",
         )
     for name, value in wanted.items():
         if name == "RAY_AUTH_TOKEN_PATH":
             os.environ[name] = value
-            # Ray would prefer this one.
+            # Ray would prefer this variable to the file.
             os.environ.pop("RAY_AUTH_TOKEN", None)
         else:
             os.environ.setdefault(name, value)
 
 
 def _join(address: str, job: str) -> None:
-    # Importing Ray installs a hook that reports errors to the head before showing them, which takes a minute if the
-    # head is away.
+    # The import of Ray replaces sys.excepthook: its own reports errors to the head before it prints them, which takes a
+    # minute if the head is away.
     excepthook = sys.excepthook
     import ray
 
@@ -168,7 +169,7 @@ def _join(address: str, job: str) -> None:
         ray.shutdown()
         if _is_about_authentication(error):
             raise UnauthenticatedError.from_message(
-                f"The Ray cluster at {address} refuses this process's token. Give the file with the cluster's token "
+                f"The Ray cluster at {address} refuses this process's token. Name the file with the cluster's token "
                 f"(HOOKLINE_TOKEN_PATH, or token_path of ClusterOptions).",
             ) from error
         raise FailedPreconditionError.from_message(
@@ -176,7 +177,7 @@ def _join(address: str, job: str) -> None:
             f"and all need the same versions of Python and Ray.",
         ) from error
     finally:
-        # Ray puts in a handler of its own, which ends the process with status 15.
+        # Ray installs its own handler, which ends the process with status 15.
         if threading.current_thread() is threading.main_thread():
             if on_sigterm == signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, _leave)
@@ -185,7 +186,7 @@ def _join(address: str, job: str) -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Handles SIGTERM where it would end the process: exit handlers run, so that Ray is left in order."""
+    """Handles SIGTERM in place of the default: exits, so that exit handlers disconnect from Ray."""
     sys.exit(128 + number)
 
 
@@ -205,17 +206,17 @@ def wait_for_head(address: str, timeout_secs: float) -> None:
     """
     if not _listens_within(address, timeout_secs):
         raise UnavailableError.from_message(
-            f"No Ray head listens at {address} (looked for {timeout_secs:g} seconds). Start it (ray start --head "
-            f"--port=...), or check the address; `hookline launch` starts a private one.",
+            f"No Ray head listens at {address} (tried for {timeout_secs:g} seconds). Start it (ray start --head "
+            f"--port=...), or check the address; `hookline launch` starts a local Ray cluster.",
         )
 
 
 def create_servers(job: str, count: int, workers: int = 1, *, over_ray: bool = False) -> list[Any]:
     """Returns handles of the job's servers; creates missing servers without waiting for them.
 
-    They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
-    on the host of the Ray head, whose loss ends the job in any case. Ray itself would place them on any host, even a
-    worker's, whose loss would then lose the values. Each of the `workers` may be waiting in a call.
+    The servers are spread over the hosts whose Ray was started with a resource `hookline_server`. If there are none,
+    they run on the host of the Ray head, whose loss ends the job in any case. Without this, Ray could place them on a
+    worker's host, whose loss would then lose the values. `workers` is the number of workers that may block in a call.
     """
     import ray
 
@@ -224,26 +225,26 @@ def create_servers(job: str, count: int, workers: int = 1, *, over_ray: bool = F
     options["resources"], options["scheduling_strategy"] = {where: 0.001}, "SPREAD"
     # A server computes on its CPU, because an accelerator of the host belongs to the workers.
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
-    # A worker waits in one call, and snapshots and other servers need a few more.
+    # One blocking call per worker, and a few for snapshots and other servers.
     server = actor_class(waiting_threads=workers + 8)
     return [server.options(name=f"{_SERVER}{index}", **options).remote(over_ray) for index in range(count)]
 
 
 def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
-    """Returns handles of the job's servers once the chief has created them.
+    """Waits until the chief has created the job's servers, and returns their handles.
 
     Raises:
-        DeadlineExceededError: They did not exist in time; the message names the first missing one.
+        DeadlineExceededError: A server did not exist in time; the message names the first missing one.
         InternalError: The Ray head is gone.
     """
     import ray
 
-    start = said = clock.monotonic()
+    start = logged = clock.monotonic()
     found: list[Any] = []
     address = _joined_address()
     head = None if address is None else _find_head(address)
     while True:
-        # If asked for an actor while the head is gone, Ray waits until it ends this process.
+        # Without its head, `ray.get_actor` would block until Ray ends this process.
         if head is not None:
             head.check()
         try:
@@ -255,18 +256,18 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
         now = clock.monotonic()
         if now - start >= wait_secs:
             raise DeadlineExceededError.from_message(
-                f"Waited {wait_secs:g} seconds for the chief to create parameter server {missing!r} ({len(found)} of "
-                f"{count} are there) of job {job!r}. Check that the chief runs, and that it has the same job, address "
-                f"and number of servers.",
+                f"The chief did not create parameter server {missing!r} ({len(found)} of {count} are there) of job "
+                f"{job!r} within {wait_secs:g} seconds. Check that the chief runs, and that it has the same job, "
+                f"address and number of servers.",
             )
-        if now - said >= _LOG_EVERY_SECS:
+        if now - logged >= _LOG_EVERY_SECS:
             logger.info("Waiting for the chief to create parameter server %r of job %r.", missing, job)
-            said = now
+            logged = now
         preemption.sleep(min(_POLL_SECS, max(start + wait_secs - now, 0)))
 
 
 def kill_servers(job: str) -> int:
-    """Ends all servers of a job, discards their values, and returns how many servers there were."""
+    """Ends all servers of a job, discards their values, and returns the number of servers."""
     import ray
     from ray.util import list_named_actors
 
@@ -276,12 +277,12 @@ def kill_servers(job: str) -> int:
         try:
             ray.kill(ray.get_actor(name, namespace=job), no_restart=True)
         except ValueError:
-            logger.info("Parameter server %r of job %r had gone already.", name, job)
+            logger.info("Parameter server %r of job %r has already ended.", name, job)
     return len(names)
 
 
 def listens(address: str, timeout_secs: float = 1.0) -> bool:
-    """Returns whether something accepts connections at `"host:port"`."""
+    """Returns whether a process accepts connections at `"host:port"`."""
     try:
         socket.create_connection(_host_and_port(address), timeout=timeout_secs).close()
     except OSError:
@@ -311,19 +312,21 @@ def _head_lost_error(part: str, how: str = f"has not answered for {HEAD_GRACE_SE
     # Not a preemption error, because this process cannot join a new head and so cannot recover.
     return InternalError.from_message(
         f"{part} {how}. If it is gone, the parameter servers are lost with it: start the head again, then the job, and "
-        f"training resumes from the last checkpoint. If only this host was cut off, the others go on: start this task "
-        f"again, and Ray on this host if it has ended (ray start --address=HOST:PORT of the head).",
+        f"training resumes from the last checkpoint. If only this host was disconnected, the other tasks continue: "
+        f"start this task again, and Ray on this host if it has ended (ray start --address=HOST:PORT of the head).",
     )
 
 
 def find_token(token_path: str | None) -> str | None:
-    """Returns the file with the cluster's token, or `None` if Ray needs none.
+    """Returns the path of the file with the cluster's token, or `None` if Ray needs none.
 
     Raises:
-        UnauthenticatedError: There is no such file.
+        UnauthenticatedError: The file does not exist.
     """
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
-        logger.warning("RAY_AUTH_MODE=%s: whoever reaches the Ray cluster controls it.", os.environ["RAY_AUTH_MODE"])
+        logger.warning(
+            "RAY_AUTH_MODE=%s: anyone who can reach the Ray cluster can run code on it.", os.environ["RAY_AUTH_MODE"]
+        )
         return None
     if token_path is None and "RAY_AUTH_TOKEN" in os.environ:
         return None

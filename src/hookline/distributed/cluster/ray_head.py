@@ -1,8 +1,8 @@
-"""The process of a private Ray cluster. It is run by its path, so that it imports nothing of hookline.
+"""The main process of a local Ray cluster. It is run by its path, so that it imports nothing of hookline.
 
 It starts the cluster, writes its address, and waits. Its standard input ends when the starting process closes it or
-dies. Then it removes the cluster's folder and kills its process group, which holds everything that Ray started. If an
-essential part of the cluster dies, it kills the group, too: the rest would only look like a cluster.
+dies. Then it removes the cluster's folder and kills its process group, which includes everything that Ray started. If
+an essential part of the cluster dies, it kills the group, too: the rest would only seem to work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POLL_SECS = 1.0
 
 
 def _main(folder: Path, object_store_bytes: int) -> None:
-    # Everything that Ray starts inherits this. The servers are needed until the tasks have saved; a SIGKILL ends them.
+    # Everything that Ray starts inherits this. The servers must run until the tasks have saved; a SIGKILL ends them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     import ray
 
@@ -32,13 +32,13 @@ def _main(folder: Path, object_store_bytes: int) -> None:
         object_store_memory=object_store_bytes,
         log_to_driver=False,
         configure_logging=False,
-        # Ray lets every user write into its folder, so it gets one inside ours. Its name is short, because those of
-        # sockets may have no more than 107 characters.
+        # Ray lets every user write into its folder, so we give it one inside our private folder. Its name is short,
+        # because the paths of sockets may have no more than 107 characters.
         _temp_dir=str(folder / "r"),
         _node_ip_address="127.0.0.1",
     )
     address = ray.get_runtime_context().gcs_address
-    # The raylet ends with its agents. So these two stand for all parts.
+    # The raylet ends when one of its agents dies, so checking these two is enough.
     ports = {"GCS": int(address.rpartition(":")[2]), "raylet": int(ray.nodes()[0]["NodeManagerPort"])}
     partial = folder / "address.partial"
     partial.write_text(address, encoding="utf-8")
@@ -60,7 +60,7 @@ def _listens(port: int) -> bool:
     except ConnectionRefusedError:
         return False
     except OSError:
-        pass  # for example a process that was stopped, and may be continued
+        pass  # For example a timeout of a process that was stopped and may be continued.
     return True
 
 

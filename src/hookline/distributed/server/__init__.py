@@ -1,5 +1,5 @@
-"""What runs in a parameter server.
+"""The code of a parameter server.
 
-`server` answers calls and decides, `variable_owner` has one server's part of an epoch and `server_state` its values,
-`pending_commits` has the undecided transactions.
+`server` dispatches calls and decides on transactions, `pending_commits` keeps the undecided ones. `variable_owner` has
+one server's variables and parts of transactions, `server_state` their values.
 """

@@ -1,4 +1,4 @@
-"""The step server's knowledge of senders and of transactions that are not decided yet."""
+"""The step server's records of undecided transactions, and of the senders of decided ones."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hookline.distributed.server.server_state import WriteOp
 from hookline.distributed.server.variable_owner import STAGED_SECS
 
 UNDECIDED_SECS = 10 * STAGED_SECS
-"""The time that the step server waits for parts about which no owner has sent anything."""
+"""The timeout of an undecided transaction, for example one whose parts have reached no owner."""
 
 REQUEST_LAG_SECS = 10.0
-"""The time by which a request may lag behind an owner's question about it: it may lie unread at a busy step server."""
+"""The time by which a request may arrive after an owner's question about it: a busy step server may read it later."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A transaction as its sender describes it to the step server.
+    """A sender's request to the step server to commit a transaction.
 
     Attributes:
         entries: The step server's own part.
         last_step: The transaction is refused if the global step is this or more.
-        pull: Variables of the step server to return, as they are afterwards.
+        pull: Variables of the step server whose values to return, after the transaction.
         owners: The other servers that get a part.
-        answer: The future that gets the outcome.
+        answer: The future of the outcome.
     """
 
     entries: Sequence[WriteOp]
@@ -38,7 +38,7 @@ class Request:
 
 
 class PendingCommit:
-    """The open transaction of one sender: a sender has one at a time, with increasing numbers."""
+    """The undecided transaction of one sender: a sender has one at a time, with increasing numbers."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -49,28 +49,28 @@ class PendingCommit:
 
     @property
     def failure(self) -> BaseException | None:
-        """The reason why a part cannot be applied, if an owner has given one."""
+        """The first error of an owner that cannot apply its part, if any."""
         return next((failure for failure in self.votes.values() if failure is not None), None)
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything needed for a decision has come."""
+        """Whether everything needed for a decision has arrived."""
         if self.request is None:
             return False
         return self.votes.keys() >= set(self.request.owners) or self.failure is not None
 
 
 class PendingCommits:
-    """Undecided transactions: the request of the sender, and the votes of the owners of its parts.
+    """Undecided transactions: for each, the request of its sender and the votes of the owners of its parts.
 
-    Either may come first.
+    Request and votes may arrive in any order.
 
     Example:
-        >>> ballots, transaction = PendingCommits(), ("worker", 1)
-        >>> ballots.vote(transaction, 2, None)
+        >>> commits, transaction = PendingCommits(), ("worker", 1)
+        >>> commits.vote(transaction, 2, None)
         True
-        >>> ballots.add_request(transaction, Request([], None, (), [2]))
-        >>> ballots.find(transaction).is_complete
+        >>> commits.add_request(transaction, Request([], None, (), [2]))
+        >>> commits.find(transaction).is_complete
         True
     """
 
@@ -79,11 +79,11 @@ class PendingCommits:
 
     def _get_or_open(self, transaction: Transaction) -> PendingCommit | None:
         sender, number = transaction
-        ballot = self._open.get(sender)
-        if ballot is None or ballot.number < number:
+        pending = self._open.get(sender)
+        if pending is None or pending.number < number:
             # The sender has abandoned its earlier transaction.
-            if ballot is not None and ballot.request is not None:
-                ballot.request.answer.set_exception(_duplicate_error((sender, ballot.number)))
+            if pending is not None and pending.request is not None:
+                pending.request.answer.set_exception(_duplicate_error((sender, pending.number)))
             self._open[sender] = PendingCommit(number)
         return self.find(transaction)
 
@@ -91,51 +91,53 @@ class PendingCommits:
         """Records a request.
 
         Raises:
-            InternalError: It was recorded before, or its sender has begun another transaction since.
+            InternalError: The request was recorded before, or its sender has begun another transaction since.
         """
-        ballot = self._get_or_open(transaction)
-        if ballot is None or ballot.request is not None:
+        pending = self._get_or_open(transaction)
+        if pending is None or pending.request is not None:
             raise _duplicate_error(transaction)
-        ballot.request = request
+        pending.request = request
 
     def vote(self, transaction: Transaction, owner: int, failure: BaseException | None) -> bool:
-        """Records the vote of a part's owner: `None` if the part can be applied, or the reason why it cannot.
+        """Records the vote of a part's owner: `None` if the part can be applied, else the error.
 
         Returns:
             False if the sender has begun another transaction since.
         """
-        ballot = self._get_or_open(transaction)
-        if ballot is not None:
-            ballot.votes[owner] = failure
-        return ballot is not None
+        pending = self._get_or_open(transaction)
+        if pending is not None:
+            pending.votes[owner] = failure
+        return pending is not None
 
     def is_request_overdue(self, transaction: Transaction, owner: int) -> bool:
         """Returns whether the request is missing, although an owner asked about it at least `REQUEST_LAG_SECS` ago."""
-        ballot = self._get_or_open(transaction)
-        if ballot is None or ballot.request is not None:
+        pending = self._get_or_open(transaction)
+        if pending is None or pending.request is not None:
             return False
         now = clock.monotonic()
-        return now - ballot.asked_at.setdefault(owner, now) >= REQUEST_LAG_SECS
+        return now - pending.asked_at.setdefault(owner, now) >= REQUEST_LAG_SECS
 
     def find(self, transaction: Transaction) -> PendingCommit | None:
-        """Returns the ballot of a transaction; None if there is none."""
+        """Returns the pending commit of a transaction; None if there is none."""
         sender, number = transaction
-        ballot = self._open.get(sender)
-        return ballot if ballot is not None and ballot.number == number else None
+        pending = self._open.get(sender)
+        return pending if pending is not None and pending.number == number else None
 
     def close(self, transaction: Transaction) -> Request | None:
-        """Forgets a transaction; returns its request, if that has come."""
+        """Removes a transaction; returns its request, if that has arrived."""
         return None if self.find(transaction) is None else self._open.pop(transaction[0]).request
 
     def close_all(self) -> list[Request]:
-        """Forgets all transactions; returns the requests."""
-        ballots, self._open = self._open, {}
-        return [ballot.request for ballot in ballots.values() if ballot.request is not None]
+        """Removes all transactions; returns their requests."""
+        pending_commits, self._open = self._open, {}
+        return [pending.request for pending in pending_commits.values() if pending.request is not None]
 
     def timed_out(self) -> list[Transaction]:
-        """Returns the transactions that have been open for longer than `UNDECIDED_SECS`."""
+        """Returns the transactions that have been undecided for longer than `UNDECIDED_SECS`."""
         now = clock.monotonic()
-        return [(sender, ballot.number) for sender, ballot in self._open.items() if now - ballot.since > UNDECIDED_SECS]
+        return [
+            (sender, pending.number) for sender, pending in self._open.items() if now - pending.since > UNDECIDED_SECS
+        ]
 
 
 class Senders:
@@ -150,12 +152,12 @@ class Senders:
 
         Raises:
             AbortedError: Its sender was excluded.
-            InternalError: It was already decided.
+            InternalError: The transaction is already decided.
         """
         sender, _ = transaction
         if sender in self._excluded:
             raise errors.AbortedError.from_message(
-                f"Worker {sender} was shut out in the middle of a transaction: its request was missing for "
+                f"Worker {sender} was excluded in the middle of a transaction: its request was missing for "
                 f"{STAGED_SECS:g} s, or a part of it for {UNDECIDED_SECS:g} s. Nothing of it was applied. The worker "
                 f"has to start a new session.",
             )
@@ -169,10 +171,10 @@ class Senders:
             self._last[sender] = number, accepted
 
     def outcome(self, transaction: Transaction) -> bool:
-        """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
+        """Returns whether a transaction was accepted; refuses it, if it is undecided.
 
         Raises:
-            InternalError: Its sender has sent another one since then; only the last outcome is known.
+            InternalError: Its sender has sent a later transaction; only the last outcome is known.
         """
         self.decide(transaction, False)
         sender, number = transaction

@@ -1,4 +1,4 @@
-"""A parameter server: it owns variables, and the first of several decides the order of all transactions."""
+"""A parameter server: it owns variables, and server 0 decides the order of all transactions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from hookline.distributed.staleness_bound import StalenessBound
 class ParameterServer:
     """Owns variables. It is a plain class: a Ray actor serves it, and tests call it directly.
 
-    Server 0 holds the global step and decides the order. It accepts, refuses and numbers transactions, and sends the
-    others numbered messages, in that order. Values are valid only within one epoch and one instance; a call for another
-    one raises an `AbortedError`. A call may return a `Future`: then its answer comes when the transaction is decided.
+    Server 0, the *step server*, holds the global step. It accepts or refuses transactions, in one order, and sends the
+    other servers numbered messages in that order (see docs/transactions.md). Values are valid only within one epoch and
+    one instance of the server; a call for another one raises an `AbortedError`. If a call returns a `Future`, its
+    answer is sent when the transaction is decided.
 
-    Each epoch is an `Owner` of values, and its `Decisions`.
+    Each epoch has a `VariableOwner`, and its `Decisions`.
 
     Example:
         >>> server = ParameterServer()
@@ -44,19 +45,20 @@ class ParameterServer:
 
     def __init__(self) -> None:
         self._incarnation = uuid.uuid4().hex
-        # Held by every call that changes something, and by no call that waits.
+        # Held by every call that changes something, and never while a call waits.
         self._turn = threading.RLock()
         self._waiting = CountedCondition()
-        self._decisions: Decisions | None = None  # Of the present epoch.
+        self._decisions: Decisions | None = None  # For the current epoch.
 
     def dispatch(self, message: tuple[Any, ...]) -> Any:
-        """Calls the method whose name comes first in a message, with the rest as arguments; from any thread.
+        """Calls the method that a message `(method, *args)` names; from any thread.
 
-        Except for three methods, the ticket comes next, and the method is one of the ticket's epoch.
+        `status`, `begin` and `wait_until_ready` are methods of this class. All others are methods of the epoch's
+        `VariableOwner` or `Decisions`; their first argument is the ticket.
 
         Raises:
             UnimplementedError: Other processes may not call a method of that name.
-            AbortedError: The instance or the epoch is gone, or its values are.
+            AbortedError: The instance or the epoch of the ticket has ended, or its values are lost.
         """
         method, *args = message
         if method not in METHODS:
@@ -66,15 +68,15 @@ class ParameterServer:
                 return getattr(self, method)(*args)
             ticket, *args = args
             decisions = self._decisions_of(ticket)
-            if method != "stage":  # That tells the step server, too.
+            if method != "stage":  # `stage` checks this itself, and votes against its part.
                 decisions.owner.check()
             return getattr(decisions.owner if hasattr(VariableOwner, method) else decisions, method)(*args)
 
     def answer(self, message: tuple[Any, ...]) -> Any:
-        """Carries out a call, and waits for its result.
+        """Dispatches a call, and waits for its result.
 
         Raises:
-            UnavailableError: The transaction was not decided for long; its outcome is unknown.
+            UnavailableError: The transaction was not decided within `UNDECIDED_SECS`; its outcome is unknown.
         """
         value = self.dispatch(message)
         if not isinstance(value, Future):
@@ -85,7 +87,7 @@ class ParameterServer:
             if value.done():
                 return value.result()
             raise errors.UnavailableError.from_message(
-                f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
+                f"Parameter server {self._index} has received no decision for {UNDECIDED_SECS:g} s."
             ) from None
 
     @property
@@ -93,14 +95,14 @@ class ParameterServer:
         return 0 if self._decisions is None else self._decisions.owner.index
 
     def _decisions_of(self, ticket: Ticket) -> Decisions:
-        """Returns those of the ticket's epoch; raises `AbortedError` if that is not the present one."""
+        """Returns the decisions of the ticket's epoch; raises `AbortedError` if that is not the current epoch."""
         decisions, was_restarted = self._decisions, ticket[0] != self._incarnation
         if was_restarted or decisions is None or ticket[1] != decisions.owner.epoch.name:
             raise lost(self._index, "was restarted, and came back empty" if was_restarted else ANEW)
         return decisions
 
     def status(self) -> Status:
-        """Returns the server's description of itself."""
+        """Returns the state of this server, for workers."""
         decisions = self._decisions
         if decisions is None:
             return Status(self._incarnation, None, frozenset(), 0, None)
@@ -109,10 +111,10 @@ class ParameterServer:
         return Status(self._incarnation, epoch, owner.state.names(), owner.state.step, decisions.ready_at)
 
     def begin(self, epoch: Epoch, index: int, peers: PeerClient | None) -> None:
-        """Forgets everything and starts an epoch, as its server number `index`.
+        """Discards all values and starts an epoch, in which this is server `index`.
 
         Raises:
-            AbortedError: The epoch was made for another instance.
+            AbortedError: The epoch was made for another instance of this server.
         """
         if epoch.incarnations[index] != self._incarnation:
             raise lost(self._index, "was restarted while the variables were initialised")
@@ -123,7 +125,7 @@ class ParameterServer:
         self._waiting.notify()
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Waits until the chief admits workers or the time is over; returns whether it has. Open to any process."""
+        """Waits until the chief has published the model or the time is over; returns whether it has."""
 
         def is_ready() -> bool:
             return self._decisions is not None and self._decisions.ready_at is not None
@@ -133,13 +135,13 @@ class ParameterServer:
 
 
 class Decisions:
-    """What the step server decides in one epoch: which transactions are accepted, in which order, and who may begin.
+    """Decides in one epoch, on the step server, which transactions are accepted, their order, and who may begin a run.
 
-    On other servers it has nothing to do.
+    Unused on other servers.
 
     Attributes:
-        owner: The values of this server in that epoch.
-        ready_at: The global step at which the chief first declared the model ready; None before.
+        owner: This server's variables in that epoch.
+        ready_at: The global step at which the chief first published the model; None before.
     """
 
     def __init__(self, owner: VariableOwner) -> None:
@@ -156,18 +158,18 @@ class Decisions:
         """Ends the epoch here: another one begins."""
         self.owner.end()
         self.owner.give_up(
-            self._pending_commits.close_all(), lost(self.owner.index, "was initialised or restored anew")
+            self._pending_commits.close_all(), lost(self.owner.index, "was initialised or restored again")
         )
 
     def _note_break(self, error: BaseException, is_first: bool) -> None:
         self.owner.give_up(self._pending_commits.close_all(), error)
         if self.owner.index == 0 and is_first:
-            # Otherwise they would keep their parts, and the workers that wait for these.
+            # Otherwise the owners would keep their parts, and the workers would wait for these.
             for server in range(1, len(self._sent_seqs)):
                 self.owner.notify(server, "abandon", str(self.owner.could_not_apply(error)))
 
     def publish(self) -> None:
-        """Admits workers: the model can be trained from here on, even if an earlier training has ended."""
+        """Publishes the model: from now on workers may train it, even if an earlier training has ended."""
         if self.ready_at is None:
             self.ready_at = self.owner.state.step
         self._training_ended = False
@@ -189,15 +191,15 @@ class Decisions:
         pull: Sequence[str] = (),
         owners: Sequence[int] = (),
     ) -> Committed | Future[Committed]:
-        """Accepts a transaction and applies it, or refuses it, once all its parts are staged; none is accepted twice.
+        """Accepts and applies a transaction, or refuses it, once all its parts are staged. None is accepted twice.
 
-        The arguments are those of a `Request`.
+        See `Request` for the arguments.
 
         Raises:
             OutOfRangeError: The training has ended.
-            AbortedError: The instance or epoch is gone, or the sender was excluded.
+            AbortedError: The instance or epoch has ended, or the sender was excluded.
             FailedPreconditionError: A variable has no value.
-            Exception: An owner could not stage its part: the error of its `stage`.
+            Exception: The error of an owner's `stage`.
         """
         for silent in self._pending_commits.timed_out():
             self._exclude(silent)
@@ -207,34 +209,34 @@ class Decisions:
         return request.answer.result() if request.answer.done() else request.answer
 
     def vote(self, transaction: Transaction, owner: int, failure: BaseException | None = None) -> None:
-        """Receives the vote of the owner of a part: that it is staged, or why it cannot be."""
+        """Records the vote of a part's owner: `None` if the part is staged, else the error."""
         if not self._senders.may_commit(transaction) or not self._pending_commits.vote(transaction, owner, failure):
-            # This arrives after the message that applies it, if it was accepted.
+            # If the transaction was accepted, the owner gets this after the message that applies the part.
             self._send_in_order([owner], "drop", transaction)
         else:
             self._decide_if_ready(transaction)
 
     def _decide_if_ready(self, transaction: Transaction) -> None:
-        # A transaction that cannot be accepted needs no vote.
-        ballot = self._pending_commits.find(transaction)
-        if ballot and (ballot.is_complete or self._training_ended or not self._senders.may_commit(transaction)):
+        # A transaction that cannot be accepted need not wait for votes.
+        pending = self._pending_commits.find(transaction)
+        if pending and (pending.is_complete or self._training_ended or not self._senders.may_commit(transaction)):
             self._pending_commits.close(transaction)
-            if ballot.request is not None:
-                self._decide(transaction, ballot.request, ballot.failure)
+            if pending.request is not None:
+                self._decide(transaction, pending.request, pending.failure)
 
     def _decide(self, transaction: Transaction, request: Request, failure: BaseException | None) -> None:
         accepted, raised = False, failure
-        # A request that comes after its refusal does not end the next run of its sender.
-        gate = None if self._senders.is_decided(transaction) else self._staleness_bound
+        # If the request arrives after its refusal, it must not end the next run of its sender.
+        bound = None if self._senders.is_decided(transaction) else self._staleness_bound
         try:
             accepted = failure is None and self._accept(transaction, request)
         except Exception as error:
             raised = error
         self._senders.decide(transaction, accepted)
-        # In this order, so that a worker admitted at the gate with a count has marks that cover it.
+        # In this order: if a worker is admitted with a transaction count, its `sent_seqs` include those transactions.
         self._notify_owners(request.owners, transaction, accepted)
-        if gate is not None:
-            gate.record_decision(transaction[0], self.owner.counts[0] if accepted else None)
+        if bound is not None:
+            bound.record_decision(transaction[0], self.owner.counts[0] if accepted else None)
         self.owner.waiting.notify()
         if raised is not None:
             request.answer.set_exception(raised)
@@ -249,7 +251,7 @@ class Decisions:
             self._staleness_bound.check(transaction[0])
         try:
             return self.owner.state.apply(self.owner.state.prepare(request.entries), request.last_step)
-        except BaseException as error:  # The epoch is given up if values are gone.
+        except BaseException as error:  # If values were lost, end the epoch.
             if self.owner.state.has_lost_values:
                 self.owner.break_off(error)
             raise
@@ -262,7 +264,7 @@ class Decisions:
             self.owner.counts[server] += 1
 
     def _send_in_order(self, servers: Sequence[int], *message: Any) -> None:
-        """Sends servers a message, which they carry out after all earlier ones."""
+        """Sends servers a message, which they handle after all earlier ones."""
         for server in servers:
             self._sent_seqs[server] += 1
             self.owner.notify(server, "deliver", self._sent_seqs[server], message)
@@ -271,16 +273,16 @@ class Decisions:
         return Committed(accepted, self.owner.state.step, tuple(self.owner.counts), tuple(self._sent_seqs), values)
 
     def outcome(self, transaction: Transaction, owners: Sequence[int]) -> Committed:
-        """Returns the outcome of a transaction whose sender got no answer; if it is undecided, it is refused now.
+        """Returns the outcome of a transaction whose sender got no answer; refuses it, if it is undecided.
 
-        It must be the last one of its sender; `owners` are the other servers that may hold parts of it.
+        It must be the last transaction of its sender; `owners` are the other servers that may have parts of it.
         """
-        gate = None if self._senders.is_decided(transaction) else self._staleness_bound
+        bound = None if self._senders.is_decided(transaction) else self._staleness_bound
         accepted = self._senders.outcome(transaction)
         if not accepted:
             self._notify_owners(owners, transaction, accepted)
-        if gate is not None:
-            gate.record_decision(transaction[0])
+        if bound is not None:
+            bound.record_decision(transaction[0])
             self.owner.waiting.notify()
         committed = self._committed(accepted, {})
         if (request := self._pending_commits.close(transaction)) is not None:
@@ -288,16 +290,16 @@ class Decisions:
         return committed
 
     def report_stuck(self, transaction: Transaction, owner: int) -> None:
-        """Receives a report that `owner` has kept a part for long; the owner must drop it unless it is still undecided.
+        """Handles a report that `owner` has had a part for `ASK_SECS` or more.
 
-        A sender whose request is missing as well is excluded, because it seems to be gone. A sender whose request has
-        come has done its share: it waits for another owner, which may be busy.
+        If the transaction is undecided and its request overdue, the sender seems to be dead and is excluded. The owner
+        drops the part, unless the transaction stays undecided: if its request has arrived, another owner may be busy.
         """
         if self._senders.may_commit(transaction):
             if not self._pending_commits.is_request_overdue(transaction, owner):
-                return  # the owner asks again
+                return  # The owner asks again.
             self._exclude(transaction)
-        # This arrives after the message that applies it, if it was accepted.
+        # If the transaction was accepted, the owner gets this after the message that applies the part.
         self._send_in_order([owner], "drop", transaction)
 
     def _exclude(self, transaction: Transaction) -> None:
@@ -306,10 +308,10 @@ class Decisions:
         self._decide_if_ready(transaction)
 
     def begin_snapshot(self, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
-        """Makes every server keep its values of `names` after all transactions so far, for `collect`.
+        """Begins a snapshot: every server keeps the values of `names` after all transactions so far, for `collect`.
 
         Returns:
-            The current state, with the values of this server.
+            The current state, with the values of the step server.
         """
         for owner, wanted in names.items():
             if owner != 0:
@@ -318,29 +320,31 @@ class Decisions:
 
     def _training_ended_error(self) -> errors.OutOfRangeError:
         return errors.OutOfRangeError.from_message(
-            f"The training has ended at global step {self.owner.state.step}: the chief has sealed it."
+            f"The training has ended at global step {self.owner.state.step}: the chief has ended it."
         )
 
     # Waiting ----------------------------------------------------------------------------------------------------
 
     def admit(self, sender: str, run: int, since: int, timeout_secs: float) -> tuple[int, int, tuple[int, ...]] | None:
-        """Waits until a worker may begin a step without any values getting too old, or the time is over.
+        """Waits until the bound on staleness lets a worker begin a step, or the time is over.
+
+        See `StalenessBound.admit` for the arguments.
 
         Returns:
-            The result of `Gate.admit`, which explains the arguments, and the number of messages sent to each server by
-            then; `None` if the time is over.
+            The result of `StalenessBound.admit`, and the number of messages sent to each server so far; `None` if the
+            time is over.
 
         Raises:
             OutOfRangeError: The training has ended.
         """
-        gate = self._staleness_bound
+        bound = self._staleness_bound
         found: list[tuple[int, int]] = []
 
         def may_begin() -> bool:
             if (
-                gate is not None
+                bound is not None
                 and not self._training_ended
-                and (admitted := gate.admit(sender, since, run)) is not None
+                and (admitted := bound.admit(sender, since, run)) is not None
             ):
                 found.append(admitted)
             return bool(found) or self._training_ended
@@ -351,12 +355,12 @@ class Decisions:
             return (*found[0], tuple(self._sent_seqs)) if found else None
 
     def renew(self, sender: str) -> None:
-        """Records that an admitted worker is alive, also while an update is compiled."""
+        """Records that an admitted worker is alive; not delayed by the compilation of an update."""
         if self._staleness_bound is not None:
             self._staleness_bound.renew(sender)
 
     def leave(self, sender: str, run: int) -> None:
-        """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
+        """Records that a worker's run, admitted or still waiting for admission, ends without an update."""
         if self._staleness_bound is not None:
             self._staleness_bound.leave(sender, run)
             self.owner.waiting.notify()

@@ -1,4 +1,4 @@
-"""The values of one parameter server, and their changes by transactions: each sequence of updates is compiled once."""
+"""The values of one parameter server, and the compiled programs that update them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,28 @@ from hookline.graph.variable import check_value
 logger = log.get_logger(__name__)
 
 InputValue = tuple[Leaves, Structure | None] | None
-"""The value of an input: its leaves, and its structure unless it is one array; `None` if the server reads it itself."""
+"""An input: its leaves, and its tree structure (`None` for one array); `None` if the server reads the input itself."""
 
 State = dict[str, tuple[Any, ...]]
 """The leaves of variables, by name."""
 
 
 class UpdateProgram:
-    """Applies a sequence of updates, compiled once.
+    """A compiled sequence of updates.
 
     Args:
         updates: The updates, in the order in which they apply.
-        structures: For each update, the structure of each of its inputs; `None` if the server reads the input itself.
-        treedefs: The structures of the variables that have values.
+        structures: For each update, the treedefs of its inputs; `None` for an input that the server reads itself.
+        treedefs: The treedefs of the variables that have values, by name.
 
     Attributes:
-        donated: The variables whose old values it reads and overwrites.
+        written: The variables that it writes.
+        donated: The variables that it reads and writes; their old values are donated.
         read_only: The variables that it only reads.
+        treedefs_out: The treedefs of the new values of `written`. Tracing sets them, so they exist when the first `run`
+            returns. Later runs have the same, because programs are cached by the treedefs of inputs and variables.
+        run: Maps the leaves of `donated` and of `read_only`, both by name, and the leaves of the inputs, to the new
+            leaves of `written`.
     """
 
     def __init__(
@@ -57,26 +62,28 @@ class UpdateProgram:
     def _needed(self) -> list[str]:
         needed: dict[str, None] = {}
         written: set[str] = set()
-        for update, row in zip(self._updates, self._structures, strict=True):
-            read = [i.name for i in update.inputs if row[i.index] is None and i.kind == "variable"]
+        for update, treedefs in zip(self._updates, self._structures, strict=True):
+            read = [i.name for i in update.inputs if treedefs[i.index] is None and i.kind == "variable"]
             read += () if update.overwrites else update.variables
             needed |= dict.fromkeys(name for name in read if name not in written)
             written.update(update.variables)
         return list(needed)
 
-    def _trace(self, taken: State, kept: State, inputs: list[list[Any]]) -> list[tuple[Any, ...]]:
-        # The body of a traced function runs only when JAX compiles.
+    def _trace(self, donated: State, read_only: State, inputs: list[list[Any]]) -> list[tuple[Any, ...]]:
+        # This runs only when JAX traces, once per compilation.
         logger.info("Compiling %d updates of %s.", len(self._updates), ", ".join(self.written))
-        values = {name: jax.tree.unflatten(self._treedefs[name], leaves) for name, leaves in (taken | kept).items()}
+        values = {
+            name: jax.tree.unflatten(self._treedefs[name], leaves) for name, leaves in (donated | read_only).items()
+        }
         outputs: dict[str, Any] = {}
-        for update, row, given in zip(self._updates, self._structures, inputs, strict=True):
+        for update, treedefs, given in zip(self._updates, self._structures, inputs, strict=True):
             try:
-                outputs[update.name] = _apply(update, row, given, values, outputs)
+                outputs[update.name] = _apply(update, treedefs, given, values, outputs)
             except Exception as error:
                 error.add_note(f"hookline: while applying update {update.name!r} on its server")
                 raise
         # No variable may share its memory with a received value or with another variable.
-        seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
+        seen = {id(leaf) for leaf in jax.tree.leaves((donated, read_only, inputs))}
 
         def distinct(leaf: Any) -> Any:
             if id(leaf) in seen or not isinstance(leaf, Tracer):
@@ -90,39 +97,39 @@ class UpdateProgram:
 
 
 def _apply(
-    update: PortableUpdate, row: list[Any], given: list[Any], values: dict[str, Any], outputs: Mapping[str, Any]
+    update: PortableUpdate, treedefs: list[Any], given: list[Any], values: dict[str, Any], outputs: Mapping[str, Any]
 ) -> Any:
     """Writes an update's new values into `values` and returns them in the update's structure."""
 
     def resolve(leaf: Any) -> Any:
         if not isinstance(leaf, Input):
             return leaf
-        if row[leaf.index] is not None:
-            value = jax.tree.unflatten(row[leaf.index], given[leaf.index])
+        if treedefs[leaf.index] is not None:
+            value = jax.tree.unflatten(treedefs[leaf.index], given[leaf.index])
         else:
             value = get_at_path(_read(update, leaf, values, outputs), leaf.path)
-        # Its own containers, because a function may change its arguments.
+        # Copies the containers, because `fn` may mutate its arguments.
         return jax.tree.map(lambda part: part, value)
 
     args = jax.tree.map(resolve, update.args, is_leaf=lambda leaf: isinstance(leaf, Input))
     olds = [None if update.overwrites else jax.tree.map(lambda part: part, values[v]) for v in update.variables]
     news = update.fn(jax.tree.unflatten(update.structure.treedef, olds), *args)
-    kept = [
+    new_values = [
         _cast_to_spec(name, spec, new)
         for name, spec, new in zip(
             update.variables, update.specs, update.structure.treedef.flatten_up_to(news), strict=True
         )
     ]
-    values.update(zip(update.variables, kept, strict=True))
-    return jax.tree.unflatten(update.structure.treedef, kept)
+    values.update(zip(update.variables, new_values, strict=True))
+    return jax.tree.unflatten(update.structure.treedef, new_values)
 
 
 def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
     known = {"variable": values, "update": outputs}.get(source.kind, {})
     if source.name not in known:
         raise InvalidArgumentError.from_message(
-            f"Update {update.name!r} needs the {source.kind} {source.name!r}, which neither came with it nor lives on "
-            f"its server: give both variables to one update, or place them on one server.",
+            f"Update {update.name!r} reads the {source.kind} {source.name!r}, which was not sent with it and is not on "
+            f"its server. Write the variables of both in one update, or assign them to one server.",
         )
     return known[source.name]
 
@@ -140,7 +147,7 @@ def _cast_to_spec(name: str, spec: Any, value: Any) -> Any:
 
 
 def unpack_inputs(given: Sequence[InputValue]) -> tuple[list[Any], tuple[Any, ...]]:
-    """Returns the leaves of an update's inputs, and their structures (`None`: the server reads it)."""
+    """Decodes an update's inputs: their leaves, and their treedefs (`None` if the server reads the input itself)."""
     leaves: list[Any] = []
     structures: list[Any] = []
     for item in given:
@@ -182,11 +189,11 @@ class Prepared(NamedTuple):
 
 
 class ServerState:
-    """Values by name, and a mirror of the global step as a Python int, if this server owns it.
+    """Values by name, and a copy of the global step as a Python int, if this server owns it.
 
     Attributes:
         step: The global step; 0 without one.
-        has_lost_values: Whether old values were donated to a program that failed, and are now gone.
+        has_lost_values: Whether a program that failed has consumed old values, which were donated to it.
     """
 
     def __init__(self, step_name: str | None) -> None:
@@ -196,7 +203,7 @@ class ServerState:
         self._updates: dict[str, PortableUpdate] = {}
         self._programs: dict[Any, UpdateProgram] = {}
         self._checked: set[Any] = set()
-        # Waiting pulls run in their own threads.
+        # Pulls that wait run in their own threads.
         self._lock = threading.RLock()
         self.step = 0
         self.has_lost_values = False
@@ -208,9 +215,10 @@ class ServerState:
         return frozenset(self._values)
 
     def values(self, names: Sequence[str]) -> dict[str, Leaves]:
-        """Returns values in the form in which they are sent.
+        """Returns encoded values.
 
-        They may share memory with the state. JAX respects this and does not overwrite an array that is visible outside.
+        They may be NumPy views of the state's buffers, without a copy. An update leaves them intact, although it
+        donates the state: JAX does not reuse a donated buffer that has an external reference.
         """
         with self._lock:
             return {name: encode_leaves(self._leaves_of(name)) for name in names}
@@ -239,7 +247,7 @@ class ServerState:
         """Raises the errors that `apply` would raise for types and missing values, but changes nothing."""
         prepared = self.prepare(entries)
         if prepared.program is not None:
-            # A variable of unknown structure may have got another shape since.
+            # The shapes, because those of a variable with an open spec may have changed.
             given = (*self._program_inputs(prepared.program), prepared.inputs)
             key = (id(prepared.program), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)))
             if key not in self._checked:
@@ -247,34 +255,34 @@ class ServerState:
                 self._checked.add(key)
 
     def prepare(self, entries: Sequence[WriteOp]) -> Prepared:
-        """Returns entries ready for `apply`.
+        """Prepares entries for `apply`.
 
         Raises:
-            FailedPreconditionError: A variable has no value, or an update is unknown.
+            FailedPreconditionError: A variable has no value, an update is unknown, or the global step would overflow.
         """
         puts = [entry for entry in entries if isinstance(entry, Put)]
         applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
-        gains = self._counter_increments([update for update, _ in applied], {put.name for put in puts})
-        self._check_step_fits(gains)
-        rest = [(update, given) for update, given in applied if update.variables[0] not in gains]
+        increments = self._counter_increments([update for update, _ in applied], {put.name for put in puts})
+        self._check_step_fits(increments)
+        rest = [(update, given) for update, given in applied if update.variables[0] not in increments]
         if not rest:
-            return Prepared(puts, gains, None, [])
+            return Prepared(puts, increments, None, [])
         unpacked = [unpack_inputs(given) for _, given in rest]
         program = self._program([update for update, _ in rest], [structures for _, structures in unpacked])
         for name in (*program.donated, *program.read_only):
             self._leaves_of(name)
-        return Prepared(puts, gains, program, [leaves for leaves, _ in unpacked])
+        return Prepared(puts, increments, program, [leaves for leaves, _ in unpacked])
 
     def _update(self, name: str) -> PortableUpdate:
         if name not in self._updates:
             raise FailedPreconditionError.from_message(
-                f"Update {name!r} is not known here: the chief has to initialise the servers first."
+                f"Update {name!r} is not registered on this server: the chief has to initialise the servers first."
             )
         return self._updates[name]
 
     def _counter_increments(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
-        """Returns the gains of counters that nothing else in the transaction reads or writes."""
-        gains: dict[str, int] = {}
+        """Returns the increments of counters that nothing else in the transaction reads or writes."""
+        increments: dict[str, int] = {}
         others = set(put)
         for update in updates:
             others.update(source.name for source in update.inputs if source.kind != "value")
@@ -284,13 +292,13 @@ class ServerState:
             name = update.variables[0]
             if update.increment is not None and name not in others and update.name not in others:
                 self._leaves_of(name)
-                gains[name] = gains.get(name, 0) + update.increment
-        return gains
+                increments[name] = increments.get(name, 0) + update.increment
+        return increments
 
-    def _check_step_fits(self, gains: Mapping[str, int]) -> None:
+    def _check_step_fits(self, increments: Mapping[str, int]) -> None:
         name = self._step_name
-        if name is not None and name in gains:
-            dtype, wanted = self._values[name][0].dtype, self.step + gains[name]
+        if name is not None and name in increments:
+            dtype, wanted = self._values[name][0].dtype, self.step + increments[name]
             if wanted > np.iinfo(dtype).max:
                 raise FailedPreconditionError.from_message(
                     f"The global step {name!r} cannot count to {wanted}: its dtype is {dtype}. Set jax_enable_x64 in "
@@ -313,7 +321,7 @@ class ServerState:
         return {n: self._values[n] for n in program.donated}, {n: self._values[n] for n in program.read_only}
 
     def apply(self, prepared: Prepared, last_step: int | None) -> bool:
-        """Changes either all values or none.
+        """Applies all changes or none.
 
         Returns:
             False, without any change, if it would change the global step and the step is `last_step` or more.
@@ -321,16 +329,16 @@ class ServerState:
         with self._lock:
             step_name, program = self._step_name, prepared.program
             new: dict[str, Any] = {}
-            gain = prepared.increments.get(step_name, 0) if step_name is not None else 0
+            increment = prepared.increments.get(step_name, 0) if step_name is not None else 0
             computes_step = program is not None and step_name in program.written
-            if last_step is not None and (gain or computes_step) and self.step >= last_step:
+            if last_step is not None and (increment or computes_step) and self.step >= last_step:
                 return False
-            step = self.step + gain
+            step = self.step + increment
             if program is not None:
                 olds = self._program_inputs(program)
                 try:
                     new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
-                except BaseException:  # The old values were given to the program, which may not have started.
+                except BaseException:  # The old values were donated, but the program may not have consumed them.
                     self.has_lost_values = any(
                         leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array)
                     )
@@ -346,8 +354,8 @@ class ServerState:
             self._values.update(new)
             if program is not None:
                 self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
-            for name, gain in prepared.increments.items():
+            for name, increment in prepared.increments.items():
                 (old,) = self._values[name]
-                self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
+                self._values[name] = (np.asarray(np.asarray(old) + np.asarray(increment, old.dtype), old.dtype),)
             self.step = step
             return True

@@ -1,4 +1,4 @@
-"""The owner of variables: it stages parts of transactions, and applies them at the step server's decision."""
+"""The owner of one server's variables: stages parts of transactions, and applies them on the step server's decision."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from hookline.distributed.worker.updates import PortableUpdate
 logger = log.get_logger(__name__)
 
 STAGED_SECS = 60.0
-"""The least time for which a part is kept while its sender's request has not come to the step server."""
+"""The least time for which a part is kept while its sender's request has not reached the step server."""
 
 ASK_SECS = STAGED_SECS / 2
-"""The time for which a part stays staged before its owner asks the step server about it, and before it asks again."""
+"""The time after which the owner of an undecided part asks the step server about it, and then asks again."""
 
 SNAPSHOT_SECS = 300.0
-"""The time for which the values of a snapshot are kept for its reader: longer than a lost message may take."""
+"""The time for which the values of a snapshot are kept for its reader: longer than a delayed message may take."""
 
 MAX_WAIT_SECS = 60.0
-"""The longest wait of a thread, whatever its caller asked for: the caller may be gone, and asks again if not."""
+"""The longest wait of a thread, whatever its caller requested: a caller that is still alive calls again."""
 
-ANEW = "was initialised or restored anew since this session was created"
+ANEW = "was initialised or restored again since this session was created"
 
 
 class CountedCondition:
@@ -46,7 +46,7 @@ class CountedCondition:
     def wait_until(self, reached: Callable[[], bool], timeout_secs: float) -> None:
         """Blocks until a condition holds or the time is over, at most for `MAX_WAIT_SECS`."""
         with self._changed:
-            # Counted before the check, so that a thread that changes something after the check sees the count.
+            # Count first, then check the condition: a change after the check then notifies this thread.
             self.count += 1
             try:
                 clock.wait_for(self._changed, reached, min(timeout_secs, MAX_WAIT_SECS))
@@ -66,9 +66,9 @@ class _Part:
 
     Attributes:
         entries: The operations of the part.
-        pull: The variables whose values its sender wants afterwards.
-        answer: The future that gets these values.
-        since: The time when it came, or when the step server was last asked about it.
+        pull: The variables whose new values its sender requests.
+        answer: The future of these values.
+        since: The time when the part arrived, or when the step server was last asked about it.
     """
 
     entries: Sequence[WriteOp]
@@ -80,15 +80,15 @@ class _Part:
 class VariableOwner:
     """One server's variables in one epoch, and its parts of transactions, whether or not it is the step server.
 
-    The step server's messages to it are numbered, and carried out in order, however they arrive. Another epoch is
-    another owner: a call that still waits in this one learns that it has ended.
+    The step server's messages to it are numbered, and handled in order, however they arrive. Another epoch has another
+    owner: a call that still waits in this one gets an `AbortedError`.
 
     Attributes:
-        on_break: Called, with the turn, when an error has broken this server: the error, and whether it is the first.
-        state: Its values.
-        counts: On the step server, the number of transactions that reached each server; on others only their own number
-            changes.
-        broken: The error that has broken it; None while it can be used.
+        on_break: Called, under the server's lock, with an error that breaks this server and whether it is the first.
+        state: The values of the variables.
+        counts: On the step server, for each server, the number of accepted transactions with a part for it; on others
+            only their own count changes.
+        broken: The error that has broken this server; None while it can be used.
     """
 
     def __init__(
@@ -104,15 +104,15 @@ class VariableOwner:
         self._staged: dict[Transaction, _Part] = {}
         # Snapshots by name: the time when each was made, and its values.
         self._snapshots: dict[str, tuple[float, dict[str, Leaves]]] = {}
-        # The number of the step server's messages that were carried out, and the messages that came before their turn.
+        # The number of the step server's messages that were handled, and the messages that arrived out of order.
         self._delivered_seq, self._out_of_order = 0, dict[int, tuple[Any, ...]]()
 
-    # Its life ---------------------------------------------------------------------------------------------------
+    # Lifetime ---------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Ends the epoch here: another one begins."""
         self._has_ended = True
-        self._abort_parts(lost(self.index, "was initialised or restored anew"))
+        self._abort_parts(lost(self.index, "was initialised or restored again"))
         if self._peer_client is not None:
             self._peer_client.close()
 
@@ -125,10 +125,10 @@ class VariableOwner:
 
     @contextmanager
     def waited(self, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
-        """Blocks until a condition holds, the epoch ends or the time is over; then its body reads.
+        """Blocks until a condition holds, the epoch ends or the time is over; then the body of the `with` block reads.
 
-        Waiting calls have their own threads, so the epoch may end at any moment. The values read are valid if the epoch
-        had not ended afterwards.
+        Waiting calls have their own threads, so the epoch may end at any moment. Values are valid if the epoch has not
+        ended after they were read, so this checks again after the body.
         """
         self.waiting.wait_until(lambda: self.broken is not None or self._has_ended or reached(), timeout_secs)
         self.check()
@@ -138,9 +138,9 @@ class VariableOwner:
             self.check()
 
     def could_not_apply(self, error: BaseException) -> errors.AbortedError:
-        """Returns the error of all calls of a broken server."""
+        """Returns the error that all calls of a broken server raise."""
         if self.index != 0 and isinstance(error, errors.AbortedError):
-            # The step server's own message.
+            # The message of the step server, from `abandon`.
             return errors.AbortedError.from_message(str(error))
         return lost(self.index, f"could not apply an accepted update ({_format_error(error)})")
 
@@ -161,17 +161,17 @@ class VariableOwner:
         self.give_up(parts.values(), why)
 
     def give_up(self, waiting: Iterable[Any], why: BaseException) -> None:
-        """Answers the senders whose parts or requests will not be decided any more."""
+        """Answers the senders of parts or requests that will not be decided any more."""
         for item in waiting:
             item.answer.set_exception(why if isinstance(why, errors.AbortedError) else self.could_not_apply(why))
 
     def notify(self, server: int, method: str, *args: Any) -> None:
         """Calls a method of another server, without waiting."""
-        assert self._peer_client is not None, "several servers know each other"
+        assert self._peer_client is not None, "several servers have a peer client"
         self._peer_client.notify(server, method, self.epoch.ticket(server), *args, on_failure=self._note_failure)
 
     def _note_failure(self, error: BaseException) -> None:
-        """Takes the failure of a message, which may come long after the epoch."""
+        """Handles the failure of a message to another server; it may be reported after the end of the epoch."""
         with self._write_lock:
             if not self._has_ended:
                 self.break_off(error)
@@ -182,7 +182,7 @@ class VariableOwner:
         variables: Mapping[str, str] = types.MappingProxyType({}),
         owners: Mapping[str, int] = types.MappingProxyType({}),
     ) -> None:
-        """Registers updates, which transactions then name, and new variables of the chief's graph."""
+        """Registers updates, to which transactions refer by name, and new variables of the chief's graph."""
         self.state.register(updates)
         known = {update.name: update.fingerprint for update in updates}
         self.epoch = self.epoch._replace(
@@ -196,12 +196,12 @@ class VariableOwner:
     def stage(
         self, transaction: Transaction, entries: Sequence[WriteOp], pull: Sequence[str] = ()
     ) -> Future[Pulled] | None:
-        """Keeps this server's part of a transaction until the step server decides on it, and tells the step server.
+        """Checks this server's part of a transaction, keeps it until the step server decides, and sends the vote.
 
-        If values are to be pulled, the answer comes with the decision, and has the values of that moment.
+        With variables to `pull`, the answer is sent after the decision, and has their values at that moment.
 
         Raises:
-            Exception: The part cannot be applied: the update's function raised, or a variable has no value.
+            Exception: The part cannot be applied: for example the update's function raised, or a variable has no value.
         """
         if transaction in self._staged:
             raise errors.InternalError.from_message(f"Transaction {transaction} was sent twice.")
@@ -220,7 +220,10 @@ class VariableOwner:
         return part.answer if pull else None
 
     def deliver(self, seq: int, message: tuple[Any, ...]) -> None:
-        """Takes message number `seq` from the step server, to be carried out after all earlier ones."""
+        """Receives message number `seq` of the step server, and handles it after all earlier ones.
+
+        If 3 arrives before 2, it waits; when 2 arrives, both are handled, in order.
+        """
         self._out_of_order[seq] = message
         while (due := self._out_of_order.pop(self._delivered_seq + 1, None)) is not None:
             self._handle(*due)
@@ -228,7 +231,7 @@ class VariableOwner:
         self.waiting.notify()
 
     def abandon(self, why: str) -> None:
-        """Receives the step server's message that the epoch is lost."""
+        """Breaks this server, because the step server has lost the epoch."""
         self.break_off(errors.AbortedError.from_message(why))
 
     def _handle(self, kind: str, *args: Any) -> None:
@@ -250,7 +253,7 @@ class VariableOwner:
             part.answer.set_result(Pulled(self.counts[self.index], self.held_values(part.pull)))
 
     def _apply_staged(self, part: _Part | None, transaction: Transaction, step: int) -> None:
-        # The step server has counted it, so it can no longer be undone.
+        # The step server has counted the transaction, so it can no longer be undone: any failure breaks this server.
         if part is None:
             self.break_off(RuntimeError(f"the staged part of transaction {transaction} is gone"))
             return
@@ -263,14 +266,14 @@ class VariableOwner:
         self.counts[self.index] += 1
 
     def held_values(self, names: Sequence[str]) -> dict[str, Leaves]:
-        """Returns values for the sender of a transaction: that is final, and a failing read must not hide it."""
+        """Returns the values that exist: the transaction is decided, and a missing value must not hide its outcome."""
         held = self.state.names()
         return self.state.values([name for name in names if name in held])
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     def pull(self, names: Sequence[str]) -> Pulled:
-        """Returns the present values."""
+        """Returns the current values."""
         return Pulled(self.counts[self.index], self.state.values(names))
 
     def pull_after(self, names: Sequence[str], seq: int, timeout_secs: float) -> Pulled | None:
@@ -294,8 +297,8 @@ class VariableOwner:
 
 
 def lost(server: int, what: str) -> errors.AbortedError:
-    """Returns the error of a call of a server that no longer has what the caller knows of."""
-    message = f"Parameter server {server} {what}. The session is lost; a recoverable one starts anew."
+    """Returns the error of a call to a server that no longer has the values of the caller's epoch."""
+    message = f"Parameter server {server} {what}. The session is lost; a recoverable one is created again."
     return errors.AbortedError.from_message(message)
 
 

@@ -1,5 +1,5 @@
-"""What runs in a worker, or its chief.
+"""The code of a worker (or of the chief).
 
-`remote_store` is the store of its session, `pulls` its reads, `transactions` its writes; `membership` says which
-servers there are, `staleness_hook` reports how old its values were.
+`remote_store` is the store of its session, which reads with `pulls` and writes with `transactions`. `membership` knows
+the servers and their epoch, `staleness_hook` reports the staleness of updates.
 """

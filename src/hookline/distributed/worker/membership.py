@@ -1,4 +1,4 @@
-"""The servers, their epoch, and the agreement between this worker and the chief."""
+"""A worker's view of the servers and their epoch, and the check that its graph matches the chief's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ logger = log.get_logger(__name__)
 
 
 class Membership:
-    """A worker's knowledge of the servers; the chief also begins epochs.
+    """Tracks the servers, their epoch and their variables; on the chief, also begins epochs.
 
-    `previous_step` is the global step of the servers when the chief began an epoch.
+    Attributes:
+        previous_step: The servers' global step just before this chief began its epoch.
     """
 
     def __init__(
@@ -49,18 +50,18 @@ class Membership:
         return [call.get() for call in calls]
 
     def initialized(self) -> frozenset[str]:
-        """Returns the names of the variables that have values; none unless all servers are in one epoch."""
+        """Returns the names of the variables that have values; none unless all servers are in the same epoch."""
         statuses = self._statuses()
         epoch = _common_epoch(statuses)
         if epoch is None:
             return frozenset()
         if self._epoch is None:
             if self._is_chief and statuses[0].ready_at is None and not self._matches_graph(epoch):
-                # An earlier chief, of another script, did not finish its preparations, so these values are not in use.
+                # An earlier chief, with another script, never published the model, so these values are not in use.
                 return frozenset()
             self._check_graph(epoch)
             self._epoch, self._owners = epoch, dict(epoch.owners)
-            # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
+            # The previous chief may have died before it sent its updates, so a chief sends those that it uses again.
             self._registered = set() if self._is_chief else set(epoch.updates)
         return frozenset().union(*(status.initialized for status in statuses))
 
@@ -82,7 +83,7 @@ class Membership:
         self._require_epoch()
         if name not in self._owners:
             raise errors.FailedPreconditionError.from_message(
-                f"Variable {name!r} has no place on the servers: the chief has to initialise it first."
+                f"Variable {name!r} is not assigned to a server: the chief has to initialise it first."
             )
         return self._owners[name]
 
@@ -91,8 +92,8 @@ class Membership:
             self.initialized()
         if self._epoch is None:
             raise errors.FailedPreconditionError.from_message(
-                "The parameter servers hold no variables yet, or not all those of one initialisation: the chief has to "
-                "initialise or restore them (a MonitoredTrainingSession does, and its workers wait for it).",
+                "The parameter servers have no values yet, or are not all in the same epoch: the chief has to "
+                "initialise or restore the variables (its MonitoredTrainingSession does, and those of workers wait).",
             )
         return self._epoch
 
@@ -107,12 +108,12 @@ class Membership:
         """Raises `FailedPreconditionError` if this worker's graph or bound differs from the chief's."""
         check_fingerprints(epoch.variables, variable_fingerprints(self._remote_variables()), "variable")
         # Only the chief needs the initial values; their functions need not even run elsewhere.
-        mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.is_initializer}
-        check_fingerprints(epoch.updates, mine, "update")
+        own = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.is_initializer}
+        check_fingerprints(epoch.updates, own, "update")
         if epoch.max_staleness != self._max_staleness:
             raise errors.FailedPreconditionError.from_message(
-                f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
-                f"bound holds only if it is that of all.",
+                f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: set "
+                f"the same value in all processes.",
             )
 
     # The chief --------------------------------------------------------------------------------------------------
@@ -125,14 +126,14 @@ class Membership:
             )
 
     def ensure_epoch(self) -> None:
-        """Begins an epoch if the servers are not all in the same one."""
+        """Begins an epoch, on the chief, if the servers are not all in the same one."""
         if self._is_chief and self._epoch is None:
             self.initialized()
             if self._epoch is None:
                 self.begin()
 
     def begin(self) -> None:
-        """Makes all servers discard their values and begin a new epoch together, with this graph's updates.
+        """Begins a new epoch on all servers, with this graph's updates; they discard their values.
 
         Raises:
             FailedPreconditionError: This worker is not the chief.
@@ -145,7 +146,7 @@ class Membership:
         count = self._transport.count
         owners = assign_servers(variables, updates, count, global_step=global_step, hints=self._placement)
         for prefix in unused_hints(self._placement, variables):
-            logger.warning("The hint placement[%r] has no effect: there is no shared variable of such a name.", prefix)
+            logger.warning("The hint placement[%r] has no effect: no shared variable has this name or prefix.", prefix)
         ready = {update.name: self.portable(update) for update in updates}
         epoch = Epoch(
             name=uuid.uuid4().hex,
@@ -158,7 +159,7 @@ class Membership:
         )
         logger.info("Beginning an epoch of %d variables on %d parameter servers.", len(variables), count)
         peers = self._transport.peer_client()
-        # The step server comes first, so that it refuses everything still under way in the previous epoch.
+        # The step server first, so that it refuses all transactions of the previous epoch that are still on their way.
         for server in range(count):
             self._transport.call(server, "begin", epoch, server, peers).get()
         self._epoch, self._owners = epoch, owners
@@ -181,15 +182,15 @@ class Membership:
             call.get()
 
     def _raise_unpicklable(self, parts: Mapping[int, Sequence[PortableUpdate]], error: Exception) -> None:
-        """Raises an error that names the update that cannot be pickled."""
+        """Raises an error that names the first update that cannot be pickled."""
         for server, updates in parts.items():
             for update in updates:
                 try:
                     self._transport.call(server, "register", self.ticket(server), [update])
                 except (TypeError, AttributeError) as own:
-                    # Ray's own text is a page long and names everything except the culprit.
+                    # Ray's own message is a page long, but does not name the update.
                     raise TypeError(
-                        f"Update {update.name!r} cannot be sent to its server: its function refers to something that "
+                        f"Update {update.name!r} cannot be sent to its server: its function refers to an object that "
                         f"cannot be pickled ({own.__cause__ or type(own).__name__}). It may refer to plain values and "
                         f"functions, not to the graph, its tensors, or objects that hold them."
                     ) from error
@@ -197,26 +198,26 @@ class Membership:
     # Updates ----------------------------------------------------------------------------------------------------
 
     def register(self, updates: Sequence[Update]) -> None:
-        """Ensures that the servers know this graph's version of updates."""
+        """Sends updates to their servers, unless these have them already; checks them against the chief's."""
         epoch = self._require_epoch()
         ready = [self.portable(update) for update in updates if update.name not in self._registered]
         if not ready:
             return
         if not self._is_chief:
             check_fingerprints(epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
-        # The chief's graph has grown since the epoch began.
+        # On the chief, the graph has grown since the epoch began.
         variables = self._remote_variables()
         new = [variable for variable in variables if variable.op.name not in self._owners]
         owners = assign_servers(
             variables, self._remote_updates(), self._transport.count, placed=self._owners, hints=self._placement
         )
         self._send(ready, owners, variable_fingerprints(new), {v.op.name: owners[v.op.name] for v in new})
-        # Now that all servers have answered; otherwise the variables are new again the next time.
+        # Only now that all servers have answered: after a failure, the next call sends the variables again.
         self._owners = owners
         self._registered.update(update.name for update in ready)
 
     def portable(self, update: Update) -> PortableUpdate:
-        """Returns an update in the form in which it is sent, made once."""
+        """Returns the portable form of an update, from a cache."""
         if update not in self._portable:
             self._portable[update] = portable(update)
         return self._portable[update]
@@ -230,7 +231,7 @@ class Membership:
 
 
 def _common_epoch(statuses: Sequence[Status]) -> Epoch | None:
-    """Returns the epoch that all servers are in, each still as the instance that began it."""
+    """Returns the epoch of the servers, if it is the same for all, and none was restarted since it began; else None."""
     epoch = statuses[0].epoch
     if epoch is None or epoch.incarnations != tuple(status.incarnation for status in statuses):
         return None

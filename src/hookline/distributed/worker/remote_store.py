@@ -1,4 +1,4 @@
-"""The store of a session whose variables live on parameter servers."""
+"""The variable store of a session whose variables are on parameter servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLL_SECS = 1.0
 
 
 class RemoteStore(VariableStore):
-    """The store of global variables on parameter servers, and of all others in this process.
+    """Stores global variables on parameter servers, and all others in this process.
 
     It belongs to one epoch of the servers. Calls after a restore, or to a restarted server, raise an `AbortedError`,
     and a new session must be created. No transaction is ever sent twice.
@@ -40,16 +40,16 @@ class RemoteStore(VariableStore):
     Args:
         graph: The graph of the variables.
         transport: Calls the servers.
-        worker_index: The number of this worker; 0 is the chief, and only the chief initialises and restores.
-        placement: Hints, as in `placement.place`.
-        max_staleness: The number of updates of others that an update may miss, the same for all workers. A run waits
-            before it begins until this is certain. `None` for no limit.
+        worker_index: The index of this worker; 0 is the chief, and only the chief initialises and restores.
+        placement: Hints, as in `assign_servers`.
+        max_staleness: The number of other workers' updates that an update may miss, the same for all workers. A run
+            waits before it begins until this is certain. `None` for no bound.
         overlap: Whether to pull the next run's values while this one computes. They then lack this worker's last
             update.
-        deliver_secs: The time that messages between servers may take before they count as lost.
+        deliver_secs: The timeout of messages between servers.
     """
 
-    step_changes = 0  # useless if others write the step, too
+    step_changes = 0  # Not counted, because other processes write the step, too.
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class RemoteStore(VariableStore):
 
     @property
     def local(self) -> LocalStore:
-        """The store of the variables that each worker has for itself."""
+        """The store of this worker's own variables."""
         return self._local
 
     def is_remote(self, variable: Variable) -> bool:
-        """Returns whether a variable lives on a server: global variables do, except those that each worker owns."""
+        """Returns whether a variable is on a server: all global ones are, except `per_worker` variables."""
         variables = self._graph.get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
         if len(variables) != self._seen:
             self._seen = len(variables)
@@ -98,7 +98,7 @@ class RemoteStore(VariableStore):
     # Values -----------------------------------------------------------------------------------------------------
 
     def read_leaves(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
-        """Returns current values, flattened: pulled from their servers, or received with the last submit."""
+        """Returns current values, flattened: pulled from their servers, or received with the last update."""
         variables = list(variables)
         remote, local = self._split(variables)
         taken = dict(zip(local, self._local.read_leaves(local), strict=True))
@@ -106,7 +106,7 @@ class RemoteStore(VariableStore):
         return tuple(taken[v] if v in taken else pulled[v.op.name] for v in variables)
 
     def _split(self, variables: Sequence[Variable]) -> tuple[list[Variable], list[Variable]]:
-        """Returns those of the variables that live on servers, and the others."""
+        """Splits variables into those on servers and the others."""
         remote = [variable for variable in variables if self.is_remote(variable)]
         return remote, [variable for variable in variables if variable not in self._remote]
 
@@ -148,7 +148,7 @@ class RemoteStore(VariableStore):
         return self._step
 
     def known_step(self) -> int | None:
-        """Returns the last known global step, or `None` if this worker knows none."""
+        """Returns the last known global step, or `None` if this worker has not read it yet."""
         if not self._shares_step():
             return self._local.known_step()
         return self._step
@@ -163,18 +163,18 @@ class RemoteStore(VariableStore):
             return self._local.wait_for_step(step, timeout_secs)
         ticket, now = self._members.ticket(0), 0
         for secs in self._poll_timeouts(math.inf if timeout_secs is None else timeout_secs):
-            now, sealed = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
+            now, has_ended = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
             self._step = now
             if now >= step:
                 break
-            if sealed and secs > 0:
+            if has_ended and secs > 0:
                 raise errors.OutOfRangeError.from_message(
                     f"The training has ended at global step {now}; step {step} will not be reached."
                 )
         return now
 
     def _poll_timeouts(self, timeout_secs: float) -> Iterator[float]:
-        """Yields the time that each of several calls may wait, until the time is over or the session is closed."""
+        """Yields the timeout of each of several calls, until the time is over or the session is closed."""
         deadline = clock.monotonic() + timeout_secs
         while True:
             left = max(deadline - clock.monotonic(), 0.0)
@@ -186,55 +186,55 @@ class RemoteStore(VariableStore):
 
     @contextmanager
     def admit_run(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
-        """Waits until a run with these updates may begin, if staleness is bounded; the context then encloses the run.
+        """Waits until a run with these updates may begin, if staleness is bounded; the body of the context is the run.
 
         Raises:
             OutOfRangeError: The training has ended.
             CancelledError: The session was closed in the meantime.
-            Preempted: A signal has asked the process to end.
-            AbortedError, UnavailableError: The step server was lost, or is away.
-            UnimplementedError: The run is nested in another one, with a bound.
+            Preempted: The process has got a signal to end.
+            AbortedError, UnavailableError: The step server was lost, or does not answer.
+            UnimplementedError: Staleness is bounded, and the run is nested in another one.
         """
         if not self._is_bounded(updates):
             yield
             return
         if nested:
             raise errors.UnimplementedError.from_message(
-                "With max_staleness a host operation that reads a counter or the session cannot itself run updates of "
-                "shared variables: everybody would wait for it. Run them in a run of their own.",
+                "With max_staleness, a host operation that reads a counter or the session cannot itself run updates of "
+                "shared variables: all workers would wait for it. Run the updates in a run of their own.",
             )
-        # For the gate, all threads are one worker, which makes one step at a time.
+        # The bound on staleness counts all threads as one worker, so they take turns.
         with self._run_lock:
             if self._admission_client is None:
                 self._admission_client = AdmissionClient(
                     self._transport, self._members.ticket(0), self._transactions.sender
                 )
-            entrance = self._admission_client
+            client = self._admission_client
             if self._closed.is_set():
-                entrance.close()
+                client.close()
             try:
-                # The gate treats the update of the previous run as decided.
+                # `enter` ends the previous run, so its update must be decided before.
                 self._transactions.resolve_outcome()
-                self._admission = entrance, entrance.enter(self._pulls.since)
+                self._admission = client, client.enter(self._pulls.since)
                 yield
-            except BaseException:  # No worker needs to wait for an update that will not come.
-                entrance.leave(undecided=not self._transactions.is_outcome_known)
+            except BaseException:  # Other workers need not wait for this run's update.
+                client.leave(undecided=not self._transactions.is_outcome_known)
                 raise
 
     def _is_bounded(self, updates: Sequence[Update]) -> bool:
         return self._max_staleness is not None and not all(update.is_initializer for update in updates)
 
     def begin_run(self, updates: Sequence[Update]) -> None:
-        """Starts a run: the values prefetched for it become current."""
+        """Starts a run, with the values prefetched for it."""
         self._pulls.begin_run()
         if self._is_bounded(updates):
-            entrance, admission = self._admission
-            if entrance is not self._admission_client:
-                raise errors.AbortedError.from_message("All variables were set anew while this run was to begin.")
+            client, admission = self._admission
+            if client is not self._admission_client:
+                raise errors.AbortedError.from_message("All variables were set again just before this run began.")
             self._pulls.enter(*admission)
 
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
-        """Applies updates where their variables live, either all or none.
+        """Applies updates on the servers of their variables, either all or none.
 
         Args:
             updates: The updates in order, each with the values of its inputs; `None` for an input that the server reads
@@ -247,9 +247,9 @@ class RemoteStore(VariableStore):
         Raises:
             OutOfRangeError: The training has ended.
             AbortedError: A server was lost, and the values with it.
-            UnavailableError: A server is away. The message says if the update may still be applied. A retry of the run
-                under the same `RETRY` does not apply it twice.
-            FailedPreconditionError: The servers have no values yet, or a different graph than this worker.
+            UnavailableError: A server does not answer. The message notes if the update may have been applied. A retry
+                of the run under the same `RETRY` does not apply it twice.
+            FailedPreconditionError: The servers have no values yet, or the chief's graph differs from this worker's.
         """
         initial = all(update.is_initializer for update, _ in updates)
         if initial:
@@ -268,15 +268,15 @@ class RemoteStore(VariableStore):
             outcome = self._transactions.update(entries, last_step, counts=counts)
             if outcome.is_repeat and self._admission_client is not None:
                 self._admission_client.leave()
-        # The last known step may be later than an update that is not repeated.
+        # The last known step may be later than that of an update which was not sent again.
         self._step = max(outcome.step, self._step or 0) if outcome.is_repeat else outcome.step
         return outcome.accepted
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
         """Sets variables to concrete values.
 
-        If these are all variables on the servers, a new epoch begins: other workers lose their sessions and then find
-        the new values. Fewer variables are set by an ordinary transaction.
+        To set all variables on the servers begins a new epoch: other workers lose their sessions, and new ones see the
+        new values. An ordinary transaction sets fewer variables.
         """
         for variable, value in values.items():
             if variable.spec is not specs.UNKNOWN:
@@ -299,7 +299,7 @@ class RemoteStore(VariableStore):
             self.publish()
 
     def _begin(self) -> None:
-        """Begins a new epoch: knowledge of the previous one no longer holds."""
+        """Begins a new epoch, and discards all state of the previous one."""
         self._members.begin()
         self._step = None
         self._pulls.begin_epoch()
@@ -310,7 +310,7 @@ class RemoteStore(VariableStore):
     # Snapshots --------------------------------------------------------------------------------------------------
 
     def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
-        """Returns the values by name, all after the same transactions; the local ones are not copied."""
+        """Returns the values by name, all after the same transactions; local values are not copied."""
         return self._consistent_values(variables, self._local.values)
 
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class RemoteStore(VariableStore):
         )
 
     def publish(self) -> None:
-        """Admits workers, even after the training has ended."""
+        """Publishes the model: from now on workers may train it, even if an earlier training has ended."""
         self._members.check_is_chief()
         self._members.ensure_epoch()
         self._transport.call(0, "publish", self._members.ticket(0)).get()
@@ -345,13 +345,13 @@ class RemoteStore(VariableStore):
         self._log_lost_steps()
 
     def _log_lost_steps(self) -> None:
-        """Logs once the number of steps that a new epoch has lost."""
+        """Logs, once per epoch, the number of steps that were lost."""
         before, self._members.previous_step = self._members.previous_step, 0
         if before and self._shares_step():
             now = self._members.step()
             if now < before:
                 logger.error(
-                    "The variables go back from global step %d to %d: %d steps are lost.", before, now, before - now
+                    "The variables return from global step %d to %d: %d steps are lost.", before, now, before - now
                 )
 
     def end_training(self) -> None:
@@ -365,12 +365,12 @@ class RemoteStore(VariableStore):
             raise type(error)(
                 None,
                 None,
-                f"{error} This was at the end of the training, before the last checkpoint: start the job again, and it "
-                f"resumes from the newest checkpoint that there is.",
+                f"{error} This was at the end of the training, before the final checkpoint: start the job again, and "
+                f"it resumes from the newest checkpoint.",
             ) from error
 
     def _call_with_retry(self, method: str, *args: Any) -> Any:
-        """Calls a repeatable method of the step server, again and again for a while if there is no answer."""
+        """Calls an idempotent method of the step server; retries for `deliver_secs` if there is no answer."""
         deadline = clock.monotonic() + self._deliver_secs
         while True:
             try:
@@ -382,11 +382,11 @@ class RemoteStore(VariableStore):
                 clock.sleep(_POLL_SECS)
 
     def staleness(self) -> tuple[int, float, int]:
-        """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
+        """Returns the number of this worker's updates since the last call, and their mean and maximum staleness."""
         return self._pulls.staleness()
 
     def close(self) -> None:
-        """Ends waits and connections, and forgets prefetched values. The servers keep their values."""
+        """Ends waits and connections, and discards prefetched values. The servers keep their values."""
         self._closed.set()
         self._pulls.clear()
         if self._admission_client is not None:

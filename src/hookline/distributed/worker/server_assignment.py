@@ -22,22 +22,24 @@ def assign_servers(
     hints: Mapping[str, int] | None = None,
     placed: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Returns the server of each variable.
+    """Assigns each variable to a server; returns the servers by name.
 
-    Variables that one update writes are placed together. So are variables that an update reads after another update.
-    Groups are assigned, largest first, to the server that holds the least. The global step is on server 0.
+    All variables of a group go to one server: those that one update writes, and those that an update reads after
+    another update. Groups are assigned, largest first, to the server with the fewest bytes. The global step is on
+    server 0.
 
     Args:
-        variables: The variables to place.
+        variables: The variables to assign.
         updates: All updates of the graph.
         servers: The number of servers.
         global_step: The graph's global step.
         hints: Servers by prefixes of variables' names (`"net"` covers `net/w`, but not `network`); the longest prefix
             counts. `Variable.device` (a number, or `"ps:1"`) takes precedence.
-        placed: Variables that are already placed.
+        placed: The servers of variables that are already assigned.
 
     Raises:
-        ValueError: Hints contradict each other within a group (the message names both variables), or name no server.
+        ValueError: Hints for a group contradict each other (the message names both variables), or a hint is not the
+            index of a server.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp
@@ -67,20 +69,20 @@ def assign_servers(
         wanted = 0 if variable is global_step else _hint(variable, hints or {}, servers)
         if wanted is not None:
             fixed.setdefault(variable.op.name, wanted)
-    homes: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     load = [0] * servers
     apart = {id(group): group for group in groups.values()}.values()
     for group in sorted(apart, key=lambda group: (_required_server(group, fixed) is None, -sum(map(_nbytes, group)))):
-        home = _required_server(group, fixed)
-        if home is None:
-            home = load.index(min(load))
-        load[home] += sum(map(_nbytes, group))
-        homes.update((variable.op.name, home) for variable in group)
-    return {variable.op.name: homes[variable.op.name] for variable in variables}
+        server = _required_server(group, fixed)
+        if server is None:
+            server = load.index(min(load))
+        load[server] += sum(map(_nbytes, group))
+        assigned.update((variable.op.name, server) for variable in group)
+    return {variable.op.name: assigned[variable.op.name] for variable in variables}
 
 
 def _reads_after_update(update: Update, variable: Variable) -> bool:
-    """Returns whether `update` depends on another update of `variable`, and so sees its result."""
+    """Returns whether `update` depends on another update of `variable`, and so reads the variable after it."""
     seen: set[Operation] = set()
     pending = [*update.control_inputs, *(tensor.op for tensor in update.inputs)]
     while pending:
@@ -95,15 +97,15 @@ def _reads_after_update(update: Update, variable: Variable) -> bool:
 
 
 def _required_server(group: Sequence[Variable], fixed: Mapping[str, int]) -> int | None:
-    """Returns the server that hints demand for a group."""
+    """Returns the server that hints or earlier assignments require for a group; None for any."""
     wanted = [(variable, fixed[variable.op.name]) for variable in group if variable.op.name in fixed]
     for variable, server in wanted[1:]:
         first, first_server = wanted[0]
         if server != first_server:
             raise ValueError(
-                f"Variables {first.op.name!r} (server {first_server}) and {variable.op.name!r} (server {server}) are "
-                f"written by one update, or one is read behind an update of the other: they must live on one server. "
-                f"Give them the same hint, or none."
+                f"Variables {first.op.name!r} (server {first_server}) and {variable.op.name!r} (server {server}) must "
+                f"be on one server, because one update writes both, or reads one after an update of the other. Give "
+                f"them the same hint, or none."
             )
     return wanted[0][1] if wanted else None
 
@@ -119,7 +121,7 @@ def _hint(variable: Variable, hints: Mapping[str, int], servers: int) -> int | N
         wanted = device
     if wanted is not None and not 0 <= wanted < servers:
         raise ValueError(
-            f"Variable {name!r} is to live on server {wanted}, but there are {servers}: 0 to {servers - 1}."
+            f"The hint for variable {name!r} is server {wanted}, but there are {servers}: 0 to {servers - 1}."
         )
     return wanted
 
@@ -129,7 +131,7 @@ def _covers(prefix: str, name: str) -> bool:
 
 
 def unused_hints(hints: Iterable[str], variables: Sequence[Variable]) -> list[str]:
-    """Returns the hints that concern no variable, for instance because of a misspelling.
+    """Returns the hints that match no variable, for example because of a typo.
 
     Example:
         >>> import hookline as hl
@@ -140,7 +142,7 @@ def unused_hints(hints: Iterable[str], variables: Sequence[Variable]) -> list[st
 
 
 def _nbytes(variable: Variable) -> int:
-    """Returns the size of a variable, as far as it is known."""
+    """Returns the size of a variable in bytes; unknown dimensions count as 1, an unknown spec as 0."""
     if variable.spec is specs.UNKNOWN:
         return 0
     return sum(

@@ -1,4 +1,4 @@
-"""StalenessHook: the age of the values from which a worker's updates were computed."""
+"""StalenessHook: logs and writes the staleness of a worker's updates."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EVERY_N_STEPS = DefaultSteps(100)
 
 
 class StalenessHook(SessionRunHook):
-    """Writes and logs the staleness of this worker's updates, at a cadence.
+    """Writes and logs the mean and maximum staleness of this worker's updates, every few steps or seconds.
 
     The staleness of an update is the number of updates of other workers that were applied after its values were pulled
     and before it was applied itself (with `overlap`, it includes this worker's last update). The tags are
     `staleness/worker_<n>/mean` and `/max`, where n is the worker's task index (`staleness/chief/...` on the chief);
     they cover the updates since the last firing. Without a global step, and in a session whose variables are not
-    shared, it does nothing. Runs `after_create_session`, `on_trigger` and `end`, which writes the rest; nothing after
-    an exception.
+    shared, it does nothing. Runs `begin`, `after_create_session`, `on_trigger` and `end`, which reports the remaining
+    updates; nothing after an exception.
 
     Args:
         every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
@@ -69,15 +69,15 @@ class StalenessHook(SessionRunHook):
             self._writer = get_writer(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Enables firing if the session has a staleness to measure."""
+        """Enables the trigger if the session's variables are shared, so that updates have a staleness."""
         self.trigger = self._given_trigger if self._has_step and session.backend.shared else None
 
     def on_trigger(self, firing: Firing) -> None:
-        """Writes the staleness."""
+        """Reports the staleness since the last firing."""
         self._report(firing.context.session)
 
     def end(self, session: Session) -> None:
-        """Writes the staleness since the last firing, and flushes."""
+        """Reports the staleness since the last firing, and flushes the writer."""
         if self._has_step and session.backend.shared:
             self._report(session)
         if self._writer is not None:

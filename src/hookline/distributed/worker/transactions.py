@@ -1,4 +1,4 @@
-"""A worker's transactions: staged in parts, committed as a whole, and never carried out twice."""
+"""A worker's transactions: staged in parts, committed as a whole, and never applied twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Recipient(NamedTuple):
     ticket: Ticket
     transaction: Transaction
     owners: Sequence[int]
-    marks: Sequence[int] = ()
+    seqs: Sequence[int] = ()
 
 
 class Outcome(NamedTuple):
@@ -31,8 +31,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         accepted: Whether it was applied.
-        step: The global step after it; for a refused one, the present global step.
-        is_repeat: Whether it belongs to a retried run whose earlier attempt was applied.
+        step: The global step after it; for a refused one, the current global step.
+        is_repeat: Whether this is a retry of a run whose earlier attempt was applied.
     """
 
     accepted: bool
@@ -43,7 +43,8 @@ class Outcome(NamedTuple):
 class Transactions:
     """Sends transactions to the servers that own their variables.
 
-    `sender` is the name of this worker in them; a new one for each session.
+    Attributes:
+        sender: The name of this worker in transactions, unique for each session.
     """
 
     def __init__(self, transport: Transport, members: Membership, pulls: Pulls, worker_index: int) -> None:
@@ -54,8 +55,8 @@ class Transactions:
         self._leaving = threading.Lock()
 
     def set(self, entries: Sequence[tuple[str, WriteOp]]) -> Outcome:
-        """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
-        # A sender of its own: this does not end the run of an update that sets values, or of another thread.
+        """Applies entries that set values, each paired with its variable's name; waits for all servers."""
+        # Another sender name, so that the bound on staleness does not count this as the update of a current run.
         reply = self._transact(f"{self.sender} sets", SentUpdates((), False), entries, None, {})
         # Values prefetched before are no longer current.
         self._pulls.clear()
@@ -63,19 +64,19 @@ class Transactions:
         return Outcome(reply.accepted, reply.step)
 
     def update(self, entries: Sequence[tuple[str, WriteOp]], last_step: int | None, *, counts: bool) -> Outcome:
-        """Carries out the updates of a run, unless this is a retry and they have already been carried out.
+        """Applies the updates of a run, unless this is a retry and they have already been applied.
 
         Args:
-            entries: In order; each is paired with the name of one variable it writes.
-            last_step: Nothing is done if the global step is this or more.
+            entries: The updates in order, each paired with the name of one variable that it writes.
+            last_step: Nothing is applied if the global step is this or more.
             counts: Whether one of them writes the global step.
         """
         retry, sent = RETRY.get(), SentUpdates(tuple(entry.name for _, entry in entries), counts)
         if retry is not None:
             before = retry.find_sent(sent.names)
             if before is not None and self._was_applied(before):
-                logger.info("The updates of the run that is tried again have been applied: they are not sent again.")
-                assert before.step is not None, "known of what was applied"
+                logger.info("The updates of the retried run have already been applied: they are not sent again.")
+                assert before.step is not None, "an applied update has a step"
                 self._pulls.clear()
                 return Outcome(True, before.step, is_repeat=True)
             retry.send(sent, instead_of=before)
@@ -85,16 +86,18 @@ class Transactions:
         return Outcome(reply.accepted, reply.step)
 
     def _was_applied(self, sent: SentUpdates) -> bool:
-        """Returns whether the current values include updates; if not, these will never be applied."""
-        where: _Recipient | None = sent.tracking
-        if where is None or sent.applied is False:
+        """Returns whether the current values include the updates; if not, they never will."""
+        recipient: _Recipient | None = sent.tracking
+        if recipient is None or sent.applied is False:
             return False
-        if where.ticket == self._members.ticket(0):
+        if recipient.ticket == self._members.ticket(0):
             self._find_outcome(sent)
             if sent.applied:
-                self._pulls.require_seqs(sent.tracking.marks)
+                self._pulls.require_seqs(sent.tracking.seqs)
             return bool(sent.applied)
-        # The values of that epoch are gone, except those in the checkpoint from which this one was restored.
+        # That epoch has ended: the values include its update only if they were restored from a checkpoint that has it.
+        # `ready_at` is the step from which this epoch trains. An update that led to step 7 is in the checkpoints of
+        # steps 7 and 9, but not of 5. If it does not count steps, a checkpoint of step 7 may be older than the update.
         ready_at = self._members.ready_at()
         if sent.step is None or ready_at is None:
             return False
@@ -106,16 +109,16 @@ class Transactions:
         return self._unresolved is None
 
     def resolve_outcome(self) -> None:
-        """Finds out the outcome of the last transaction, if it got no answer; if it is undecided, it is refused."""
+        """Requests the outcome of the last transaction, if it got no answer; an undecided one is then refused."""
         if (sent := self._unresolved) is not None:
             self._find_outcome(sent)
             with self._leaving:
-                # At the gate, another thread may have left something else undecided in the meantime.
+                # Another thread may have left another transaction undecided in the meantime.
                 if self._unresolved is sent:
                     self._unresolved = None
 
     def give_up(self) -> None:
-        """Has the last transaction refused if it got no answer and is undecided; does not wait for that."""
+        """Refuses the last transaction, if it got no answer and is undecided; does not wait for the result."""
         with self._leaving:
             sent, self._unresolved = self._unresolved, None
         if sent is None or sent.applied is not None:
@@ -123,20 +126,20 @@ class Transactions:
         try:
             self._transport.call(0, "outcome", sent.tracking.ticket, sent.tracking.transaction, sent.tracking.owners)
         except Exception as error:
-            logger.info("The step server was not told that an update was given up: %s", error)
+            logger.info("The step server was not notified that an update was given up: %s", error)
 
     def _find_outcome(self, sent: SentUpdates) -> None:
-        """Finds out the outcome of updates that got no answer."""
-        where: _Recipient = sent.tracking
-        if sent.applied is None and where.ticket == self._members.ticket(0):
-            call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
+        """Requests the outcome of updates that got no answer."""
+        recipient: _Recipient = sent.tracking
+        if sent.applied is None and recipient.ticket == self._members.ticket(0):
+            call = self._transport.call(0, "outcome", recipient.ticket, recipient.transaction, recipient.owners)
             self._record(sent, call.get())
 
     def _record(self, sent: SentUpdates, reply: Committed) -> None:
         sent.applied, sent.step, sent.tracking = (
             reply.accepted,
             reply.step,
-            sent.tracking._replace(marks=reply.sent_seqs),
+            sent.tracking._replace(seqs=reply.sent_seqs),
         )
 
     def _transact(
@@ -147,7 +150,7 @@ class Transactions:
         last_step: int | None,
         wanted: Mapping[int, list[str]],
     ) -> Committed:
-        # The step server knows only the last transaction of a sender.
+        # The step server remembers only the last outcome of a sender, so request it before the next transaction.
         self.resolve_outcome()
         parts: dict[int, list[WriteOp]] = {0: []}
         for name, entry in entries:
@@ -158,19 +161,19 @@ class Transactions:
         sent.tracking = _Recipient(ticket(0), transaction, owners)
         call, pull = self._transport.call, {server: wanted.get(server, []) for server in parts}
         try:
-            # All at once: the owners tell the step server themselves that they have their parts.
+            # All at once: the owners themselves notify the step server that they have their parts.
             staged = [call(s, "stage", ticket(s), transaction, parts[s], pull[s]) for s in owners]
             asked = call(0, "commit", ticket(0), transaction, parts[0], last_step, pull[0], owners)
-            # Their answers come when it is decided, and bring the values that follow.
+            # The owners answer when the transaction is decided, with the new values.
             try:
                 pulled = [reply.get() for reply in staged]
             except Exception:
-                # An owner has failed; the update may have been accepted before.
+                # An owner has failed, but the transaction may have been accepted before.
                 with contextlib.suppress(errors.OpError, CodecError):
                     self._find_outcome(sent)
                 raise
             reply: Committed = self._await_decision(sent, asked)
-        except BaseException as error:  # The prefetched values are given up; the next call settles the outcome.
+        except BaseException as error:  # Discard the prefetched values; the next call requests the outcome.
             self._pulls.clear()
             if sent.applied is None:
                 with self._leaving:
@@ -189,9 +192,9 @@ class Transactions:
         except errors.UnavailableError:
             raise
         except CodecError as error:
-            # It has answered, but the answer cannot be read: this is no refusal.
+            # An answer that cannot be read is no refusal.
             raise errors.UnavailableError.from_message(str(error)) from error
         except Exception:
-            # The step server has refused it.
+            # The step server has refused the transaction.
             sent.applied = False
             raise

@@ -1,4 +1,4 @@
-"""Updates that can be sent to other processes, and fingerprints that show whether two processes made the same ones."""
+"""Updates that can be sent to other processes, and fingerprints with which processes compare their graphs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _LONGEST_TEXT = 200
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """Stands for a tensor among the arguments of an update.
+    """A placeholder for a tensor among the arguments of an update.
 
     Attributes:
         index: The index of the tensor among the update's inputs.
         kind: `"variable"`, `"update"` (the new values that another update of the run computes), or `"value"`.
-        path: The path of the view.
+        name: The name of the variable, of the update, or of the tensor.
+        path: The path of the leaf that the tensor reads; empty for all of it, and for a value.
     """
 
     index: int
@@ -43,9 +44,9 @@ class PortableUpdate:
 
     Attributes:
         args: The arguments of `fn`, with an `Input` in place of each tensor. Containers are sent as they are.
-        inputs: Those inputs, in order.
-        specs: The spec of each of the variables; `None` if it is open.
-        fingerprint: Differs if the update was made by other code or for other types.
+        inputs: These placeholders, in order.
+        specs: The spec of each variable; `None` if it is unknown or has open dimensions.
+        fingerprint: A hash of the update's code, constants and types.
     """
 
     name: str
@@ -62,7 +63,7 @@ class PortableUpdate:
 
 
 def portable(update: Update) -> PortableUpdate:
-    """Returns an update in a form that can be pickled, by Ray's cloudpickle, if its function can.
+    """Converts an update to a form that Ray's cloudpickle can pickle, if it can pickle the update's function.
 
     Example:
         >>> import hookline as hl
@@ -71,9 +72,9 @@ def portable(update: Update) -> PortableUpdate:
         >>> bump.name, bump.variables, bump.fn(1.0, *bump.args)
         ('total/assign_add', ('total',), 3.0)
     """
-    inputs = tuple(_input(place, tensor) for place, tensor in enumerate(update.inputs))
-    slots = iter(inputs)
-    args = update.bind(lambda _: next(slots))
+    inputs = tuple(_input(index, tensor) for index, tensor in enumerate(update.inputs))
+    placeholders = iter(inputs)
+    args = update.bind(lambda _: next(placeholders))
     parts = [
         update.name,
         [variable.op.name for variable in update.variables],
@@ -100,12 +101,12 @@ def portable(update: Update) -> PortableUpdate:
     )
 
 
-def _input(place: int, tensor: Tensor) -> Input:
+def _input(index: int, tensor: Tensor) -> Input:
     if isinstance(tensor.op, Update):
-        return Input(place, "update", tensor.op.name, tensor.path)
+        return Input(index, "update", tensor.op.name, tensor.path)
     if isinstance(tensor.op.output, Variable):
-        return Input(place, "variable", tensor.op.name, tensor.path)
-    return Input(place, "value", tensor.name, ())
+        return Input(index, "variable", tensor.op.name, tensor.path)
+    return Input(index, "value", tensor.name, ())
 
 
 def _abstract_spec(spec: Any) -> Any:
@@ -115,15 +116,17 @@ def _abstract_spec(spec: Any) -> Any:
 
 
 def spec_text(spec: Any) -> str:
-    """Returns a text for a spec that is the same in every process."""
+    """Describes a spec as a string that is the same in every process."""
     return "unknown" if spec is specs.UNKNOWN else f"{jax.tree.structure(spec)}: {specs.describe(spec)}"
 
 
 def check_fingerprints(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -> None:
-    """Compares a worker's fingerprints (of `what`, by name) with the chief's; names of the chief alone are ignored.
+    """Compares a worker's fingerprints with the chief's, by name; ignores names that only the chief has.
+
+    `what` is what they are of, for the message: "update" or "variable".
 
     Raises:
-        FailedPreconditionError: They differ; the message names the first difference.
+        FailedPreconditionError: A fingerprint differs; the message names the first one.
     """
     for name, fingerprint in worker.items():
         if name not in chief:
@@ -142,10 +145,10 @@ def check_fingerprints(chief: Mapping[str, str], worker: Mapping[str, str], what
 
 
 def code_text(value: Any) -> str:
-    """Returns a description of a function, or of the objects it holds, that is the same in every process.
+    """Describes a function, or a value that it holds, as a string that is the same in every process.
 
-    It contains code, constants, defaults and closed-over values. For objects without a stable description it has only
-    the type. Two functions with the same text may still differ; functions with different texts do differ.
+    It contains code, constants, defaults and closed-over values; of objects without a stable description, only the
+    type. So two functions with the same string may still differ, but functions with different strings do differ.
 
     Example:
         >>> code_text(lambda x: x + 1) == code_text(lambda y: y + 1)
@@ -160,7 +163,7 @@ def _describe(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
     if id(value) not in seen:
-        # The value is kept with its text, because the id of a deleted object is meaningless.
+        # Keep the value with its text, because the id of a deleted object may be reused.
         seen[id(value)] = (value, f"<cycle to {type(value).__qualname__}>")
         text = _object_text(value, seen)
         if len(text) > _LONGEST_TEXT:
@@ -221,5 +224,5 @@ def _array_text(value: Any) -> str:
 
 
 def variable_fingerprints(variables: Iterable[Variable]) -> dict[str, str]:
-    """Returns the fingerprints of variables: their specs."""
+    """Returns the fingerprints of variables, by name: their specs."""
     return {variable.op.name: spec_text(variable.spec) for variable in variables}
