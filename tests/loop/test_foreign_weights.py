@@ -332,8 +332,8 @@ def test_processes_in_step_read_their_pieces_and_compare_what_they_see(tmp_path)
     )
     ended = spmd.run(script, tmp_path, timeout_secs=120)
     assert [one.out.splitlines()[0] for one in ended] == ["[[1.0, 2.0]]", "[[3.0, 4.0]]"]
-    assert all("'w' is spread over several processes. Read the checkpoint in one process" in one.out for one in ended)
-    assert "has other arrays in process 1 than in process 0. Give all the same file." in ended[0].err
+    assert all("'w' is sharded over several processes. Read the checkpoint in one process" in one.out for one in ended)
+    assert "has other arrays in process 1 than in process 0. Give all processes the same file." in ended[0].err
 
 
 @needs_safetensors

@@ -183,7 +183,7 @@ def test_a_rate_that_was_added_is_nothing_to_watch(caplog):
 
 def test_where_there_are_none_the_script_cannot_set_them(caplog):
     hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, checkpoints=SCRIPT)
-    assert "restore_hyperparams=False) does nothing: the state has none of optax.inject_hyperparams" in caplog.text
+    assert "restore_hyperparams=False) has no effect: the state has no hyperparameters of optax.inject" in caplog.text
 
 
 def test_wrong_arguments_are_refused():

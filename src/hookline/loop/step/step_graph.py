@@ -1,4 +1,4 @@
-"""StepGraph: a train step as a graph."""
+"""StepGraph: builds the graph of a train step."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _logger = log.get_logger(__name__)
 
 
 _LOOPS = "hookline/loop"
-"""The collection with the loop of a graph."""
+"""The key of the graph collection that contains the loop of a graph, at most one."""
 
 
 class StepGraph:
-    """A train step as one operation of a graph, its state as a variable, its batches as an iterator.
+    """The graph of a train step: the step is an operation, its state a variable, its batches come from an iterator.
 
-    It is the part of `Loop` that is built once, and all that an evaluation needs of one. `Loop` documents the
-    arguments, attributes and errors.
+    It is the part of `Loop` that does not depend on a run, and the only part that `Evaluate` needs. `Loop` documents
+    the arguments, attributes and errors.
     """
 
     logdir: str | None = None
@@ -85,7 +85,10 @@ class StepGraph:
             arguments.check_int("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
-            raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
+            raise ValueError(
+                "Loop requires a graph without another Loop, and the graph of this iterator has one. Make the iterator "
+                "of the second Loop in another graph, `with hookline.Graph().as_default():`."
+            )
         if batches is not None and not isinstance(batches, Tensor):
             check_batches("Loop", batches)
         self._sharding_cache: tuple[Any, list[Any]] | None = None
@@ -103,6 +106,8 @@ class StepGraph:
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns the sharding of each array of the state; None for arrays without one."""
+        # The structure changes when a trace has shown that the step changes a Python number, which then becomes an
+        # array.
         values, start = self.form.values, self.form.initial_value
         structure = jax.tree.structure(values)
         if self._sharding_cache is None or self._sharding_cache[0] != structure:
@@ -151,14 +156,15 @@ class StepGraph:
         more += [random_key(seed)] if self._step.takes_key else []
         self._step_result = after = op(self._step).node(self.state, batch, *more)
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
-        # Of metrics that are arrays.
+        # The sizes of the metrics that are not scalars.
         self._array_sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
+        # Leaves that belong to a training, not to a model: a warm start initializes them.
         self._training_paths = [] if found is None else [found.path]
         metrics_in = zip(paths.flatten_with_paths(self.form.values)[0], accumulator_mask(self.form), strict=True)
         self._training_paths += [path for (path, _), is_metric in metrics_in if is_metric]
 
     def _build_updates(self, ema: Any, schedule: Any, steps_per_update: Any, smoothing_steps: int | None) -> None:
-        """Adds what counts and averages, hyperparameters, learning rates, and groups all updates in `train_op`."""
+        """Adds step counters, averages, recent means and learning rates, and groups all updates into `train_op`."""
         step = get_global_step()
         assert step is not None, "_build has made it."
         updates: list[Any] = [self.state.assign(self._step_result[0])]
@@ -206,7 +212,7 @@ class StepGraph:
             (summary.scalar if name in self._scalar_metrics else summary.histogram)(name, metric)
 
     def _initial_step(self) -> int:
-        """Returns the global step of the given state, as far as it is known without making the state."""
+        """Returns the step counter of the given state; 0 if it has none, or if the state is abstract."""
         counter = (
             None if self._step_counter is None else jax.tree.leaves(self.form.values)[self._step_counter.leaf_index]
         )
@@ -221,13 +227,13 @@ class StepGraph:
         return StateValues(self.state, session)
 
     def step_of_update(self, update: int) -> int:
-        """Returns the global step that ends an optimizer step, for `last_step` and cadences.
+        """Returns the global step that ends an optimizer step, for `last_step` and triggers.
 
         Args:
-            update: The number of the optimizer step, from 1.
+            update: The number of the optimizer step, from 1; 0 is the start of the training.
 
         Raises:
-            TypeError: `update` is no whole number.
+            TypeError: `update` is not an integer.
             ValueError: `update` is below 0; or the state has `optax.MultiSteps`, and the loop no `steps_per_update`.
 
         Example:
@@ -251,11 +257,11 @@ def loop_of(graph: Graph) -> StepGraph | None:
 
 
 def warn_weak_types(form: PytreeState | NnxState, step: str) -> None:
-    """Warns of numbers without a fixed type for which a hand-written loop compiles its second step again."""
+    """Warns of weakly typed leaves for which a plain jitted loop would compile its second step again."""
     if form.retyped:
         _logger.warning(
-            "Loop: the state has numbers that %s returns in another type: %s. Here they have it from the start; a "
-            "hand-written loop would compile its second step again. Give arrays of that type, such as "
+            "Loop: the state has numbers that %s returns in another type: %s. The loop gives them that type from the "
+            "start; a plain jitted loop would compile its second step again. Give arrays of that type, such as "
             "jnp.zeros((), 'float32').",
             step,
             ", ".join(f"{path} ({dtype})" for path, dtype in form.retyped.items()),
@@ -263,7 +269,7 @@ def warn_weak_types(form: PytreeState | NnxState, step: str) -> None:
 
 
 def warn_unchanged(form: PytreeState | NnxState, step: str) -> None:
-    """Warns of parts of the state that do not come back from the step."""
+    """Warns of parts of the state that the step does not return."""
     if form.unchanged:
         first = form.unchanged[0]
         _logger.warning(
