@@ -91,9 +91,7 @@ def test_of_a_broken_one_the_rest_is_compared(own_run, shared_run, capsys):
     assert main(["diff", str(own_run), str(shared_run)]) == 1
     out, err = capsys.readouterr()
     unread = [line for line in out.splitlines() if "could not be compared" in line]
-    assert re.fullmatch(
-        r"\d+ variables could not be compared, for A is broken: its file state/d/\w+ is missing\.", *unread
-    )
+    assert re.fullmatch(r"\d+ variables could not be compared: A is broken: its file state/d/\w+ is missing\.", *unread)
     assert err == ""
 
 
@@ -103,7 +101,7 @@ def test_a_newer_one_that_is_broken_is_passed_over_and_named(own_run, shared_run
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == [
         f"B: {own_run / 'model.ckpt-4'}, step 4",
-        "B: model.ckpt-6 is passed over, for it is broken: it has no hookline.json.",
+        "B: model.ckpt-6 is skipped, because it is broken: it has no hookline.json.",
     ]
 
 

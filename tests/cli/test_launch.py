@@ -201,7 +201,7 @@ def test_a_task_that_fails_is_started_again(no_ray, script, capsys, kind, name):
     assert run("--workers", "2", "--restart", "on-failure", script(FAILS), kind, "1", "7", "2") == 0
     out, err = capsys.readouterr()
     assert out == f"{name} | trained\n"
-    assert f"hookline launch: {name.strip()} failed with exit status 7. It is started again in" in err
+    assert f"hookline launch: {name.strip()} failed with exit status 7. It is restarted in" in err
 
 
 def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys, monkeypatch):

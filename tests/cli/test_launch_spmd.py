@@ -123,7 +123,7 @@ def test_after_a_failure_all_are_started_again_as_often_as_is_said(plain, script
     assert run("--restart", "on-failure", "--max-restarts", "2", script(text)) == 7
     out, err = capsys.readouterr()
     said = [line for line in err.splitlines() if "again" in line]
-    assert said == [f"hookline launch: all are started again in 0.{n} s ({n} of 2 times)." for n in (1, 2)]
+    assert said == [f"hookline launch: all processes are restarted in 0.{n} s ({n} of 2 times)." for n in (1, 2)]
     assert len(out.splitlines()) >= 3
     (folder,) = {line.split()[-1] for line in out.splitlines()}
     assert not Path(folder).exists()
@@ -331,7 +331,7 @@ def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(scri
     assert "hookline launch: process 1 failed with exit status 1." in err
     lines = [line.removeprefix("1 | ") for line in err.splitlines() if line.startswith("1 | ")]
     assert lines[:2] == ["Traceback (most recent call last):", f'  File "{path}", line 8, in <module>']
-    assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")
+    assert lines[-1].startswith("The launcher has called jax.distributed.initialize. Call hookline.distributed")
 
 
 REFUSED = """

@@ -1,4 +1,4 @@
-"""`hookline inspect`: the checkpoints of a run, and the variables of one."""
+"""`hookline inspect`: prints the checkpoints of a run, and the variables of one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class InspectedLeaf:
     """A leaf of a checkpoint, with its value if it was read.
 
     Attributes:
-        leaf: The description of the leaf.
+        leaf: The leaf in the manifest.
         stats: The norm of an array of numbers; None if it was not read.
-        value: The value of a single number or a text; None if it was not read.
-        defect: The reason why it could not be read; empty if it could, or was not tried.
+        value: The value of a single number or a string; None if it was not read.
+        defect: The reason why it could not be read; empty if it was read, or not tried.
     """
 
     leaf: Leaf
@@ -69,7 +69,7 @@ class _Report:
         for found in [each for each in self._candidates() if reads]:
             try:
                 self._read[found.path] = list(read(found))
-            except NotFoundError:  # The training has removed it meanwhile.
+            except NotFoundError:  # The training removed it in the meantime.
                 self.all.remove(found)
                 if not self._candidates():
                     raise
@@ -80,12 +80,12 @@ class _Report:
         self.inspected = next(iter([*whole, *self._candidates()]), None)
 
     def _candidates(self) -> list[FoundCheckpoint]:
-        """Returns the complete checkpoints, first the one that a training would restore."""
+        """Returns the complete checkpoints; the first is the newest."""
         complete = [found for found in self.all if found.manifest is not None]
         return sorted(complete, key=lambda found: found is not self.newest)
 
     def defect(self, found: FoundCheckpoint) -> str:
-        """Returns the known flaw of a checkpoint, or empty text."""
+        """Returns the known defect of a checkpoint; empty if there is none."""
         broken = [variable for variable in self._read.get(found.path, ()) if variable.defect]
         if found.defect or not broken:
             return found.defect
@@ -214,7 +214,7 @@ class _Report:
 
 
 def read(found: FoundCheckpoint) -> Iterator[InspectedLeaf]:
-    """Yields the variables of a complete checkpoint; few are in memory at once."""
+    """Yields the variables of a complete checkpoint, with few of them in memory at a time."""
     assert found.manifest is not None
     each = found.manifest.leaves.values()
     for leaf, value in zip(each, inspection.read_values(found.path, each), strict=True):
@@ -234,7 +234,7 @@ def _is_broken(flaw: str) -> str:
 
 
 def _find_checkpoints(path: str) -> tuple[DirectoryContents, bool]:
-    """Returns the checkpoints of a run, or a single one; and whether it is a run."""
+    """Returns the checkpoints of a run, or a single checkpoint; and whether the path is a run."""
     path = runs.normalize_path(path)
     if inspection.is_checkpoint(path):
         found = inspection.inspect_checkpoint(path)
