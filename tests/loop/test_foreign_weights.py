@@ -186,7 +186,7 @@ def test_names_are_mapped_by_parts_or_by_a_function(tmp_path, caplog):
     assert "Left in the checkpoint: h/1/b." in caplog.text
     taken = train({"h": {"0": {"w": jnp.zeros(4)}}}, WarmStart(tmp_path / "a.npz", rename={"h/1": "h/0"}))
     assert float(taken["h"]["0"]["w"][0]) == 2, "what is renamed comes before what has that name"
-    with pytest.raises(ValueError, match=r"rename gives 'h/0/w' and 'h/1/w' of '.*a.npz' one name, 'lm/w'"):
+    with pytest.raises(ValueError, match=r"rename maps 'h/0/w' and 'h/1/w' of '.*a.npz' to one name, 'lm/w'"):
         sums(lambda name: "lm/w" if name.startswith("h") else None)
     with pytest.raises(TypeError, match="a function that returns names as rename, got 3 for 'h/0/w'"):
         sums(lambda name: 3)
@@ -197,14 +197,16 @@ def test_what_does_not_fit_is_named_and_floats_are_cast_on_demand(tmp_path, capl
     state = {"w": jnp.zeros((8, 4)), "b": jnp.zeros(5), "n": jnp.zeros(4), "new": jnp.zeros(1)}
     with pytest.raises(ValueError, match="nothing of checkpoint '.*a.npz' fits the state") as error:
         train(state, tmp_path / "a.npz")
-    assert "w is float16[8,4] there and float32[8,4] here, and cast=True converts it" in str(error.value)
-    assert "b is float32[4] there and float32[5] here\n" in str(error.value)
-    assert "n is int64[4] there and float32[4] here\n" in str(error.value)
-    assert str(error.value).endswith("{'params': '/'} takes that part for the whole.")
+    assert "w is float16[8,4] in the checkpoint and float32[8,4] in the state, and cast=True converts it" in str(
+        error.value
+    )
+    assert "b is float32[4] in the checkpoint and float32[5] in the state\n" in str(error.value)
+    assert "n is int64[4] in the checkpoint and float32[4] in the state\n" in str(error.value)
+    assert str(error.value).endswith("{'params': '/'} restores that part as the whole state.")
     found = train(state, WarmStart(tmp_path / "a.npz", cast=True))
     assert found["w"].dtype == "float32"
     assert np.array_equal(found["w"], X)
-    assert "b is float32[4] there and float32[5] here; n is int64[4]" in caplog.text
+    assert "b is float32[4] in the checkpoint and float32[5] in the state; n is int64[4]" in caplog.text
     with pytest.raises(hl.errors.NotFoundError, match="missing in the checkpoint: ./new"):
         hl.train.load(tmp_path / "a.npz", state)
     with pytest.raises(hl.errors.NotFoundError, match="has nothing called 'x'. It has: w, b, n"):

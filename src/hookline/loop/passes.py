@@ -49,7 +49,7 @@ def build_batches(
         resume: The loop's argument `resume_data`.
 
     Raises:
-        TypeError: `resume` is no boolean.
+        TypeError: `resume` is not a boolean.
         ValueError: The sharding does not fit the batches; they are on another mesh than the state; an option is given
             with the tensor of an iterator, which has these options itself; or an option is given without batches.
     """

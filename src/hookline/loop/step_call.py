@@ -170,7 +170,7 @@ def _refuse_partial_match(names: Sequence[str], state: Any) -> None:
     if known and len([name for name in names if not _KEY.fullmatch(name)]) > 2:
         others = [str(name) for name in state if name not in names]
         raise TypeError(
-            f"Loop spreads a dict over parameters if each of its keys is the name of one: this state has "
+            f"Loop passes the parts of a dict by name if each of its keys is the name of a parameter: this state has "
             f"{', '.join(known)}, but no parameter is called {' or '.join(others)}. There are: {', '.join(names)}."
         )
 
@@ -251,7 +251,7 @@ class StepCall:
             f"{self._who}: {self.name} is called with the state ({', '.join(self._state_parameters)}), a batch{key}; "
             f"it requires {', '.join(self._names or ()) or 'nothing'}. A batch is one argument; or one for each of its "
             f"parts, if it is a tuple of as many parts or a dict with these names; here it is {specs.describe(batch)}. "
-            f"The state is spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
+            f"The parts of a dict are passed by name if its keys are parameters, those of a tuple as first arguments."
         )
 
     @calls_user_code

@@ -263,18 +263,20 @@ def _match_leaves(
             found.matched[name] = saved
         else:
             advice = ", and cast=True converts it" if saved.shape == leaf.shape and _are_floats(saved, leaf) else ""
-            found.mismatched[name] = f"{name} is {_describe_leaf(saved)} there and {_describe_leaf(leaf)} here{advice}"
+            found.mismatched[name] = (
+                f"{name} is {_describe_leaf(saved)} in the checkpoint and {_describe_leaf(leaf)} in the state{advice}"
+            )
     if not found.matched:
-        lines = [*found.mismatched.values(), *(f"{name} is not there under that name" for name in found.unmatched)]
+        lines = [*found.mismatched.values(), *(f"{name} is not in the checkpoint" for name in found.unmatched)]
         lines += [
-            f"{name} is of the optimizer, a metric, or counts steps, and opt_state=True takes it"
+            f"{name} is part of the optimizer state, a metric or a step counter, which opt_state=True restores"
             for name in found.skipped
         ]
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{source.path}' fits the state.\n  "
             + "\n  ".join(lines)
             + f"\nThe checkpoint has: {_list_names(there)}. Map other names with `rename`: {{'/': 'params'}} puts all "
-            f"of them below 'params', and {{'params': '/'}} takes that part for the whole."
+            f"of them below 'params', and {{'params': '/'}} restores that part as the whole state."
         )
     return found
 
@@ -300,7 +302,7 @@ def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, here: Collecti
     found: dict[str, str] = {}
     for new, name in given:
         if (other := found.setdefault(new.strip("/"), name)) != name:
-            raise ValueError(f"{_WHO}: rename gives {other!r} and {name!r} of '{source.path}' one name, {new!r}.")
+            raise ValueError(f"{_WHO}: rename maps {other!r} and {name!r} of '{source.path}' to one name, {new!r}.")
     return {new: there[name] for new, name in {**dict(kept), **found}.items()}
 
 
@@ -396,7 +398,7 @@ def loop_restore_advice(logdir: str | None) -> Iterator[None]:
             line.startswith(fitting.UNEXPECTED) and not line.startswith(fitting.UNEXPECTED + STATE) for line in others
         ):
             advice = (
-                f"To add averages, go on in another directory: "
+                f"To add averages, continue in another directory: "
                 f"run(another, warm_start=train.WarmStart({logdir!r}, opt_state=True))."
             )
         else:

@@ -96,11 +96,11 @@ class Evaluation:
                 f"Give a function that makes it, a list, or hookline.data.from_arrays."
             )
         if self._tensors is not None and averaged:
-            raise ValueError(f"{who} takes averaged=True with a function; tensors read what they were made of.")
+            raise ValueError(f"{who} takes averaged=True with a function only. Make tensors from loop.averaged.")
         if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._batches_per_run > 1):
             raise ValueError(
                 f"{who} takes batch_sharding, last_batch and steps_per_run with a function. With tensors its batches "
-                f"are feed dicts, which are fed as they come: have the source put the arrays on their devices."
+                f"are feed dicts, which are fed unchanged: put the arrays on their devices in the source."
             )
         check_last_batch(who, last_batch)
         self._source, self._sharding = batches, sharding

@@ -308,7 +308,7 @@ def _checked(given: Any, counts: list[str]) -> Any:
     made = jax.eval_shape(lambda count: jnp.asarray(given(count)), jax.ShapeDtypeStruct((), "int32"))
     if made.shape != () or not jnp.issubdtype(made.dtype, jnp.integer):
         raise TypeError(
-            f"Loop requires a function from a count of optimizer steps to a whole number as steps_per_update, and "
+            f"Loop requires a function from a count of optimizer steps to an integer as steps_per_update, and "
             f"{function_name(given)} returns {made.dtype}{list(made.shape)}."
         )
     return given
