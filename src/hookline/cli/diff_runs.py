@@ -135,14 +135,14 @@ def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: 
     output.print_lines(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
     for note in notes:
         output.print_lines(note)
-    told = [change for change in changes if change.kind != "same"]
-    if told:
+    shown = [change for change in changes if change.kind != "same"]
+    if shown:
         output.print_lines("")
         heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
-        output.print_table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
-        for why in dict.fromkeys(change.why for change in told if change.why):
-            unread = units.format_count(sum(change.why == why for change in told), "variable")
+        output.print_table(heads, map(_cells, shown), styles=[colours.get(change.kind, "") for change in shown])
+        for why in dict.fromkeys(change.why for change in shown if change.why):
+            unread = units.format_count(sum(change.why == why for change in shown), "variable")
             output.print_lines("", f"{unread} could not be compared: {why}.")
     output.print_lines("", f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 

@@ -106,21 +106,21 @@ class _Report:
             styles = ["dim" if found.is_unfinished else "red" if self.defect(found) else "" for found in self.all]
             output.print_table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
         for found in self.all:
-            if (flaw := self.defect(found)) and not found.is_unfinished:
-                is_broken = "" if inspection.is_permission_denied(flaw) else " is broken"
-                output.print_lines("", f"{found.name}{is_broken}: {flaw}.")
+            if (defect := self.defect(found)) and not found.is_unfinished:
+                is_broken = "" if inspection.is_permission_denied(defect) else " is broken"
+                output.print_lines("", f"{found.name}{is_broken}: {defect}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
             what = units.format_count(len(variables), "variable")
             output.print_lines("", f"{self.inspected.name} holds {what}, {units.format_bytes(nbytes)}:", "")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
-            told = [
+            shown = [
                 each for each in variables if self._all or each.defect or not each.leaf.name.startswith(HOOK_STATES)
             ]
-            styles = ["red" if variable.defect else "" for variable in told]
-            output.print_table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
-            if left := len(variables) - len(told):
+            styles = ["red" if variable.defect else "" for variable in shown]
+            output.print_table(heads, [_cells(variable, self._reads) for variable in shown], styles=styles)
+            if left := len(variables) - len(shown):
                 output.print_lines(
                     f"and {units.format_count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}"
                 )
@@ -166,9 +166,13 @@ class _Report:
         return [found.name, step, age, units.format_bytes(found.nbytes), _devices(found), self._state(found)]
 
     def _state(self, found: FoundCheckpoint) -> str:
-        if flaw := self.defect(found):
+        if defect := self.defect(found):
             return (
-                flaw if found.is_unfinished else "cannot be read" if inspection.is_permission_denied(flaw) else "broken"
+                defect
+                if found.is_unfinished
+                else "cannot be read"
+                if inspection.is_permission_denied(defect)
+                else "broken"
             )
         state = self.contents.state
         marks = []
@@ -198,11 +202,11 @@ class _Report:
         }
 
     def _checkpoint(self, found: FoundCheckpoint) -> dict[str, Any]:
-        flaw = self.defect(found)
+        defect = self.defect(found)
         return {
             "name": found.name,
-            "state": "unfinished" if found.is_unfinished else "broken" if flaw else "complete",
-            "why": flaw,
+            "state": "unfinished" if found.is_unfinished else "broken" if defect else "complete",
+            "why": defect,
             "read": found.path in self._read,
             "step": found.step,
             "time": found.timestamp,

@@ -135,18 +135,18 @@ class _Job:
                 task.disable_restarts()
             if status == 0:
                 self._wait(list(self._tasks), self._config.grace)
-            late = self._running()
+            left = self._running()
             if self._signals.caught and not status:
                 self._signals.stop(self._processes(), self._config.grace, lambda: not self._running())
-                return self._status(late, self._signals.exit_status)
+                return self._status(left, self._signals.exit_status)
             if not status:
-                if late:
+                if left:
                     secs = self._config.grace
-                    log_message(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
+                    log_message(f"{', '.join(left)} did not end within {secs:g} seconds after the chief: stopped.")
                 return 0
             # Without the chief the work of the workers would not be saved.
             stop_all(self._processes(), self._config.grace, lambda: self._signals.has_repeated)
-            return shell_status(status) if is_failure(status) else self._status(late, shell_status(status))
+            return shell_status(status) if is_failure(status) else self._status(left, shell_status(status))
         finally:
             stop_all(self._processes())
             self._echo.finish()

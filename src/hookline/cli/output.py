@@ -113,8 +113,8 @@ def sparkline(points: Sequence[tuple[float, float]]) -> str:
     width = min(_CURVE_WIDTH, len(points))
     parts: list[list[float]] = [[] for _ in range(width)]
     for x, y in points:
-        place = (x - first) / (last - first) if last > first else 0.0
-        parts[min(max(int(place * width), 0), width - 1)].append(y)
+        position = (x - first) / (last - first) if last > first else 0.0
+        parts[min(max(int(position * width), 0), width - 1)].append(y)
     means = [_mean(part) for part in parts if part]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)

@@ -87,12 +87,12 @@ class LoopDescription(NamedTuple):
     counts: str = ""
 
     def __str__(self) -> str:
-        whole = sum(part.size_bytes for part in self.parts)
-        held = sum(part.bytes_a_device for part in self.parts)
+        size = sum(part.size_bytes for part in self.parts)
+        device_bytes = sum(part.bytes_a_device for part in self.parts)
         lines = [
             f"{units.format_count(sum(part.parameters for part in self.parts), 'number')} in "
-            f"{units.format_count(sum(part.arrays for part in self.parts), 'array')}, {units.format_bytes(whole)}, "
-            f"{units.format_bytes(held)} on each device; on {self.devices}."
+            f"{units.format_count(sum(part.arrays for part in self.parts), 'array')}, {units.format_bytes(size)}, "
+            f"{units.format_bytes(device_bytes)} on each device; on {self.devices}."
         ]
         width = max(len(part.name) for part in self.parts)
         lines += [
@@ -117,12 +117,12 @@ def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str,
     """
     names = {str(key): name for name, key in called.items() if key is not None}
     of_state: dict[str, list[tuple[Any, Any]]] = {}
-    for path, leaf, place in _leaves_with_sharding(state):
+    for path, leaf, sharding in _leaves_with_sharding(state):
         key = jax.tree_util.keystr(path[:1], simple=True)
-        of_state.setdefault(names.get(key, key) or state.op.name, []).append((leaf, place))
+        of_state.setdefault(names.get(key, key) or state.op.name, []).append((leaf, sharding))
     parts = list(of_state.items())
     parts += [
-        (name, [(leaf, place) for _, leaf, place in _leaves_with_sharding(each)]) for name, each in beside.items()
+        (name, [(leaf, sharding) for _, leaf, sharding in _leaves_with_sharding(each)]) for name, each in beside.items()
     ]
     return tuple(
         Part(
@@ -131,10 +131,10 @@ def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str,
             sum(math.prod(leaf.shape) for leaf, _ in leaves),
             sum(_num_bytes(leaf, leaf.shape) for leaf, _ in leaves),
             sum(
-                _num_bytes(leaf, leaf.shape if place is None else place.shard_shape(leaf.shape))
-                for leaf, place in leaves
+                _num_bytes(leaf, leaf.shape if sharding is None else sharding.shard_shape(leaf.shape))
+                for leaf, sharding in leaves
             ),
-            _placement([place for _, place in leaves]),
+            _placement([sharding for _, sharding in leaves]),
         )
         for name, leaves in parts
     )
@@ -143,14 +143,14 @@ def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str,
 def _leaves_with_sharding(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
     """Yields the path, the spec and the sharding of each array."""
     found = jax.tree.leaves_with_path(variable.spec)
-    places = variable.shardings or [None] * len(found)
-    for (path, leaf), place in zip(found, places, strict=True):
-        yield path, leaf, place
+    shardings = variable.shardings or [None] * len(found)
+    for (path, leaf), sharding in zip(found, shardings, strict=True):
+        yield path, leaf, sharding
 
 
 def describe_devices(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
     """Returns the devices of a state, in words."""
-    found = {device for place in state.shardings if place is not None for device in place.device_set}
+    found = {device for sharding in state.shardings if sharding is not None for device in sharding.device_set}
     names = contents.device_names(found or {jax.devices()[0]})
     axes = "" if mesh is None else f", a mesh of {', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
     return f"{contents.format_devices(names)}{axes}"
@@ -301,8 +301,12 @@ def describe_batch(spec: Any) -> str:
 
 def _placement(places: list[Any]) -> str:
     ways = collections.Counter(
-        "" if place is None else "whole" if place.is_fully_replicated else str(getattr(place, "spec", place))
-        for place in places
+        ""
+        if sharding is None
+        else "whole"
+        if sharding.is_fully_replicated
+        else str(getattr(sharding, "spec", sharding))
+        for sharding in places
     )
     return ", ".join(f"{count} {way}" for way, count in ways.items() if way)
 

@@ -49,15 +49,15 @@ class InMemoryCheckpoint:
     @classmethod
     def capture(cls, session: Session, passes: CompletedPasses) -> Self:
         """Takes the contents from a session that makes no further run."""
-        engine = session.backend
-        values, positions = engine.values_with_positions(
-            engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.sources.names()
+        backend = session.backend
+        values, positions = backend.values_with_positions(
+            backend.variables(GraphKeys.GLOBAL_VARIABLES), backend.sources.names()
         )
         for position in positions.values():
             position.on_saved()
         where = {name: position.value for name, position in positions.items()}
         return cls(
-            session.global_step, values, where, dict(engine.hook_states()), passes, contents.last_lineage(session)
+            session.global_step, values, where, dict(backend.hook_states()), passes, contents.last_lineage(session)
         )
 
     def warn_if_ignored(self, session: Session, logdir: str | None) -> None:

@@ -211,9 +211,9 @@ def load(
     form = NnxState(like) if are_nnx(like) else PytreeState(_with_saved_dtypes(like, there))
     # Averages of 16-bit floats are saved in float32.
     wanted = _widened(form.values, leaves_below(manifest, root), there) if averaged else form.values
-    places = {root: _shardings(form.values, sharding)}
+    shardings = {root: _shardings(form.values, sharding)}
     found = reading.read(
-        path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=places
+        path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=shardings
     )[root]
     if averaged:
         narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
@@ -241,8 +241,8 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
         weights.path, {name: part}, {name: form.values}, what="`like`", where="like", advice=_ADVICE
     )[name]
     wanted = {
-        leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=place)
-        for leaf, place in zip(match.leaves, _shardings(form.values, sharding), strict=True)
+        leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=leaf_sharding)
+        for leaf, leaf_sharding in zip(match.leaves, _shardings(form.values, sharding), strict=True)
     }
     read = weights.read(wanted)
     return form.to_state(match.structure.unflatten([jnp.asarray(read[leaf.name]) for leaf in match.leaves]))
@@ -263,14 +263,14 @@ def _nested(path: str, arrays: dict[str, Any]) -> Any:
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *folders, last = (part.replace("%2F", "/").replace("%25", "%") for part in name.split("/"))
-        place = tree
+        node = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
+            node = node.setdefault(folder, {})
+            if not isinstance(node, dict):
                 break
-        if not isinstance(place, dict) or last in place or not name:
+        if not isinstance(node, dict) or last in node or not name:
             raise ValueError(f"load: '{path}' has an array below another one, {name!r}. Give a prefix, or a `like`.")
-        place[last] = array
+        node[last] = array
     return tree
 
 
@@ -334,10 +334,10 @@ def _shardings(wanted: Any, sharding: Any) -> list[Any]:
             leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else specs.placed_sharding(leaf) for leaf in leaves
         ]
     given = [
-        jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
-        for place in jax.tree.leaves(sharding)
+        jax.sharding.SingleDeviceSharding(each) if isinstance(each, jax.Device) else each
+        for each in jax.tree.leaves(sharding)
     ]
-    if len(given) not in (1, len(leaves)) or not all(isinstance(place, jax.sharding.Sharding) for place in given):
+    if len(given) not in (1, len(leaves)) or not all(isinstance(each, jax.sharding.Sharding) for each in given):
         raise ValueError(
             f"load requires one device or sharding, or one for each of the {len(leaves)} arrays, got {sharding!r}."
         )

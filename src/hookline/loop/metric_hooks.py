@@ -57,8 +57,8 @@ class History(dict[str, Series]):
     def truncate(self, step: int) -> None:
         """Removes the values of later steps, which will be trained again."""
         for series in self.values():
-            place = bisect.bisect_right(series.steps, step)
-            del series.steps[place:], series.values[place:]
+            end = bisect.bisect_right(series.steps, step)
+            del series.steps[end:], series.values[end:]
 
     def get_state(self) -> str:
         """Returns the series as one string, because a checkpoint's manifest lists each number of a hook's state."""
@@ -253,7 +253,7 @@ class RecentMeans(SessionRunHook):
         pushed = op(_push, name="recent/pushed")(self.buffer, list(scalars.values()))
         self.update_op: Operation = self.buffer.assign(pushed).op
         found = op(_means, name="recent/means")(pushed)
-        self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
+        self.means: dict[str, Tensor] = {f"mean/{name}": found[index] for index, name in enumerate(scalars)}
         self._session: Session | None = None
         self._restored: Any = None
 

@@ -121,26 +121,30 @@ def check_mesh(who: str, of_state: Mesh | None, places: BatchSharding) -> Mesh |
     Raises:
         ValueError: The batches and the state are on different devices, so one program cannot use both.
     """
-    of_batches = placement.common_mesh(places.shardings(), f"{who}: a batch")
+    batch_mesh = placement.common_mesh(places.shardings(), f"{who}: a batch")
     if of_state is None:
-        return of_batches
-    if of_batches is None:
-        elsewhere = of_state.size > 1 and places.sharding is not None
-        lie_on = f"one device, {jax.tree.leaves(places.sharding)[0]}" if elsewhere else None
+        return batch_mesh
+    if batch_mesh is None:
+        on_one_device = of_state.size > 1 and places.sharding is not None
+        batch_devices = f"one device, {jax.tree.leaves(places.sharding)[0]}" if on_one_device else None
     else:
-        lie_on = placement.describe_mesh(of_batches) if placement.are_incompatible(of_state, of_batches) else None
-    if lie_on is not None:
+        batch_devices = (
+            placement.describe_mesh(batch_mesh) if placement.are_incompatible(of_state, batch_mesh) else None
+        )
+    if batch_devices is not None:
         raise ValueError(
             f"{who} requires a state and batches on one mesh: the state is on {placement.describe_mesh(of_state)}, the "
-            f"batches on {lie_on}."
+            f"batches on {batch_devices}."
         )
-    return of_batches
+    return batch_mesh
 
 
 def has_other_devices(batch: Tensor | None) -> bool:
     """Returns whether batches are known to be on other devices than JAX's default one."""
     found = batch.op.batch_sharding.shardings() if batch is not None and isinstance(batch.op, BatchSource) else []
-    return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
+    return any(
+        sharding is not None and placement.as_sharding(sharding).device_set != {jax.devices()[0]} for sharding in found
+    )
 
 
 def check_batches(who: str, batches: Any) -> None:

@@ -134,12 +134,12 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
     source = _find_agreed_source(warm)
     found = _match_leaves(warm, source, state.spec, training_leaves)
     pairs = flatten_with_paths(state.spec)[0]
-    places = dict(zip((name for name, _ in pairs), state.shardings or [None] * len(pairs), strict=True))
+    shardings = dict(zip((name for name, _ in pairs), state.shardings or [None] * len(pairs), strict=True))
     specs = {name: leaf for name, leaf in pairs if name in found.matched}
     there = source.leaves
     if isinstance(source, Weights):
         wanted = {
-            leaf.name: jax.ShapeDtypeStruct(leaf.shape, specs[name].dtype, sharding=places[name])
+            leaf.name: jax.ShapeDtypeStruct(leaf.shape, specs[name].dtype, sharding=shardings[name])
             for name, leaf in found.matched.items()
         }
         values = source.read(wanted)
@@ -153,7 +153,7 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
                     warm, _Checkpoint(source.path, manifest), state.spec, training_leaves
                 ).matched.items()
             },
-            shardings={name: [places[name]] for name in found.matched},
+            shardings={name: [shardings[name]] for name in found.matched},
         )
         read = {
             name: array if array.dtype == specs[name].dtype else array.astype(specs[name].dtype)
@@ -216,11 +216,11 @@ def _find_agreed_source(warm: WarmStart) -> _Checkpoint | Weights:
     """Returns the source, after a check that it is the same in all SPMD processes; an error of one is raised in all."""
     found: list[_Checkpoint | Weights] = []
 
-    def look() -> int:
+    def find() -> int:
         found.append(_find_source(warm))
         return zlib.crc32(repr(sorted(found[0].leaves.items())).encode("utf-8", "surrogatepass"))
 
-    seen = collective.current().run_on_all(look)
+    seen = collective.current().run_on_all(find)
     if len(set(seen)) > 1:
         other = next(process for process, digest in enumerate(seen) if digest != seen[0])
         raise FailedPreconditionError.from_message(

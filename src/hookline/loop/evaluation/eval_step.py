@@ -161,8 +161,8 @@ class MetricTotals:
                 [*self._accumulated, *(name or "the returned object" for name in self._merged)]
             ),
         }
-        said = "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items() if names)
-        _logger.info("%s: %s.", self._who, said)
+        combinations = "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items() if names)
+        _logger.info("%s: %s.", self._who, combinations)
 
 
 def _last_word(name: str) -> str:
@@ -260,14 +260,14 @@ class EvalStep:
         """
 
         def evaluate_rows(values: Any, block: Any, count: Any, *carry: Any) -> dict[str, Any]:
-            def one(place: Any, carried: Sequence[Any]) -> dict[str, Any]:
-                batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), block)
-                return self(values, batch, *((carry[0] & (place == 0), *carried) if carry else ()))
+            def one(index: Any, carried: Sequence[Any]) -> dict[str, Any]:
+                batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), block)
+                return self(values, batch, *((carry[0] & (index == 0), *carried) if carry else ()))
 
-            def body(place: Any, before: Any) -> Any:
+            def body(index: Any, before: Any) -> Any:
                 rows, carried = before
-                found = one(place, carried)
-                rows = jax.tree.map(lambda row, value: row.at[place].set(value), rows, found["rows"])
+                found = one(index, carried)
+                rows = jax.tree.map(lambda row, value: row.at[index].set(value), rows, found["rows"])
                 return rows, found["carried"]
 
             like = jax.eval_shape(one, 0, carry[1:])["rows"]
@@ -283,12 +283,16 @@ class EvalStep:
         array = jnp.asarray(leaf)
         if self._mesh is None or not placement.is_spmd():
             return array
-        place = jax.NamedSharding(self._mesh, jax.P())
-        return jax.reshard(array, place) if self._mesh.explicit_axes else jax.lax.with_sharding_constraint(array, place)
+        sharding = jax.NamedSharding(self._mesh, jax.P())
+        return (
+            jax.reshard(array, sharding)
+            if self._mesh.explicit_axes
+            else jax.lax.with_sharding_constraint(array, sharding)
+        )
 
     def _state_arguments(self, values: Any) -> tuple[Any, ...]:
-        whole = self._form.to_state(values)
-        return tuple(whole if key is None else whole[key] for key in self._parts.values())
+        state = self._form.to_state(values)
+        return tuple(state if key is None else state[key] for key in self._parts.values())
 
     def _accumulators(self, given: tuple[Any, ...]) -> list[Accumulator]:
         """Returns the metrics in NNX objects, which the function changes in place."""

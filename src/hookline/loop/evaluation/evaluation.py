@@ -170,8 +170,8 @@ class Evaluation:
         def read() -> None:
             count, values = unread.popleft()
             values = jax.tree.map(np.asarray, values)
-            for place in range(count):
-                totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(place), values))
+            for index in range(count):
+                totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(index), values))
 
         for sizes, row in self._run_batches(max_batches):
             weights += sizes
@@ -419,7 +419,7 @@ def _take_some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
 
 def _split_tensor(tensor: Any, spec: Any) -> Any:
     """Returns the tensors of a list of arrays, or the one of an array."""
-    return [tensor[place] for place in range(len(spec))] if isinstance(spec, list) else tensor
+    return [tensor[index] for index in range(len(spec))] if isinstance(spec, list) else tensor
 
 
 def metric_shapes(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

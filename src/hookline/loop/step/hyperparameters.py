@@ -48,10 +48,10 @@ class HyperparametersHook(SessionRunHook):
         self._state, self._leaf_indices = state, places
         # If a function makes the state, only its hyperparameters are computed, and only when they are needed.
         self._script_values: dict[str, Any] = {
-            path: leaf_tensor(state.initial_value, place, state.spec)
+            path: leaf_tensor(state.initial_value, index, state.spec)
             if is_function(given)
-            else _host_scalar(jax.tree.leaves(given)[place])
-            for path, place in self._leaf_indices.items()
+            else _host_scalar(jax.tree.leaves(given)[index])
+            for path, index in self._leaf_indices.items()
         }
         self.keep_checkpoint_values = True
         self._set_at_step: int | None = None
@@ -69,7 +69,7 @@ class HyperparametersHook(SessionRunHook):
             return  # A recovery: the checkpoint has the values that this hook set, and later changes of the step.
         self._set_at_step = session.global_step
         leaves = jax.tree.leaves(session.backend.borrow_value(self._state))
-        found = {path: leaves[place] for path, place in self._leaf_indices.items()}
+        found = {path: leaves[index] for path, index in self._leaf_indices.items()}
         computed = session.run(
             {path: value for path, value in self._script_values.items() if isinstance(value, Tensor)}
         )
@@ -126,8 +126,8 @@ def learning_rates_of(
     if given is None:
         found = learning_rates(state.spec)
         return {
-            NAME if len(found) == 1 else f"{NAME}/{short_name(path, names)}": leaf_tensor(after, place, state.spec)
-            for path, place in found.items()
+            NAME if len(found) == 1 else f"{NAME}/{short_name(path, names)}": leaf_tensor(after, index, state.spec)
+            for path, index in found.items()
         }
     counts = schedule_counts(state.spec)
     if isinstance(given, Mapping):
@@ -144,15 +144,15 @@ def learning_rates_of(
             f"Loop: the schedule of learning_rate gets the count of an optimizer, and the state has {len(counts)}: "
             f"{', '.join(counts)}. Give one for each: learning_rate={{{example}}}."
         )
-    place = next(iter(counts.values()), None if counter is None else counter.leaf_index)
-    return {NAME: _rate_tensor(given, state, place, global_step)}
+    index = next(iter(counts.values()), None if counter is None else counter.leaf_index)
+    return {NAME: _rate_tensor(given, state, index, global_step)}
 
 
 def _optimizer_count(part: str, keys: Mapping[str, str], counts: Mapping[str, int]) -> int:
     """Returns the leaf index of the count of the only optimizer in a part of the state."""
     first, slash, rest = part.strip("/").partition("/")
     path = keys.get(first, first) + slash + rest
-    found = [place for optimizer, place in counts.items() if is_path_prefix(path, optimizer)]
+    found = [index for optimizer, index in counts.items() if is_path_prefix(path, optimizer)]
     if len(found) != 1:
         raise ValueError(
             f"Loop: learning_rate names the part {part!r}, and the state has {len(found) or 'no'} optimizers with a "

@@ -45,12 +45,14 @@ class MovingAverages:
         self, ema: Any, state: Variable, after: Tensor, form: PytreeState | NnxState, steps: OptimizerSteps
     ) -> None:
         self._decays = decays = _decays(ema, state.spec, accumulator_mask(form))
-        places = None
+        shardings = None
         if state.shardings:
-            kept = [place if decay is not None else None for place, decay in zip(state.shardings, decays, strict=True)]
-            places = jax.tree.structure(state.spec).unflatten(kept)
+            kept = [
+                sharding if decay is not None else None for sharding, decay in zip(state.shardings, decays, strict=True)
+            ]
+            shardings = jax.tree.structure(state.spec).unflatten(kept)
         initial = op(self._averaged_leaves, name="initial_average")(state.initial_value)
-        self.variable = Variable(initial, name=AVERAGE, trainable=False, sharding=places)
+        self.variable = Variable(initial, name=AVERAGE, trainable=False, sharding=shardings)
         named = zip(flatten_with_paths(state.spec)[0], decays, strict=True)
         ended = [steps.update_mask(path) for (path, _), decay in named if decay is not None]
         self.update_op = update(self.variable, self._update, after, ended, name="average")

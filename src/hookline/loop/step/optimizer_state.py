@@ -57,12 +57,12 @@ def hyperparameters(values: Any) -> dict[str, int]:
     pairs = flatten_with_paths(values)[0]
     names = [path for path, _ in pairs]
     found = {}
-    for place, (path, leaf) in enumerate(pairs):
+    for index, (path, leaf) in enumerate(pairs):
         matched = _HYPERPARAMETER.fullmatch(path)
-        if matched is None or leaf.shape or not optimizer_leaf_mask(values)[place]:
+        if matched is None or leaf.shape or not optimizer_leaf_mask(values)[index]:
             continue
         if not is_scheduled(path, names):
-            found[path] = place
+            found[path] = index
     return found
 
 
@@ -78,9 +78,9 @@ def learning_rates(values: Any) -> dict[str, int]:
     """Returns the leaf indices of the learning rates of `optax.inject_hyperparams`, by the path of the optimizer."""
     own = optimizer_leaf_mask(values)
     return {
-        path.removesuffix("hyperparams/learning_rate").strip("/"): place
-        for place, (path, leaf) in enumerate(flatten_with_paths(values)[0])
-        if path.endswith("hyperparams/learning_rate") and leaf.shape == () and own[place]
+        path.removesuffix("hyperparams/learning_rate").strip("/"): index
+        for index, (path, leaf) in enumerate(flatten_with_paths(values)[0])
+        if path.endswith("hyperparams/learning_rate") and leaf.shape == () and own[index]
     }
 
 
@@ -94,14 +94,14 @@ def schedule_counts(values: Any) -> dict[str, int]:
     names = _integer_leaves(values)
     found = {}
     for optimizer in optimizer_paths(values):
-        own = {path: place for path, place in names.items() if is_path_prefix(optimizer, path)}
-        of_schedule = [place for path, place in own.items() if any(is_path_prefix(part, path) for part in schedules)]
+        own = {path: index for path, index in names.items() if is_path_prefix(optimizer, path)}
+        of_schedule = [index for path, index in own.items() if any(is_path_prefix(part, path) for part in schedules)]
         counts = [
-            place
-            for path, place in own.items()
+            index
+            for path, index in own.items()
             if path.endswith("/count") and f"{path.removesuffix('count')}plateau_count" not in own
         ]
-        updates = [place for path, place in own.items() if path.endswith("/gradient_step")]
+        updates = [index for path, index in own.items() if path.endswith("/gradient_step")]
         if chosen := of_schedule[:1] or counts[-1:] or updates[-1:]:
             found[optimizer] = chosen[0]
     return found
@@ -114,14 +114,14 @@ def update_counts(values: Any) -> dict[str, int]:
     """
     names = _integer_leaves(values)
     found = {}
-    for path, place in names.items():
+    for path, index in names.items():
         state, _, field = path.rpartition("/")
         if field == "gradient_step" and f"{state}/mini_step" in names:
-            found[path] = place
+            found[path] = index
     states = [path.rpartition("/")[0] for path in found]
     return {
-        path: place
-        for path, place in found.items()
+        path: index
+        for path, index in found.items()
         if sum(is_path_prefix(path.rpartition("/")[0], state) for state in states) == 1
     }
 
@@ -147,9 +147,9 @@ def _integer_leaves(values: Any) -> dict[str, int]:
     """Returns the leaf indices of the scalar integers in optimizer states, by path."""
     own = optimizer_leaf_mask(values)
     return {
-        path: place
-        for place, (path, leaf) in enumerate(flatten_with_paths(values)[0])
-        if own[place] and leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer)
+        path: index
+        for index, (path, leaf) in enumerate(flatten_with_paths(values)[0])
+        if own[index] and leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer)
     }
 
 

@@ -69,13 +69,13 @@ def find_step_counter(values: Any, parts: Iterable[Any] = ()) -> StepCounter | N
         parts: The names of its parts, if these are separate parameters of the step.
     """
     in_parts = {f"{part}/step" for part in parts}
-    for place, (path, leaf) in enumerate(paths.flatten_with_paths(values)[0]):
+    for index, (path, leaf) in enumerate(paths.flatten_with_paths(values)[0]):
         if (
             (_COUNTER.fullmatch(path) or path in in_parts)
             and np.shape(leaf) == ()
             and jnp.issubdtype(leaf.dtype, jnp.integer)
         ):
-            return StepCounter(path, place, values)
+            return StepCounter(path, index, values)
     return None
 
 
@@ -172,7 +172,7 @@ class OptimizerSteps:
         """Returns the counts of optimizer steps after the step, by name; none if each step is an optimizer step."""
         if self.counts:
             found = {
-                path: leaf_tensor(self._after, place, self._state.spec) for path, place in self._count_indices.items()
+                path: leaf_tensor(self._after, index, self._state.spec) for path, index in self._count_indices.items()
             }
             return {
                 NAME if len(found) == 1 else f"{NAME}/{short_name(path, self._names)}": count
@@ -190,16 +190,16 @@ class OptimizerSteps:
         Raises:
             ValueError: Several optimizers may be the array's.
         """
-        place, is_every = self._count_for(path)
+        index, is_every = self._count_for(path)
         if is_every:
             return None
-        if place not in self._updated:
-            if place is None:
+        if index not in self._updated:
+            if index is None:
                 self._updated[None] = op(lambda step: (step + 1) % self._given == 0, name="updated")(self._global_step)
             else:
-                counts = [leaf_tensor(values, place, self._state.spec) for values in (self._state, self._after)]
-                self._updated[place] = op(lambda before, after: before != after, name="updated")(*counts)
-        return self._updated[place]
+                counts = [leaf_tensor(values, index, self._state.spec) for values in (self._state, self._after)]
+                self._updated[index] = op(lambda before, after: before != after, name="updated")(*counts)
+        return self._updated[index]
 
     def _count_for(self, path: str) -> tuple[int | None, bool]:
         """Returns the index of the count for an array, None for the global step; and whether each step is an update."""
@@ -221,11 +221,11 @@ class OptimizerSteps:
 
     def check_hook(self) -> OptimizerStepHook | None:
         """Returns a hook that compares `steps_per_update` with the count in the state; None without both."""
-        places = self._count_indices or schedule_counts(self._state.spec)
-        if not self._accumulates or len(places) != 1:
+        indices = self._count_indices or schedule_counts(self._state.spec)
+        if not self._accumulates or len(indices) != 1:
             return None
-        ((path, place),) = places.items()
-        return OptimizerStepHook(leaf_tensor(self._after, place, self._state.spec), path, self)
+        ((path, index),) = indices.items()
+        return OptimizerStepHook(leaf_tensor(self._after, index, self._state.spec), path, self)
 
     def updates_at(self, step: int) -> int:
         """Returns the number of optimizer steps up to a global step, by `steps_per_update`."""

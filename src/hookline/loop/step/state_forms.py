@@ -317,9 +317,11 @@ class PytreeState:
     def to_state(self, values: Any) -> Any:
         """Returns the user's state for the values of a variable."""
         arrays = iter(jax.tree.leaves(values))
-        taken = [next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._is_variable, strict=True)]
+        leaves = [
+            next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._is_variable, strict=True)
+        ]
         return self._unflatten(
-            [as_weak(leaf) if weak else leaf for leaf, weak in zip(taken, self._is_weak, strict=True)]
+            [as_weak(leaf) if weak else leaf for leaf, weak in zip(leaves, self._is_weak, strict=True)]
         )
 
     def read_result(self, before: Any, returned: Any, labels: Labels = None) -> tuple[Any, Any]:
@@ -382,10 +384,10 @@ def accumulator_mask(form: PytreeState | NnxState) -> list[bool]:
     leaves, structure = jax.tree.flatten(form.values)
     inside = set()
     if form.accumulates:
-        numbered = structure.unflatten([jnp.asarray(place) for place in range(len(leaves))])
+        numbered = structure.unflatten([jnp.asarray(index) for index in range(len(leaves))])
         found = [leaf for each in find_accumulators(form.to_state(numbered)) for leaf in each.leaves()]
         inside = {int(leaf) for leaf in found if isinstance(leaf, jax.Array)}
-    return [place in inside for place in range(len(leaves))]
+    return [index in inside for index in range(len(leaves))]
 
 
 def _split_state(parts: Mapping[str, Any], whole: Any) -> tuple[Any, ...]:

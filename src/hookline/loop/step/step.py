@@ -90,17 +90,17 @@ class Step:
 
     def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
-        whole = self._form.to_state(values)
+        state = self._form.to_state(values)
         step: Any = None
         if self.takes_step:
             step, *more = more  # type: ignore[assignment]
         if self._reset_steps is not None:
             with step_errors(self._owner, self.name):
                 # After steps 1, 101, 201, ..., when hooks with first_then_every(100) fire.
-                whole = reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
-        returned = self._call(self._form.step_arguments(whole), batch, *more, step=step)
+                state = reset_where(state, step % self._reset_steps == 1 % self._reset_steps)
+        returned = self._call(self._form.step_arguments(state), batch, *more, step=step)
         with step_errors(self._owner, self.name):
-            after, rest = self._form.read_result(whole, returned, self._labels)
+            after, rest = self._form.read_result(state, returned, self._labels)
             accumulated: list[Accumulator] = []
             if self._form.accumulates:  # If a part of the state is a metric, it has the name of its parameter.
                 parts = zip(self._form.parts, self._form.step_arguments(self._form.to_state(after)), strict=True)

@@ -93,9 +93,9 @@ class StepGraph:
             check_batches("Loop", batches)
         self._sharding_cache: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
-        of_state = placement.common_mesh(shardings, "Loop: the state")
+        state_mesh = placement.common_mesh(shardings, "Loop: the state")
         with self.graph.as_default():
-            self._batch = build_batches(batches, of_state, batch_sharding, last_batch, resume=resume_data)
+            self._batch = build_batches(batches, state_mesh, batch_sharding, last_batch, resume=resume_data)
             self._is_one_shot = is_plain_iterator(batches) and resume_data
             self._passes = Passes(self._batch)
             self.graph.record_shardings("Loop", [*shardings, placement.current_mesh_context()])
@@ -108,16 +108,18 @@ class StepGraph:
         """Returns the sharding of each array of the state; None for arrays without one."""
         # The structure changes when a trace has shown that the step changes a Python number, which then becomes an
         # array.
-        values, start = self.form.values, self.form.initial_value
+        values, initial_value = self.form.values, self.form.initial_value
         structure = jax.tree.structure(values)
         if self._sharding_cache is None or self._sharding_cache[0] != structure:
             if sharding is not None:
                 found = rules.resolve_shardings("Loop", self.form.for_sharding_rules, sharding)
-            elif is_function(start):
+            elif is_function(initial_value):
                 found = [
                     a or b
                     for a, b in zip(
-                        placement.fixed_output_shardings(start), placement.shardings_of_spec(values), strict=True
+                        placement.fixed_output_shardings(initial_value),
+                        placement.shardings_of_spec(values),
+                        strict=True,
                     )
                 ]
             else:
@@ -130,20 +132,20 @@ class StepGraph:
         with placement.enter_mesh(self.graph.mesh_context):
             self._example = first_spec(batch)
             _, metrics = self._step.spec(self._example, placed)
-        shardings, places = self._shardings(sharding), None
-        if any(place is not None for place in shardings):
-            whole = [place or self.graph.default_sharding for place in shardings]
-            places = jax.tree.structure(self.form.values).unflatten(whole)
+        shardings, state_shardings = self._shardings(sharding), None
+        if any(given is not None for given in shardings):
+            complete = [given or self.graph.default_sharding for given in shardings]
+            state_shardings = jax.tree.structure(self.form.values).unflatten(complete)
             warn_replicated(self.form.values, shardings)
         if summarized := self._step.call_summary:
             _logger.info("Loop: %s.", summarized)
         warn_left_out("Loop", self._step.name, self._step.left_out)
         warn_weak_types(self.form, self._step.name)
         warn_unchanged(self.form, self._step.name)
-        log_devices(places)
+        log_devices(state_shardings)
         if self.graph.default_sharding is None and not has_other_devices(batch):
             warn_one_device()
-        self.state = Variable(self.form.initial_value, name=STATE, trainable=False, sharding=places)
+        self.state = Variable(self.form.initial_value, name=STATE, trainable=False, sharding=state_shardings)
         self._step_counter = found = find_step_counter(self.form.values, self.form.parts.values())
         step = get_global_step()
         if step is None:
@@ -176,19 +178,21 @@ class StepGraph:
             )
             self.means = self._recent_means.means
             updates.append(self._recent_means.update_op)
-        places = hyperparameters(self.state.spec)
-        self._hyperparameters = HyperparametersHook(self.state, self.form.initial_value, places) if places else None
-        after = self._step_result[0]
+        indices = hyperparameters(self.state.spec)
+        self._hyperparameters = HyperparametersHook(self.state, self.form.initial_value, indices) if indices else None
+        new_state = self._step_result[0]
         names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
-        self._optimizer_steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
+        self._optimizer_steps = steps = OptimizerSteps(steps_per_update, self.state, new_state, step, names)
         counter = self._step_counter
-        of_state = None if counter is None else CounterHook(counter.tensor_in(after), counter.path, steps.updates_at)
-        self._counter_hooks = of_state, steps.check_hook()
-        self._averages = None if ema is None else MovingAverages(ema, self.state, after, self.form, steps)
+        counter_hook = (
+            None if counter is None else CounterHook(counter.tensor_in(new_state), counter.path, steps.updates_at)
+        )
+        self._counter_hooks = counter_hook, steps.check_hook()
+        self._averages = None if ema is None else MovingAverages(ema, self.state, new_state, self.form, steps)
         if self._averages is not None:
             updates.append(self._averages.update_op)
         self._returned_metrics = list(self.metrics)
-        rates = learning_rates_of(schedule, self.state, after, step, counter, names)
+        rates = learning_rates_of(schedule, self.state, new_state, step, counter, names)
         if schedule is not None and (double := rates.keys() & self.metrics):
             raise ValueError(
                 f"Loop was given a learning_rate, but the step returns a metric of that name already: {double.pop()}."
@@ -286,13 +290,13 @@ def warn_unchanged(form: PytreeState | NnxState, step: str) -> None:
 
 def warn_replicated(values: Any, shardings: list[Any]) -> None:
     """Warns of large arrays that are replicated on all devices because they have no sharding."""
-    if not any(place is not None and not place.is_fully_replicated for place in shardings):
+    if not any(sharding is not None and not sharding.is_fully_replicated for sharding in shardings):
         return
     spec = jax.tree.leaves_with_path(specs.of_value(values))
     large = [
         jax.tree_util.keystr(path, simple=True, separator="/")
-        for (path, leaf), place in zip(spec, shardings, strict=True)
-        if place is None and leaf.size > 2**18
+        for (path, leaf), sharding in zip(spec, shardings, strict=True)
+        if sharding is None and leaf.size > 2**18
     ]
     if large:
         _logger.warning(
@@ -304,7 +308,7 @@ def warn_replicated(values: Any, shardings: list[Any]) -> None:
 
 def log_devices(places: Any) -> None:
     """Logs the devices of the state, if there are several."""
-    names = contents.device_names({device for place in jax.tree.leaves(places) for device in place.device_set})
+    names = contents.device_names({device for sharding in jax.tree.leaves(places) for device in sharding.device_set})
     if len(names) > 1:
         _logger.info("Loop: the state is on %s, and is trained there.", contents.format_devices(names))
 

@@ -133,8 +133,8 @@ def split_result(
     if not isinstance(labels, tuple) or len(labels) != len(returned):
         labels = (None,) * len(returned)
     reading = _ResultReader(before, names, list(returned), labels).reading()
-    rest = [place for place in range(len(returned)) if place not in reading.places]
-    return reading.found, named_losses([returned[place] for place in rest], [labels[place] for place in rest])
+    rest = [index for index in range(len(returned)) if index not in reading.places]
+    return reading.found, named_losses([returned[index] for index in rest], [labels[index] for index in rest])
 
 
 class _Reading(NamedTuple):
@@ -197,17 +197,17 @@ class _ResultReader:
     def _together(self) -> Iterator[_Reading]:
         """Yields the readings in which several parts were returned as one tuple."""
         count = len(self._before)
-        for place, item in enumerate(self._items):
+        for index, item in enumerate(self._items):
             is_tuple = count > 1 and isinstance(item, tuple | list) and len(item) == count
             if is_tuple and all(map(_fits, self._before, item)):
-                shown = self._shown(place, [f"({', '.join(self._names)})"])
-                yield _Reading(dict(zip(self._names, item, strict=True)), range(place, place + 1), shown)
+                shown = self._shown(index, [f"({', '.join(self._names)})"])
+                yield _Reading(dict(zip(self._names, item, strict=True)), range(index, index + 1), shown)
 
     def _by_name(self) -> Iterator[_Reading]:
         """Yields the readings in which a value is a dict of parts by name."""
-        for place in range(len(self._items)):
-            found = self._named(place)
-            reading = _Reading(found, range(place, place + 1), self._shown(place, [f"{{{', '.join(found)}}}"]))
+        for index in range(len(self._items)):
+            found = self._named(index)
+            reading = _Reading(found, range(index, index + 1), self._shown(index, [f"{{{', '.join(found)}}}"]))
             if found and not self._may_lack(reading, by_place=False):
                 yield reading
 
@@ -240,9 +240,9 @@ class _ResultReader:
         missing = {name: part for name, part in pairs if name not in reading.found}
         is_short = len(self._items) <= len(self._before)
         return any(
-            name in self._named(place) or _resembles(part, self._items[place], is_short)
-            for place in range(len(self._items))
-            if place not in reading.places
+            name in self._named(index) or _resembles(part, self._items[index], is_short)
+            for index in range(len(self._items))
+            if index not in reading.places
             for name, part in missing.items()
             if by_place or not _is_leaf(part)
         )
@@ -259,15 +259,15 @@ class _ResultReader:
         # A state that is one tuple was returned in full: none of its values can be missing.
         is_whole = len(numbers) == len(self._items) and before is not self._before
         is_sure = is_whole or (len(numbers) < len(self._items) and len(numbers) == len(before))
-        for number, place in reversed([*zip(numbers, reading.places, strict=False)]):
-            part, item = before[number], self._items[place]
+        for number, index in reversed([*zip(numbers, reading.places, strict=False)]):
+            part, item = before[number], self._items[index]
             if _is_leaf(part):
                 is_likely = _may_be_metric(item)
             else:  # Gradients have the type of the parameters.
                 others = [other for at, other in enumerate(before) if at != number]
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
-            name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
-            label = self._labels[place]
+            name, is_at_end = reading.shown[index], index in (reading.places[0], reading.places[-1])
+            label = self._labels[index]
             words = _stem_words(label) if isinstance(label, str) else set()
             if words and words == _stem_words(name):
                 continue
@@ -276,9 +276,9 @@ class _ResultReader:
             # If the state has only one part, no other part can be missing.
             is_other = bool(words) and len(self._before) > 1 and words.isdisjoint(_stem_words(name))
             is_odd = not is_sure or (is_other and not self._are_named(reading))
-            if is_likely and (self._is_no_part(reading, place) or (is_at_end and is_odd)):
+            if is_likely and (self._is_no_part(reading, index) or (is_at_end and is_odd)):
                 shown = [*reading.shown]
-                shown[place] = "metric"
+                shown[index] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")
 
     def _is_no_part(self, reading: _Reading, place: int) -> bool:
@@ -288,7 +288,7 @@ class _ResultReader:
 
     def _are_named(self, reading: _Reading) -> bool:
         """Returns whether there are metrics and all of them are dicts, so that no array is a metric."""
-        rest = [item for place, item in enumerate(self._items) if place not in reading.places]
+        rest = [item for index, item in enumerate(self._items) if index not in reading.places]
         return bool(rest) and all(isinstance(item, Mapping) for item in rest)
 
     def _refuse_names(self, name: str, other: str) -> None:
@@ -314,9 +314,9 @@ class _ResultReader:
         if len(before) > 5 or len(items) > 8:
             return
         for order in itertools.permutations(range(len(items)), len(before)):
-            if all(_fits(part, items[place]) for part, place in zip(before, order, strict=True)):
-                found = {place: name for name, place in zip(names, order, strict=True)}
-                shown = ", ".join(found.get(place, "...") for place in range(len(items)))
+            if all(_fits(part, items[index]) for part, index in zip(before, order, strict=True)):
+                found = {index: name for name, index in zip(names, order, strict=True)}
+                shown = ", ".join(found.get(index, "...") for index in range(len(items)))
                 raise InvalidStep(
                     f"it returned the parts of the state in another order than its parameters, or not side by side: "
                     f"{shown}. Write `return {', '.join(names)}, {{'loss': loss}}`"
