@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Report:
-    """The report about a run, or about one checkpoint."""
+    """Reads and prints the report about a run, or about one checkpoint."""
 
     def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
         self.contents, self._is_run = _find_checkpoints(path)

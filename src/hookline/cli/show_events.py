@@ -20,7 +20,7 @@ from hookline.regular_file import UnreadableFileError, open_regular
 from hookline.summary.protos import DecodeError, Event
 from hookline.summary.records import read_records
 
-# Around each record: its length and two checksums.
+# The length and the two checksums of each record.
 _FRAME_BYTES = 16
 
 

@@ -196,7 +196,7 @@ class Task:
 
 
 def is_failure(status: int) -> bool:
-    """Returns whether an exit status is a failure: neither 0 nor that of a requested end."""
+    """Returns whether an exit status is a failure: neither 0 nor the status after SIGTERM or SIGINT."""
     return status != 0 and not any(status in (-number, 128 + number) for number in STOP_SIGNALS)
 
 
@@ -206,7 +206,7 @@ def shell_status(status: int) -> int:
 
 
 def describe_exit(status: int) -> str:
-    """Returns the predicate of a sentence about a task with a nonzero exit status."""
+    """Describes a nonzero exit status, as the predicate of a sentence about the task."""
     for number in STOP_SIGNALS:
         if status == 128 + number:
             return f"left the training on {number.name}"
@@ -218,7 +218,7 @@ def describe_exit(status: int) -> str:
 def start_process(
     name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: OutputEcho
 ) -> ProcessTree:
-    """Starts a process that ends with this one, and shows its output."""
+    """Starts a process that the guardian ends with this one, and prints its output."""
     pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = ProcessTree(guardian.wrap_command(command), environment, on_end=guardian.withdraw, **pipes)
     echo.follow(name, process.stdout, sys.stdout)

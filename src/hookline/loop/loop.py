@@ -262,7 +262,7 @@ class Loop(StepGraph):
         logging: LoggingOptions | None = None,
         preemption: PreemptionOptions | None = None,
     ) -> MonitoredSession:
-        """Creates a session of the graph, for a hand-written loop: `while not session.should_stop()`, run `train_op`.
+        """Creates a session for a hand-written loop: `while not session.should_stop(): session.run(loop.train_op)`.
 
         Arguments and errors are those of `run`.
         """
@@ -407,7 +407,7 @@ class Loop(StepGraph):
         )
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
-        """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
+        """Returns a scaffold that, if there is no checkpoint, resumes from memory or makes the warm start."""
         saver = None if checkpoints.saver is None else checkpoints.saver.clone()
         if self._memory is not None:
             if warm is not None:

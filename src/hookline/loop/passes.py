@@ -177,9 +177,9 @@ def first_spec(batch: Tensor | None) -> Any:
     """Returns the spec of the first batch; None without batches.
 
     Raises:
-        ValueError: There is none.
-        TypeError: It holds text or objects.
-        Exception: What its source raises.
+        ValueError: There is no batch.
+        TypeError: It contains text or objects.
+        Exception: The source raised it.
     """
     if batch is None:
         return None

@@ -16,7 +16,7 @@ from hookline.graph.nodes import spec as specs
 from hookline.loop.step.leaf_types import are_nnx
 from hookline.signals.interrupts import calls_user_code
 
-# JAX's NameError has no other mark.
+# JAX's NameError for an unbound axis is recognised only by its text.
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
 _AXIS = "batch"  # The usual name, if the error does not contain the name.
 

@@ -12,7 +12,7 @@ from hookline.session import Session
 
 Mode = Literal["min", "max"]
 
-# The last words of names that show the mode; other metrics need it as an argument.
+# The last words of metric names from which the mode is inferred; other metrics need the argument `mode`.
 _MIN_METRICS = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
 _MAX_METRICS = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
 

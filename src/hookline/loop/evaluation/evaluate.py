@@ -193,7 +193,7 @@ class Evaluate(SessionRunHook):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the last values, and the best ones whose mode is the same."""
+        """Restores the last values, and the best values of metrics whose mode is the same."""
         is_same = lambda name: state["modes"][name] == self._mode_of(name)  # noqa: E731
         self.best = {name: Best(*found) for name, found in state["best"].items() if is_same(name)}
         self._plateau = {

@@ -418,7 +418,7 @@ def _take_some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
 
 
 def _split_tensor(tensor: Any, spec: Any) -> Any:
-    """Returns the tensors of a list of arrays, or the one of an array."""
+    """Splits the tensor of a list of arrays into tensors; returns that of a single array as it is."""
     return [tensor[index] for index in range(len(spec))] if isinstance(spec, list) else tensor
 
 

@@ -426,7 +426,7 @@ def _same(before: Any, after: Any) -> bool:
     if type(before) is not type(after) or is_array(after):
         return False
     try:
-        return bool(before == after) or before != before  # NaN, as before.
+        return bool(before == after) or before != before  # The latter for NaN.
     except Exception:
         return False
 

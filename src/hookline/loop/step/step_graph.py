@@ -201,7 +201,7 @@ class StepGraph:
         self.metrics |= {name: number for name, number in added.items() if name not in self.metrics}
         if steps.description:
             _logger.info("Loop: %s.", steps.description)
-        # The variables that a step carries beside the state, by the names of their arguments.
+        # Variables beside the state, by the names of their arguments.
         found = {
             "ema": self._averages and self._averages.variable,
             "smoothing_steps": self._recent_means and self._recent_means.buffer,

@@ -28,7 +28,7 @@ _GRADIENTS = re.compile(r"(.+_)?grad(ient)?s?(_.+)?")
 
 
 def is_loss(name: str) -> bool:
-    """Returns whether a metric is called a loss.
+    """Returns whether the name of a metric means a loss.
 
     Example:
         >>> is_loss("loss"), is_loss("d_loss"), is_loss("loss/gen"), is_loss("accuracy")
