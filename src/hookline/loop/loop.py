@@ -41,10 +41,10 @@ class Loop(StepGraph):
     the state one variable, called `state`, and the batches come from an iterator. So checkpoints, resume, recovery,
     preemption, summaries and every hook work as on any graph.
 
-    The state is any pytree: a `TrainState`, a dict, Equinox modules, the `(graphdef, state)` of Flax NNX. Leaves that
-    are no arrays, such as functions and strings, are static: neither traced nor saved, and the step must not change
-    them. The step changes NNX objects in place and returns only its metrics; after a run, your objects hold the trained
-    values.
+    The state is any pytree: a `TrainState`, a dict, Equinox modules, the state of Flax's `nnx.split`. Leaves that are
+    no arrays, such as functions and strings, are static: neither traced nor saved, and the step must not change them.
+    Flax NNX objects are changed by the step in place, and it returns only its metrics; after a run, your objects have
+    the trained values.
 
     A state with several parts may be several arguments of the step. The parts of a tuple are the first arguments:
     `state=(model, opt_state)` and `train_step(model, opt_state, batch)`. Those of a dict go to the parameters with the

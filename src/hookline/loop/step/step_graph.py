@@ -156,8 +156,8 @@ class StepGraph:
                 )
         more: list[Any] = [step] if self._step.takes_step else []
         more += [random_key(seed)] if self._step.takes_key else []
-        self._step_result = after = op(self._step).node(self.state, batch, *more)
-        self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
+        self._step_result = result = op(self._step).node(self.state, batch, *more)
+        self.metrics: dict[str, Tensor] = {name: result[1][name] for name in metrics}
         # The sizes of the metrics that are not scalars.
         self._array_sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
         # Leaves that belong to a training, not to a model: a warm start initializes them.
