@@ -42,7 +42,7 @@ class Loop(StepGraph):
     preemption, summaries and every hook work as on any graph.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the state of Flax's `nnx.split`. Leaves that are
-    no arrays, such as functions and strings, are static: neither traced nor saved, and the step must not change them.
+    no arrays (functions, strings, Python numbers that the step does not change) are static: neither traced nor saved.
     Flax NNX objects are changed by the step in place, and it returns only its metrics; after a run, your objects have
     the trained values.
 
