@@ -24,8 +24,9 @@ class StopIfNoImprovement(SessionRunHook):
     It uses the results of the `Evaluate` hook. The number of evaluations without improvement is saved in checkpoints,
     by evaluation, metric and mode, so it also continues with another `patience`; a second hook for the same three needs
     a `state_key` of its own. In a `Loop` the stop is final: a restart trains no step. If you change `patience` or the
-    metric, or pass `train_on=True`, the training continues, and the count starts over. Callbacks: `begin`,
-    `after_create_session`, and `on_trigger` when the `Evaluate` hook fires; none after an exception.
+    metric, or pass `train_on=True`, the training continues; a count that has reached `patience` then starts over.
+    Callbacks: `begin`, `after_create_session`, and `on_trigger` when the `Evaluate` hook fires; none after an
+    exception.
 
     Args:
         metric: The metric.
