@@ -39,7 +39,7 @@ def test_clean_lists_and_removes_only_with_yes(shared_run, own_run, capsys):
     assert "Nothing was removed; --yes would free " in out
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
     out = capsys.readouterr().out
-    assert "are free again. What stays: model.ckpt-6." in out
+    assert "are free again. Kept: model.ckpt-6." in out
     assert checkpoints(own_run) == ["model.ckpt-6"]
     state = get_checkpoint_state(str(own_run))
     assert state is not None
@@ -54,7 +54,7 @@ def test_state_file_gives_the_default_number_to_keep(own_run, capsys):
     assert main(["clean", str(own_run), "--yes"]) == 0
     assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
     assert main(["clean", str(own_run), "--yes"]) == 0
-    assert "the newest 2 stay, and there are no more." in capsys.readouterr().out
+    assert "the newest 2 are kept, and there are no others." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_leftovers_of_killed_processes_are_removed(own_run, capsys):
 def test_broken_checkpoints_neither_count_nor_are_removed(own_run, capsys):
     (own_run / "model.ckpt-4" / "hookline.json").unlink()
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
-    assert "What stays: model.ckpt-6, model.ckpt-4 (broken).\n" in capsys.readouterr().out
+    assert "Kept: model.ckpt-6, model.ckpt-4 (broken).\n" in capsys.readouterr().out
     assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
 
 
@@ -120,7 +120,7 @@ def test_checkpoint_missing_in_the_state_file_is_named(own_run, capsys):
     assert main(["clean", str(own_run), "--keep", "1", "--yes"]) == 0
     out = capsys.readouterr().out
     assert "Note: its state file does not list model.ckpt-2, so no training removes it.\n" in out
-    assert "What stays: model.ckpt-6, model.ckpt-2.\n" in out
+    assert "Kept: model.ckpt-6, model.ckpt-2.\n" in out
 
 
 @pytest.mark.usefixtures("failed_reads")
@@ -141,7 +141,7 @@ def test_run_without_state_file_is_cleaned_with_a_note(own_run, capsys):
         said = f"hookline clean: '{own_run}': {why}, so the number to keep is unknown. Give it with --keep N.\n"
         assert capsys.readouterr().err == said
     assert main(["clean", str(own_run), "--keep", "2", "--yes"]) == 0
-    assert "it is not known which checkpoints were to be kept for good." in capsys.readouterr().out
+    assert "it is not known which checkpoints to keep permanently." in capsys.readouterr().out
     assert checkpoints(own_run) == ["model.ckpt-4", "model.ckpt-6"]
     state = get_checkpoint_state(str(own_run))
     assert state is not None

@@ -91,9 +91,7 @@ def test_readable_rest_of_a_broken_checkpoint_is_compared(own_run, shared_run, c
     assert main(["diff", str(own_run), str(shared_run)]) == 1
     out, err = capsys.readouterr()
     unread = [line for line in out.splitlines() if "could not be compared" in line]
-    assert re.fullmatch(
-        r"\d+ variables could not be compared, for A is broken: its file state/d/\w+ is missing\.", *unread
-    )
+    assert re.fullmatch(r"\d+ variables could not be compared: A is broken: its file state/d/\w+ is missing\.", *unread)
     assert err == ""
 
 
@@ -103,7 +101,7 @@ def test_broken_newer_checkpoint_is_skipped_and_named(own_run, shared_run, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == [
         f"B: {own_run / 'model.ckpt-4'}, step 4",
-        "B: model.ckpt-6 is passed over, for it is broken: it has no hookline.json.",
+        "B: model.ckpt-6 is skipped, because it is broken: it has no hookline.json.",
     ]
 
 

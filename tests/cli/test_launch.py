@@ -199,7 +199,7 @@ def test_failed_task_is_restarted(no_ray, script, capsys, kind, name):
     assert run("--workers", "2", "--restart", "on-failure", script(FAILS), kind, "1", "7", "2") == 0
     out, err = capsys.readouterr()
     assert out == f"{name} | trained\n"
-    assert f"hookline launch: {name.strip()} failed with exit status 7. It is started again in" in err
+    assert f"hookline launch: {name.strip()} failed with exit status 7. It is restarted in" in err
 
 
 def test_restarts_are_limited_with_growing_waits(no_ray, script, capsys, monkeypatch):

@@ -122,8 +122,8 @@ def test_failed_job_is_restarted_up_to_the_limit(plain, script, capsys, monkeypa
     text = f"{WHO}print('programs in', os.environ['JAX_COMPILATION_CACHE_DIR'])\nsys.exit(7 if me else 0)"
     assert run("--restart", "on-failure", "--max-restarts", "2", script(text)) == 7
     out, err = capsys.readouterr()
-    said = [line for line in err.splitlines() if "again" in line]
-    assert said == [f"hookline launch: all are started again in 0.{n} s ({n} of 2 times)." for n in (1, 2)]
+    said = [line for line in err.splitlines() if "restarted" in line]
+    assert said == [f"hookline launch: all processes are restarted in 0.{n} s ({n} of 2 times)." for n in (1, 2)]
     assert len(out.splitlines()) >= 3
     (folder,) = {line.split()[-1] for line in out.splitlines()}
     assert not Path(folder).exists()
@@ -131,7 +131,7 @@ def test_failed_job_is_restarted_up_to_the_limit(plain, script, capsys, monkeypa
 
 def test_process_that_leaves_on_a_signal_is_not_restarted(plain, script, capsys):
     assert run("--restart", "on-failure", script("import sys; sys.exit(143)")) == 143
-    assert "again" not in capsys.readouterr().err
+    assert "restarted" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.campaign), 2])
@@ -327,7 +327,7 @@ def test_failed_process_leaves_at_once_with_the_scripts_traceback_only(script, c
     assert "hookline launch: process 1 failed with exit status 1." in err
     lines = [line.removeprefix("1 | ") for line in err.splitlines() if line.startswith("1 | ")]
     assert lines[:2] == ["Traceback (most recent call last):", f'  File "{path}", line 8, in <module>']
-    assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")
+    assert lines[-1].startswith("The launcher has called jax.distributed.initialize. Call hookline.distributed")
 
 
 REFUSED = """

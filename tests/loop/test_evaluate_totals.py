@@ -183,6 +183,6 @@ def test_way_of_combining_is_logged_once_with_a_warning_for_a_mean_of_means(capl
     assert lines() == [], "of one batch it is right"
     evaluated(lambda state, batch: {"loss": batch.sum(), "count": batch.size}, batches)
     assert lines() == [
-        "Evaluate 'eval': the mean of the batches is taken of count, which is the number of examples or tokens by its "
-        "name. If the other metrics are sums over those, return pairs: {'loss': (loss, count)}."
+        "Evaluate 'eval': metrics that look like numbers of examples or tokens are averaged over the batches: count. "
+        "If the other metrics are sums over those, return pairs: {'loss': (loss, count)}."
     ]

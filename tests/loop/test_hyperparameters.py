@@ -183,7 +183,7 @@ def test_added_rate_metric_is_not_checked_for_nan(caplog):
 
 def test_state_without_hyperparameters_gives_a_warning(caplog):
     hl.train.Loop(lambda s, b: (s, {}), jnp.ones(()), [X]).run(None, progress=False, checkpoints=SCRIPT)
-    assert "restore_hyperparams=False) does nothing: the state has none of optax.inject_hyperparams" in caplog.text
+    assert "restore_hyperparams=False) has no effect: the state has no hyperparameters of optax.inject" in caplog.text
 
 
 def test_wrong_arguments_are_refused():

@@ -129,7 +129,7 @@ def test_describe_and_user_sessions_work():
 @pytest.mark.parametrize(
     ("make", "kind", "said"),
     [
-        (lambda loop: loop().run(), ValueError, "Loop.run requires last_step with batches=None, because no data end"),
+        (lambda loop: loop().run(), ValueError, "Loop.run requires last_step with batches=None, because there are no"),
         (lambda loop: loop().run(last_step=3, epochs=2), ValueError, r"it has no data to pass over \(batches=None\)"),
         (lambda loop: loop(last_batch="pad"), ValueError, "takes last_batch with batches, and there are none"),
         (lambda loop: loop(batch_sharding=jax.P()), ValueError, "takes batch_sharding with batches, and there are"),

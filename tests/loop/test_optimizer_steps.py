@@ -230,7 +230,7 @@ def test_wrong_arguments_are_refused():
     for wrong, kind, message in (
         (0, ValueError, "steps_per_update"),
         (2.5, TypeError, "steps_per_update"),
-        (lambda count: 0.5, TypeError, "to a whole number as steps_per_update, and <lambda> returns float32"),
+        (lambda count: 0.5, TypeError, "to an integer as steps_per_update, and <lambda> returns float32"),
     ):
         with pytest.raises(kind, match=message):
             loop(state, steps_per_update=wrong)

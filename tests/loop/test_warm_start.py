@@ -61,8 +61,8 @@ def test_matching_values_are_restored_and_all_names_logged(old, tmp_path, caplog
         f"step."
     ]
     assert log_of(caplog, logging.WARNING) == [
-        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] there and float32[5] here. So these "
-        f"are initialized."
+        f"Warm start from '{logdir}/model.ckpt-3': params/head/w is float32[2] in the checkpoint and float32[5] in the "
+        "state. So these are initialized."
     ]
 
 
@@ -171,9 +171,11 @@ def test_mistakes_are_named_with_the_arrays(old, tmp_path):
         train(state(body=3), None, warm_start=WarmStart(logdir, {"bodi": "params/body"}))
     with pytest.raises(ValueError, match="nothing of checkpoint") as error:
         train(state(body=9, tail=1), None, warm_start=logdir)
-    assert "params/body/w is float32[3] there and float32[9] here" in str(error.value)
-    assert "params/tail/w is not there under that name" in str(error.value)
-    assert "step is of the optimizer, a metric, or counts steps, and opt_state=True takes it" in str(error.value)
+    assert "params/body/w is float32[3] in the checkpoint and float32[9] in the state" in str(error.value)
+    assert "params/tail/w is not in the checkpoint" in str(error.value)
+    assert "step is part of the optimizer state, a metric or a step counter, which opt_state=True restores" in str(
+        error.value
+    )
     with pytest.raises(hl.errors.NotFoundError):
         train(state(body=3), None, warm_start=str(tmp_path / "none"))
     for arguments in (

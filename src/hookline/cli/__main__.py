@@ -1,4 +1,4 @@
-"""`python -m hookline.cli` is the `hookline` command."""
+"""Runs the `hookline` command as `python -m hookline.cli`."""
 
 import sys
 

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             plan = cleaning.plan(directory, arguments.keep)
     for note in contents.notes:
-        so = ", so it is not known which checkpoints were to be kept for good" if note == contents.anomaly else ""
+        so = ", so it is not known which checkpoints to keep permanently" if note == contents.anomaly else ""
         output.print_lines(f"Note: {note}{so}.")
     if contents.notes:
         output.print_lines("")
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     going = [by_path[path] for path in (*plan.to_remove, *leftovers) if path in by_path]
     if not going:
         output.print_lines(
-            f"Nothing is to be removed from '{directory}': the newest {plan.keep} stay, and there are no more."
+            f"There is nothing to remove in '{directory}': the newest {plan.keep} are kept, and there are no others."
         )
         return 0
     rows = [
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     refused = "" if arguments.yes else _refusal(contents, bool(plan.to_remove))
     if refused:
         said = "Nothing was removed"
-    output.print_lines("", f"{said}. What stays: {stays}.")
+    output.print_lines("", f"{said}. Kept: {stays}.")
     if refused:
         output.print_lines(refused)
     return 0
@@ -75,12 +75,12 @@ def _remark(found: FoundCheckpoint) -> str:
 
 
 def _refusal(contents: DirectoryContents, any_complete: bool) -> str:
-    """Returns a sentence with the reason why --yes would be refused now; empty if it would not be."""
+    """Returns a message with the reason why --yes would be refused now; empty if it would not be."""
     if contents.writer is not None and contents.writer.is_running is not False:
         who = contents.writer.owner
         return f"Process {who.pid} on {who.host} saves there: --yes is refused until it ends; --wait SECS waits."
     if any_complete and any(inspection.is_permission_denied(found.defect) for found in contents.checkpoints):
-        return "--yes is refused while one cannot be read."
+        return "--yes is refused while a checkpoint cannot be read."
     if any_complete and contents.restore_target is not None and contents.restore_target.defect:
         target = contents.restore_target
         return f"{target.name} is broken: {target.defect}. --yes is refused until you move it away."

@@ -1,4 +1,4 @@
-"""`hookline diff`: the variables of two checkpoints, compared."""
+"""`hookline diff`: compares the variables of two checkpoints."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Change:
 
     Attributes:
         name: Its name.
-        kind: "added", "gone", "reshaped", "changed", "same", or "unread" if one of the two is broken.
-        a: Its shape and dtype in A, in words, or its value if it is no array; empty if A lacks it.
-        b: The same for B.
-        by: The difference of arrays of one shape.
+        kind: "added", "gone", "reshaped", "changed", "same", or "unread" if one of the two could not be read.
+        a: Its dtype and shape in A, in words, or its value if it is not an array; empty if A lacks it.
+        b: The same in B.
+        by: The difference, for arrays of the same shape.
         why: The reason why A or B could not be read.
     """
 
@@ -79,7 +79,7 @@ def _checkpoint(path: str) -> tuple[FoundCheckpoint, str]:
             )
         found = contents.newest
         if contents.restore_target is not None and contents.restore_target is not found:
-            note = f"{contents.restore_target.name} is passed over, for it is broken: {contents.restore_target.defect}."
+            note = f"{contents.restore_target.name} is skipped, because it is broken: {contents.restore_target.defect}."
     if found.manifest is None:
         raise NotFoundError.from_message(f"Checkpoint '{found.path}' is broken: {found.defect}.")
     return found, note
@@ -135,15 +135,15 @@ def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: 
     output.print_lines(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
     for note in notes:
         output.print_lines(note)
-    told = [change for change in changes if change.kind != "same"]
-    if told:
+    shown = [change for change in changes if change.kind != "same"]
+    if shown:
         output.print_lines("")
         heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
-        output.print_table(heads, map(_cells, told), styles=[colours.get(change.kind, "") for change in told])
-        for why in dict.fromkeys(change.why for change in told if change.why):
-            unread = units.format_count(sum(change.why == why for change in told), "variable")
-            output.print_lines("", f"{unread} could not be compared, for {why}.")
+        output.print_table(heads, map(_cells, shown), styles=[colours.get(change.kind, "") for change in shown])
+        for why in dict.fromkeys(change.why for change in shown if change.why):
+            unread = units.format_count(sum(change.why == why for change in shown), "variable")
+            output.print_lines("", f"{unread} could not be compared: {why}.")
     output.print_lines("", f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 

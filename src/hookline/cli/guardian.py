@@ -1,9 +1,9 @@
-"""The guardian of `hookline launch`: if the launcher is killed, it ends the launcher's processes.
+"""The guardian of `hookline launch`: a process that ends the launcher's processes if the launcher is killed.
 
-`Guardian` is the launcher's side. The other side is a process that is run by its path, so that it imports nothing of
-hookline. It has a session of its own, which Ctrl-C does not reach. Its standard input is a pipe on which tasks announce
-their process groups (`+number`) and the launcher withdraws those that have ended (`-number`). Only the launcher keeps
-the pipe open, so the pipe ends with the launcher, however it ends. A launcher that ends in order first kills the
+`Guardian` is the part in the launcher. The guardian process runs this file by its path, so it imports nothing of
+hookline. It has a process session of its own, so Ctrl-C does not reach it. Its standard input is a pipe: tasks register
+their process groups (`+number`), and the launcher withdraws those that have ended (`-number`). Only the launcher keeps
+the pipe open, so the pipe closes when the launcher ends in any way. A launcher that ends normally first kills the
 guardian.
 """
 
@@ -21,7 +21,7 @@ _LONGEST_GRACE_SECS = 5.0
 _CLEANUP_SECS = 60.0
 _POLL_SECS = 0.05
 
-# A task announces itself and holds the pipe until then, because the launcher may be killed right after starting it.
+# A task registers itself, and keeps the pipe open until then: the launcher may be killed right after starting it.
 _ANNOUNCE = """
 import os, sys
 try:
@@ -40,10 +40,10 @@ class Guardian:
 
     Args:
         grace_secs: The time for groups to end after SIGTERM, at most 5 seconds; then they are killed.
-        cleanup_command: A command to run once they have ended; empty for none.
+        cleanup_command: A command to run after they have ended; empty for none.
 
     Attributes:
-        pipe: The standard input for announced commands, which they replace with an empty one.
+        pipe: The standard input for wrapped commands, which replace it with an empty one.
     """
 
     def __init__(self, grace_secs: float, cleanup_command: Sequence[str] = ()) -> None:
@@ -56,11 +56,11 @@ class Guardian:
         self.pipe = self._process.stdin
 
     def wrap_command(self, command: Sequence[str]) -> list[str]:
-        """Returns a command that announces its process group, which it must lead, and then becomes `command`."""
+        """Returns a command that registers its process group, which it must lead, and then executes `command`."""
         return [sys.executable, "-I", "-S", "-c", _ANNOUNCE, *command]
 
     def withdraw(self, group: int) -> None:
-        """Spares a process group; call it before its number is returned to the system."""
+        """Removes a process group from the guardian; to be called before the system can reuse its number."""
         with contextlib.suppress(BrokenPipeError):
             self.pipe.write(b"-%d\n" % group)
 
@@ -86,7 +86,7 @@ def _end(groups: set[int], grace_secs: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         groups = _signal(groups, number)
         for _ in range(round(grace_secs / _POLL_SECS)):
-            # A group that has ended is forgotten soon, because the system may reuse its number.
+            # Groups that have ended are removed at each poll, because the system may reuse their numbers.
             groups = _signal(groups, 0)
             if not groups:
                 return
@@ -97,7 +97,7 @@ def _signal(groups: set[int], number: int) -> set[int]:
     """Sends a signal, and returns the groups that still exist."""
     there = set()
     for group in groups:
-        # macOS does not permit this for a group of zombies.
+        # On macOS this raises PermissionError for a group of zombies.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
             there.add(group)

@@ -1,4 +1,4 @@
-"""`hookline inspect`: the checkpoints of a run, and the variables of one."""
+"""`hookline inspect`: prints the checkpoints of a run, and the variables of one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class InspectedLeaf:
     """A leaf of a checkpoint, with its value if it was read.
 
     Attributes:
-        leaf: The description of the leaf.
+        leaf: The leaf in the manifest.
         stats: The norm of an array of numbers; None if it was not read.
-        value: The value of a single number or a text; None if it was not read.
-        defect: The reason why it could not be read; empty if it could, or was not tried.
+        value: The value of a single number or a string; None if it was not read.
+        defect: The reason why it could not be read; empty if it was read, or not tried.
     """
 
     leaf: Leaf
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Report:
-    """The report about a run, or about one checkpoint."""
+    """Reads and prints the report about a run, or about one checkpoint."""
 
     def __init__(self, path: str, *, reads: bool, reads_all: bool, shows_all: bool) -> None:
         self.contents, self._is_run = _find_checkpoints(path)
@@ -69,7 +69,7 @@ class _Report:
         for found in [each for each in self._candidates() if reads]:
             try:
                 self._read[found.path] = list(read(found))
-            except NotFoundError:  # The training has removed it meanwhile.
+            except NotFoundError:  # The training removed it in the meantime.
                 self.all.remove(found)
                 if not self._candidates():
                     raise
@@ -80,12 +80,12 @@ class _Report:
         self.inspected = next(iter([*whole, *self._candidates()]), None)
 
     def _candidates(self) -> list[FoundCheckpoint]:
-        """Returns the complete checkpoints, first the one that a training would restore."""
+        """Returns the complete checkpoints; the first is the newest."""
         complete = [found for found in self.all if found.manifest is not None]
         return sorted(complete, key=lambda found: found is not self.newest)
 
     def defect(self, found: FoundCheckpoint) -> str:
-        """Returns the known flaw of a checkpoint, or empty text."""
+        """Returns the known defect of a checkpoint; empty if there is none."""
         broken = [variable for variable in self._read.get(found.path, ()) if variable.defect]
         if found.defect or not broken:
             return found.defect
@@ -106,21 +106,21 @@ class _Report:
             styles = ["dim" if found.is_unfinished else "red" if self.defect(found) else "" for found in self.all]
             output.print_table(["checkpoint", ">step", ">age", ">size", "saved from", "state"], rows, styles=styles)
         for found in self.all:
-            if (flaw := self.defect(found)) and not found.is_unfinished:
-                is_broken = "" if inspection.is_permission_denied(flaw) else " is broken"
-                output.print_lines("", f"{found.name}{is_broken}: {flaw}.")
+            if (defect := self.defect(found)) and not found.is_unfinished:
+                is_broken = "" if inspection.is_permission_denied(defect) else " is broken"
+                output.print_lines("", f"{found.name}{is_broken}: {defect}.")
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
             what = units.format_count(len(variables), "variable")
             output.print_lines("", f"{self.inspected.name} holds {what}, {units.format_bytes(nbytes)}:", "")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
-            told = [
+            shown = [
                 each for each in variables if self._all or each.defect or not each.leaf.name.startswith(HOOK_STATES)
             ]
-            styles = ["red" if variable.defect else "" for variable in told]
-            output.print_table(heads, [_cells(variable, self._reads) for variable in told], styles=styles)
-            if left := len(variables) - len(told):
+            styles = ["red" if variable.defect else "" for variable in shown]
+            output.print_table(heads, [_cells(variable, self._reads) for variable in shown], styles=styles)
+            if left := len(variables) - len(shown):
                 output.print_lines(
                     f"and {units.format_count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}"
                 )
@@ -166,9 +166,13 @@ class _Report:
         return [found.name, step, age, units.format_bytes(found.nbytes), _devices(found), self._state(found)]
 
     def _state(self, found: FoundCheckpoint) -> str:
-        if flaw := self.defect(found):
+        if defect := self.defect(found):
             return (
-                flaw if found.is_unfinished else "cannot be read" if inspection.is_permission_denied(flaw) else "broken"
+                defect
+                if found.is_unfinished
+                else "cannot be read"
+                if inspection.is_permission_denied(defect)
+                else "broken"
             )
         state = self.contents.state
         marks = []
@@ -198,11 +202,11 @@ class _Report:
         }
 
     def _checkpoint(self, found: FoundCheckpoint) -> dict[str, Any]:
-        flaw = self.defect(found)
+        defect = self.defect(found)
         return {
             "name": found.name,
-            "state": "unfinished" if found.is_unfinished else "broken" if flaw else "complete",
-            "why": flaw,
+            "state": "unfinished" if found.is_unfinished else "broken" if defect else "complete",
+            "why": defect,
             "read": found.path in self._read,
             "step": found.step,
             "time": found.timestamp,
@@ -214,7 +218,7 @@ class _Report:
 
 
 def read(found: FoundCheckpoint) -> Iterator[InspectedLeaf]:
-    """Yields the variables of a complete checkpoint; few are in memory at once."""
+    """Yields the variables of a complete checkpoint, with few of them in memory at a time."""
     assert found.manifest is not None
     each = found.manifest.leaves.values()
     for leaf, value in zip(each, inspection.read_values(found.path, each), strict=True):
@@ -234,7 +238,7 @@ def _is_broken(flaw: str) -> str:
 
 
 def _find_checkpoints(path: str) -> tuple[DirectoryContents, bool]:
-    """Returns the checkpoints of a run, or a single one; and whether it is a run."""
+    """Returns the checkpoints of a run, or a single checkpoint; and whether the path is a run."""
     path = runs.normalize_path(path)
     if inspection.is_checkpoint(path):
         found = inspection.inspect_checkpoint(path)

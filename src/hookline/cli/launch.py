@@ -1,4 +1,4 @@
-"""`hookline launch` and `stop`: a script as a chief and workers, on one machine; and the end of its servers."""
+"""`hookline launch`: runs a script as a chief and workers on one machine; `hookline stop`: ends its servers."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _STOP_SERVERS_SECS = 60.0
 
 
 def run(what: argparse.Namespace) -> int:
-    """Starts a job, shows the output of its tasks, and waits for its end.
+    """Starts a job, prints the output of its tasks, and waits for its end.
 
-    A failed worker is reported, and the others continue. Once the chief has ended, the workers have the grace period to
-    end too; if the chief has failed for good, they are stopped. SIGINT and SIGTERM ask every task to save and end,
-    within the grace period; a second signal ends everything at once. A task that ends because of its own such signal
-    has not failed. If this process is killed, a guardian process stops everything, within the grace period or 5
-    seconds.
+    If a worker fails, a message is printed, and the others continue. When the chief has ended, the workers have the
+    grace period to end, too; if the chief failed without a further restart, they are stopped. On SIGINT and SIGTERM
+    every task saves and ends, within the grace period; a second signal ends everything at once. A task that ends on
+    such a signal of its own has not failed. If this process is killed, a guardian process stops everything, within the
+    grace period or 5 seconds, whichever is shorter.
 
     Returns:
-        The exit status of the chief (128 plus the signal that ended it). If a signal has ended the job, 128 plus that
-        signal if all tasks ended in order; else the status of a chief that failed, or 137 if a task was killed.
+        The exit status of the chief (128 plus the signal that ended it). If a signal ended the job: 128 plus that
+        signal if all tasks ended gracefully; else the status of a chief that failed, or 137 if a task was killed.
 
     Raises:
-        UnavailableError: The private Ray cluster does not start, or no Ray head listens at the address.
+        UnavailableError: The local Ray cluster does not start, or no Ray head listens at the address.
         ModuleNotFoundError: Ray is not installed.
     """
     require_ray()
@@ -73,7 +73,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ray(what: argparse.Namespace, job: str, signals: SignalCatcher) -> Iterator[dict[str, str]]:
-    """Yields the variables with the address of the Ray cluster; afterwards removes the job from the cluster."""
+    """Yields the environment variables with the address of the Ray cluster; then removes the job from the cluster."""
     if what.address is not None:
         Cluster(what.address, job=job)
         wait_for_head(what.address, ClusterOptions().connect_secs)
@@ -103,7 +103,7 @@ def _stop_servers(what: argparse.Namespace, job: str) -> None:
 
 
 def _stop_command(what: argparse.Namespace, job: str) -> list[str]:
-    """Returns the command that ends the job's servers; none for a private cluster, which ends with its servers."""
+    """Returns the command that ends the job's servers; empty for a local cluster, which ends with its servers."""
     if what.address is None:
         return []
     token = [] if what.token_path is None else ["--token-path", what.token_path]
@@ -111,7 +111,7 @@ def _stop_command(what: argparse.Namespace, job: str) -> list[str]:
 
 
 class _Job:
-    """The tasks of a job."""
+    """Runs the tasks of a job."""
 
     def __init__(
         self, what: argparse.Namespace, environment: dict[str, str], signals: SignalCatcher, guardian: Guardian
@@ -126,7 +126,7 @@ class _Job:
         self._echo = OutputEcho(width=max(len(_name(rank)) for rank in range(what.workers)))
 
     def run(self) -> int:
-        """Starts all tasks, waits, and leaves none running; returns the exit status."""
+        """Starts all tasks, waits for their end, and stops the rest; returns the exit status."""
         try:
             for rank in range(self._config.workers):
                 self._add(rank)
@@ -135,18 +135,18 @@ class _Job:
                 task.disable_restarts()
             if status == 0:
                 self._wait(list(self._tasks), self._config.grace)
-            late = self._running()
+            left = self._running()
             if self._signals.caught and not status:
                 self._signals.stop(self._processes(), self._config.grace, lambda: not self._running())
-                return self._status(late, self._signals.exit_status)
+                return self._status(left, self._signals.exit_status)
             if not status:
-                if late:
+                if left:
                     secs = self._config.grace
-                    log_message(f"{', '.join(late)} did not end within {secs:g} seconds after the chief: stopped.")
+                    log_message(f"{', '.join(left)} did not end within {secs:g} seconds after the chief: stopped.")
                 return 0
-            # Only a chief saves the results of workers.
+            # Without the chief the work of the workers would not be saved.
             stop_all(self._processes(), self._config.grace, lambda: self._signals.has_repeated)
-            return shell_status(status) if is_failure(status) else self._status(late, shell_status(status))
+            return shell_status(status) if is_failure(status) else self._status(left, shell_status(status))
         finally:
             stop_all(self._processes())
             self._echo.finish()
@@ -163,7 +163,7 @@ class _Job:
         self._tasks[name] = Task(name, start, restart_policy(self._config), log_message)
 
     def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:
-        """Waits until the named tasks have ended for good, and returns the status of the first."""
+        """Waits until the named tasks have ended without a further restart, and returns the status of the first."""
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
         while not self._signals.caught:
             ended = {name for name, task in self._tasks.items() if task.status() is not None}
@@ -176,7 +176,7 @@ class _Job:
         return [name for name, task in self._tasks.items() if task.status() is None]
 
     def _status(self, stopped: list[str], in_order: int) -> int:
-        """Returns the exit status when these tasks were asked to end: `in_order` unless one failed or was killed."""
+        """Returns the exit status of stopped tasks: `in_order` unless the chief failed or a task was killed."""
         statuses = {name: self._tasks[name].status() or 0 for name in stopped}
         chief = statuses.get("chief", 0)
         if is_failure(chief):

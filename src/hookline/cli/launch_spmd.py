@@ -1,4 +1,4 @@
-"""`hookline launch --spmd`: a script as several synchronous processes, on one machine."""
+"""`hookline launch --spmd`: runs a script in several synchronous processes on one machine."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from hookline.monitored import RecoveryPolicy
 _SPMD_COMMAND = (sys.executable, str(Path(__file__).with_name("spmd_script.py")))
 
 _POLL_SECS = 0.02
-# Without the failed process the others cannot save. In a collective they notice, and end by themselves.
+# Without the failed process the others cannot save. Those in a collective get an error, and end by themselves.
 _AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
-# The statuses of a process that has lost another, or ends with its error: JAX aborts it, or it leaves by itself.
+# The statuses of a process that ends because another one is lost: JAX aborts it, or it exits by itself.
 _LOST_ANOTHER = (-signal.SIGABRT, 128 + signal.SIGABRT, os.EX_TEMPFAIL)
 _LEFT = tuple(128 + number for number in STOP_SIGNALS)
 
-# Gloo prints this from C++, possibly in the middle of a line.
+# Gloo prints this message from C++, possibly in the middle of a line.
 _GLOO_MESSAGE = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.[^\n]*? : \d+")
 
 
 @dataclasses.dataclass(frozen=True)
 class SpmdLaunchConfig:
-    """The job to start.
+    """The settings of the job to start.
 
     Attributes:
         command: The script and its arguments.
         processes: The number of processes.
-        grace_secs: The time for processes to end on request.
+        grace_secs: The time for processes to save and end after a signal.
         check_every_launch: Whether the processes compare each program before its launch.
         restarts: The number of restarts of all processes, and the waits before them; None for no restart.
     """
@@ -80,18 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def launch_spmd(config: SpmdLaunchConfig) -> int:
-    """Runs a script in several synchronous processes, shows their output, and waits for their end.
+    """Runs a script in several synchronous processes, prints their output, and waits for their end.
 
-    The processes find each other on the loopback interface. If one fails, the others are asked to end, and killed after
-    3 seconds or the grace period, because they may wait for the missing one. With `restarts` all are then started
-    again, and resume from their last checkpoint. SIGINT and SIGTERM ask every process to save and end, within the grace
-    period; a second signal ends everything at once. If this process is killed, a guardian process ends all, within the
-    grace period or 5 seconds.
+    The processes find each other on the loopback interface. If one fails, the others get SIGTERM, and are killed after
+    3 seconds or the grace period, whichever is shorter, because they may wait for the missing one. With `restarts` all
+    are then restarted, and resume from their last checkpoint. On SIGINT and SIGTERM every process saves and ends,
+    within the grace period; a second signal ends everything at once. If this process is killed, a guardian process ends
+    all, within the grace period or 5 seconds, whichever is shorter.
 
     Returns:
-        The exit status of the process that failed first (128 plus the signal that ended it), else 0. If a signal has
-        ended the job, 128 plus that signal if all processes ended in order; else that of the first that did not, 137
-        if it was killed.
+        The exit status of the process that failed first (128 plus the signal that ended it), else 0. If a signal ended
+        the job: 128 plus that signal if all processes ended gracefully; else the status of the first process that did
+        not, 137 if it was killed.
     """
     with SignalCatcher() as signals, Guardian(config.grace_secs) as guardian, _compilation_cache(config) as variables:
         policy, attempt = config.restarts, 0
@@ -105,7 +105,7 @@ def launch_spmd(config: SpmdLaunchConfig) -> int:
             if signals.caught or not is_failure(status):
                 return status
             wait_secs = policy.backoff_secs(attempt, generator)
-            log_message(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
+            log_message(f"all processes are restarted in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
             if signals.wait(wait_secs):
                 return signals.exit_status
 
@@ -122,7 +122,7 @@ def _compilation_cache(what: SpmdLaunchConfig) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Yields a port for process 0, and holds it, so that the system gives it to no other program."""
+    """Yields a port for process 0, and keeps it bound, so that the system gives it to no other program."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -130,7 +130,7 @@ def _reserved_port() -> Iterator[int]:
 
 
 class _Job:
-    """The processes of a job."""
+    """Runs the processes of a job, once."""
 
     def __init__(
         self,
@@ -142,13 +142,13 @@ class _Job:
     ) -> None:
         self._config, self._variables, self._signals, self._guardian = what, variables, signals, guardian
         self._address = f"127.0.0.1:{port}"
-        self._secret = secrets.token_hex(32)  # A new one for each start: processes left of an earlier one have another.
+        self._secret = secrets.token_hex(32)  # New for each start, so processes left from an earlier start cannot join.
         self._echo = OutputEcho(width=len(str(what.processes - 1)), removed_pattern=_GLOO_MESSAGE)
         self._groups: list[ProcessTree] = []
         self._ended: list[int] = []
 
     def run(self) -> int:
-        """Starts all processes, waits, and leaves none; returns the exit status."""
+        """Starts all processes, waits for their end, and stops the rest; returns the exit status."""
         try:
             for index in range(self._config.processes):
                 self._start(index)
@@ -170,7 +170,7 @@ class _Job:
             check_every_launch=self._config.check_every_launch,
             secret=self._secret,
         )
-        # With a seed of its own, each process would order a set, and so the operations of a step, in its own way.
+        # With different hash seeds, processes would iterate over sets, and so trace operations, in different orders.
         fixed = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         variables = {**os.environ, **self._variables, **own, **fixed}
         group = start_process(str(index), command, variables, self._guardian, self._echo)
@@ -186,19 +186,19 @@ class _Job:
         return [group.status() for group in self._groups]
 
     def _wait(self, until: float = math.inf, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Waits until all processes have ended, a signal has come, it is enough or too late."""
+        """Waits until all processes have ended, a signal is caught, `is_enough()`, or the time `until` has come."""
         while None in self._statuses() and not (self._signals.caught or is_enough()) and clock.monotonic() < until:
             self._signals.wait(_POLL_SECS)
 
     def _end_after_failure(self) -> int:
-        """Leaves none of the others, and returns the exit status of the process that failed first."""
+        """Ends the other processes, and returns the exit status of the process that failed first."""
         begun, secs = clock.monotonic(), min(self._config.grace_secs, _AFTER_FAILURE_SECS)
         by_themselves = begun + min(secs, _BY_THEMSELVES_SECS)
-        # A process loses its connections a moment before it has ended, and the others may end sooner.
+        # A process closes its connections a moment before it has ended, so the others may end before it.
         self._wait(by_themselves, lambda: not {None, 0, *_LOST_ANOTHER}.issuperset(self._statuses()))
         first, status = self._first_failed()
         if status in _LEFT:
-            # All leave together; a second request would interrupt those that still save.
+            # All leave together; another signal would interrupt those that are still saving.
             log_message(f"process {first} {describe_exit(status)}.")
             deadline = clock.monotonic() + self._config.grace_secs
             while None in self._statuses() and not self._signals.has_repeated and clock.monotonic() < deadline:
@@ -214,7 +214,7 @@ class _Job:
         return shell_status(status) if is_failure(status) else self._end_in_order(shell_status(status))
 
     def _first_failed(self) -> tuple[int, int]:
-        """Returns the process that failed first, or else one that left on a signal, and its exit status."""
+        """Returns the process that failed first, else one that ended on a signal; and its exit status."""
         statuses = {index: status for index, status in enumerate(self._statuses()) if status}
         order = [*self._ended, *range(len(self._groups))]
 
@@ -226,7 +226,7 @@ class _Job:
         return first, statuses[first]
 
     def _end_in_order(self, status: int) -> int:
-        """Kills what still runs, and returns `status` if all processes ended in order."""
+        """Kills running processes; returns `status` if all ended gracefully, else the status of the first failure."""
         stop_all(self._groups)
         failed = {index: each for index, each in enumerate(self._statuses()) if each and is_failure(each)}
         for index, each in failed.items():

@@ -1,4 +1,4 @@
-"""The `hookline` command: its options, its help, and what runs a command. Its imports are quick."""
+"""The `hookline` command: its options and help, and the call of a subcommand. Importing it is quick."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _EXTRAS = ("ray", "rich", "shtab")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints nothing that a terminal acts on, when it repeats an argument."""
+    """Escapes terminal codes in messages, which may contain arguments."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(escape_text(message), file)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command. `module` and `function` in its result name what does the work."""
+    """Returns the parser of the command. `module` and `function` in its result name the function to call."""
     made = _Parser(
         prog="hookline",
         description="Inspects runs of hookline, and starts training scripts in several processes.",
@@ -88,11 +88,11 @@ def _add_inspect(commands: _Commands) -> None:
         "show the checkpoints of a run, and the variables of one",
         f"""
         Lists the checkpoints of a run, newest first, with step, age, size and the devices that they were saved from;
-        names the newest complete one, those that are broken or half-written with the reason, and the process that
-        saves there now. Then it reads the variables of the newest one, or of the given checkpoint, compares them with
-        their checksums, and shows their shapes, dtypes and norms.
+        names the newest complete one, broken and half-written ones with the reason, and the process that saves there
+        now. Then it reads the variables of the newest one, or of the given checkpoint, compares them with their
+        checksums, and shows their shapes, dtypes and norms.
 
-        It needs one CPU, whatever the devices were, and holds one variable in memory at a time. It writes nothing, so
+        It needs one CPU, whatever the devices were, and keeps one variable in memory at a time. It writes nothing, so
         the training may be running.
 
         {_EVERY} With --verify it is 1 as well if a checkpoint is broken.
@@ -100,7 +100,7 @@ def _add_inspect(commands: _Commands) -> None:
         """
         hookline inspect runs/a
         hookline inspect runs/a/model.ckpt-40
-        hookline inspect runs/a --no-values          # from the descriptions alone, for large models
+        hookline inspect runs/a --no-values          # reads no arrays, for large models
         hookline inspect runs/a --verify             # reads every checkpoint
         hookline inspect runs/a --json | jq .newest
         """,
@@ -120,11 +120,11 @@ def _add_diff(commands: _Commands) -> None:
         "diff",
         "compare the variables of two checkpoints",
         f"""
-        Lists the variables that only B has, those that only A has, those with another shape or dtype, and for the
-        others the largest difference of an element, the norm of the difference over the norm of A, and the number of
-        elements that differ. A NaN equals a NaN. Two variables are in memory at a time.
+        Lists the variables that only B has, those that only A has, and those with another shape or dtype. For the
+        others it lists the largest difference of an element, the norm of the difference over the norm of A, and the
+        number of elements that differ. A NaN equals a NaN. Two variables are in memory at a time.
 
-        A run stands for its newest complete checkpoint; a line names a newer one that is broken.
+        For a run it compares the newest complete checkpoint; a line names a newer one that is broken.
 
         {_EVERY} It is 1 as well if a variable of a broken checkpoint could not be compared.
         """,
@@ -135,7 +135,7 @@ def _add_diff(commands: _Commands) -> None:
         """,
     )
     made.add_argument("a", metavar="A", help="folder of a run, or one checkpoint")
-    made.add_argument("b", metavar="B", help="the same, to compare with it")
+    made.add_argument("b", metavar="B", help="another one, to compare with A")
     made.add_argument("--json", action="store_true", help="print JSON, including the variables that are the same")
 
 
@@ -146,13 +146,13 @@ def _add_events(commands: _Commands) -> None:
         "events",
         "show the scalars of runs as a table, as CSV or as JSON",
         f"""
-        Reads event files with TensorBoard's reader: those of each folder and of the folders below it, such as the
+        Reads event files with TensorBoard's reader: in each folder and in the folders below it, such as the
         "eval" of an evaluation. The table has a line for each scalar and folder: the number of points, the first and
         the last step, the last, least and greatest value, and the curve. Steps that a training repeated after a restart
         count once, as in TensorBoard.
 
-        If an event file ends in the middle of a record, or a record is damaged, a line says how much of it was read:
-        TensorBoard reads no further either. In a running training the end may still be on its way.
+        If an event file ends in the middle of a record, or a record is damaged, a line reports how much of it was read:
+        TensorBoard reads no further either. In a running training the end may not be written yet.
 
         {_EVERY}
         """,
@@ -182,14 +182,14 @@ def _add_clean(commands: _Commands) -> None:
         "clean",
         "remove old checkpoints, and half-written ones of killed processes",
         f"""
-        Lists the checkpoints to remove, and removes them only with --yes. The newest N complete checkpoints stay. So
-        do, beyond that number, the best, the last that has proved good, the last one of a failed training, those that
-        keep_checkpoint_every_n_hours keeps for good, and broken ones, which may be worth a look. Half-written
+        Lists the checkpoints to remove, and removes them only with --yes. The newest N complete checkpoints are kept.
+        In addition it keeps the best one, the last one marked as good, the last one of a failed training, those that
+        keep_checkpoint_every_n_hours keeps permanently, and broken ones, which you may want to inspect. Half-written
         checkpoints of killed processes are removed.
 
-        Without --keep, N is the max_to_keep of the training, which the run's state file records. With --yes, the
-        newest checkpoint is read first: if it is broken, nothing is removed. While another process saves there,
-        nothing is removed either.
+        Without --keep, N is the max_to_keep of the training, from the run's state file. With --yes, the newest
+        checkpoint is read first: if it is broken, nothing is removed. While another process saves there, nothing is
+        removed either.
 
         {_EVERY}
         """,
@@ -206,8 +206,8 @@ def _add_clean(commands: _Commands) -> None:
         type=_seconds,
         default=0.0,
         metavar="SECS",
-        help="with --yes: how long to wait for the end of another process that saves there (default: 0). One on "
-        "another host that gives no sign of life for 30 seconds counts as ended",
+        help="with --yes: how long to wait for the end of another process that saves there (default: 0). A process "
+        "on another host that sends no heartbeat for 30 seconds counts as ended",
     )
 
 
@@ -216,12 +216,12 @@ def _add_launch(commands: _Commands) -> None:
         commands,
         "launch",
         "launch",
-        "run a script in several processes: chief and workers with parameter servers, or in step",
+        "run a script in several processes: chief and workers with parameter servers, or SPMD",
         """
         Runs a script several times at once, as a chief and workers that find each other with
-        Cluster.from_environment(): asynchronous training with parameter servers. Without --address it starts a private
-        Ray cluster on the loopback interface. Ctrl-C and SIGTERM ask every task to save and end, and stop all started
-        processes. The exit status is that of the chief.
+        Cluster.from_environment(): asynchronous training with parameter servers. Without --address it starts a local
+        Ray cluster on the loopback interface. On Ctrl-C and SIGTERM every task saves and ends, and all started
+        processes are stopped. The exit status is that of the chief.
 
         With --spmd the processes train synchronously on this machine, with jax.distributed and without Ray; the
         exit status is that of the first one that fails.
@@ -232,15 +232,15 @@ def _add_launch(commands: _Commands) -> None:
         """,
     )
     add = made.add_argument
-    add("--spmd", action="store_true", help="run synchronously: all processes make each step together")
-    add("--processes", type=_positive, default=None, metavar="N", help="the number of processes in step")
+    add("--spmd", action="store_true", help="train synchronously: all processes compute each step together")
+    add("--processes", type=_positive, default=None, metavar="N", help="with --spmd: the number of processes")
     add("--check-every-launch", action="store_true", help="compare each program among the processes before its launch")
-    add("--workers", type=_positive, default=None, help="the number of training processes, with the chief (default: 1)")
+    add("--workers", type=_positive, default=None, help="the number of workers, including the chief (default: 1)")
     add("--servers", type=_positive, default=None, help="the number of parameter servers (default: 1)")
     add("--address", default=None, metavar="HOST:PORT", help="join the Ray cluster with this head")
     add("--token-path", default=None, metavar="FILE", help="the token of that Ray cluster")
     add("--job", default=None, help="name of the job on the Ray cluster (default: a new one)")
-    add("--grace", type=_seconds, default=30.0, metavar="SECS", help="the longest time for a stop (default: 30)")
+    add("--grace", type=_seconds, default=30.0, metavar="SECS", help="the time for tasks to save and end (default: 30)")
     add(
         "--restart",
         choices=["none", "on-failure"],
@@ -252,7 +252,7 @@ def _add_launch(commands: _Commands) -> None:
         type=_positive,
         default=None,
         metavar="N",
-        help=f"the most restarts of each task, or of all, with waits from 1 to 60 seconds (default: {MAX_RESTARTS})",
+        help=f"how often to restart a task, or all, after waits of 1 to 60 seconds (default: {MAX_RESTARTS})",
     )
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
@@ -274,8 +274,7 @@ def _add_completion(commands: _Commands) -> None:
         "completion",
         "print a script that completes this command in a shell",
         """
-        Prints a script for a shell, which then completes commands, options and folders on Tab. The completion starts no
-        Python.
+        Prints a script with which a shell completes commands, options and folders on Tab, without starting Python.
         """,
         """
         eval "$(hookline completion bash)"           # in ~/.bashrc
@@ -361,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # As of `| head`.
+    except BrokenPipeError:  # As with `| head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (OpError, ModuleNotFoundError, ValueError, OSError) as error:
@@ -381,18 +380,20 @@ def _check_launch(arguments: argparse.Namespace) -> None:
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(
                     f"{option} does not go with --spmd: it is for a chief and workers, with parameter servers on "
-                    "Ray. Processes in step have neither, and are counted by --processes."
+                    "Ray. SPMD processes have neither; --processes sets their number."
                 )
         if arguments.processes is None:
             raise ValueError("--spmd requires --processes N, the number of processes on this machine.")
     elif arguments.processes is not None:
-        raise ValueError("--processes requires --spmd. The processes of a chief and workers are counted by --workers.")
+        raise ValueError(
+            "--processes requires --spmd. For a chief and workers, --workers sets the number of processes."
+        )
     elif arguments.check_every_launch:
         raise ValueError("--check-every-launch requires --spmd: a chief and workers launch different programs.")
     elif arguments.address is None and arguments.token_path is not None:
-        raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
+        raise ValueError("--token-path requires --address: a local Ray cluster makes its own token.")
     if arguments.restart == "none" and arguments.max_restarts is not None:
-        raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
+        raise ValueError("--max-restarts requires --restart on-failure: without that no task is restarted.")
     if arguments.spmd:
         arguments.module = "launch_spmd"
     else:

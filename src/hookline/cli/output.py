@@ -13,17 +13,17 @@ from hookline.log import escape_line, escape_text
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 24
-# Wider than any table: in a pipe a row is one line.
+# Wider than any table, so that in a pipe each row is one line.
 _WIDE = 100_000
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iterable[str] = ()) -> None:
-    """Prints a table: on a terminal with colours and within its width, elsewhere one plain line for each row.
+    """Prints a table: on a terminal with colours and within its width, otherwise one plain line for each row.
 
     Args:
         columns: The headings; a leading ">" aligns the column on the right.
         rows: The cells of each row.
-        styles: A style for each row; further rows have none.
+        styles: The style of each row; rows beyond the last style have none.
 
     Raises:
         ModuleNotFoundError: Rich is not installed.
@@ -43,18 +43,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles
 
 
 def print_lines(*lines: str) -> None:
-    """Prints lines, each of which stays one."""
+    """Prints lines; line breaks within them are escaped."""
     for line in lines:
         _print(escape_line(line))
 
 
 def print_error(text: str) -> None:
-    """Prints a text to the standard error."""
+    """Prints a message to the standard error."""
     print(escape_text(text), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:
-    """Prints a text; characters that the encoding lacks become question marks."""
+    """Prints a string, with question marks for characters that the encoding lacks."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
 
@@ -101,7 +101,7 @@ def format_number(value: float) -> str:
 
 
 def sparkline(points: Sequence[tuple[float, float]]) -> str:
-    """Returns a curve of points (x, y): the mean in each part of the x axis, "x" for NaN and infinities.
+    """Returns a curve of points (x, y): a bar for the mean in each part of the x axis, "x" for NaN and infinities.
 
     Example:
         >>> sparkline([(0, 1.0), (1, 2.0), (2, 3.0), (3, float("nan"))])
@@ -113,8 +113,8 @@ def sparkline(points: Sequence[tuple[float, float]]) -> str:
     width = min(_CURVE_WIDTH, len(points))
     parts: list[list[float]] = [[] for _ in range(width)]
     for x, y in points:
-        place = (x - first) / (last - first) if last > first else 0.0
-        parts[min(max(int(place * width), 0), width - 1)].append(y)
+        position = (x - first) / (last - first) if last > first else 0.0
+        parts[min(max(int(position * width), 0), width - 1)].append(y)
     means = [_mean(part) for part in parts if part]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
@@ -122,7 +122,7 @@ def sparkline(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _mean(part: Sequence[float]) -> float:
-    # Divided first: the sum of finite numbers may be infinite. So may be their difference, below.
+    # Divided first, because the sum of finite numbers may overflow; so may their difference in `_bar`.
     return math.fsum(y / len(part) for y in part) if all(map(math.isfinite, part)) else math.nan
 
 

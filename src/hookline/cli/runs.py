@@ -1,4 +1,4 @@
-"""Runs: the folders that the commands read, and norms and differences of their arrays."""
+"""Finds the folders that the commands read, and computes norms and differences of arrays."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BLOCK = 2**17
 
 @contextlib.contextmanager
 def quiet_on_cpu() -> Iterator[None]:
-    """Restricts JAX to the CPU, because a run may use the other devices, and silences the log.
+    """Restricts JAX to the CPU, because a training may use the other devices, and silences the log.
 
-    The command reports broken checkpoints itself. For each read that ends after another one has failed, TensorStore has
-    Python print a stack trace, possibly after the command, so these are left out until the process ends.
+    The commands report broken checkpoints themselves. If a read of TensorStore ends after another one has failed,
+    Python prints a stack trace, possibly after the command has ended; so these are suppressed until the process ends.
     """
     import jax
 
@@ -45,7 +45,7 @@ def quiet_on_cpu() -> Iterator[None]:
 
 
 class _FilteringHook:
-    """Passes errors on to `hook`, except those of TensorStore's reads whose event loop has ended."""
+    """Passes errors on to `hook`, except errors of TensorStore's reads after their event loop has ended."""
 
     def __init__(self, hook: Callable[[sys.UnraisableHookArgs], object]) -> None:
         self._hook = hook
@@ -56,7 +56,7 @@ class _FilteringHook:
 
 
 def retry_if_removed(function: Callable[[], T]) -> T:
-    """Returns the result of `function`, and repeats it if the training has removed the checkpoint meanwhile."""
+    """Returns the result of `function`, and retries it if the training removed the checkpoint in the meantime."""
     for _ in range(_MAX_RETRIES - 1):
         with contextlib.suppress(NotFoundError):
             return function()
@@ -68,7 +68,7 @@ def run_directory(path: str) -> str:
 
     Raises:
         NotFoundError: The folder does not exist.
-        ValueError: The path is empty text.
+        ValueError: The path is empty.
     """
     path = normalize_path(path)
     if not os.path.isdir(path):
@@ -78,7 +78,7 @@ def run_directory(path: str) -> str:
 
 
 def _neighbours(path: str) -> str:
-    """Returns a sentence with the checkpoints beside a path with such a name; empty if there are none."""
+    """Returns a sentence with the checkpoints that have the base name of a path; empty if there are none."""
     from hookline.checkpoint.directory import layout
 
     parent, base = os.path.split(layout.base_path(path))
@@ -88,7 +88,7 @@ def _neighbours(path: str) -> str:
 
 
 def normalize_path(path: str) -> str:
-    """Returns a path in its normal form; raises `ValueError` for empty text, as of an unset shell variable."""
+    """Returns a path in its normal form; raises `ValueError` for an empty one, as from an unset shell variable."""
     if not path:
         raise ValueError("a folder is required, got ''. The current one is '.'.")
     return os.path.normpath(path)
@@ -97,7 +97,7 @@ def normalize_path(path: str) -> str:
 def event_files(directory: str) -> dict[str, list[str]]:
     """Returns the event files in a folder and below it, sorted, by folder; checkpoints are not searched.
 
-    In TensorBoard, too, each of these folders is a run.
+    Each of these folders is a run, as in TensorBoard.
     """
     found: dict[str, list[str]] = {}
     for below, folders, files in os.walk(directory):
@@ -108,7 +108,7 @@ def event_files(directory: str) -> dict[str, list[str]]:
 
 
 def not_a_run_error(directory: str, lacks: str) -> NotFoundError:
-    """Returns the error for a folder that is no run, with suggestions from below it."""
+    """Returns the error for a folder that is not a run; the message suggests runs below it."""
     from hookline.checkpoint.directory import layout
 
     entries = os.listdir(directory)
@@ -121,7 +121,7 @@ def not_a_run_error(directory: str, lacks: str) -> NotFoundError:
 
 
 def is_run(directory: str) -> bool:
-    """Returns whether a folder has a file of a run."""
+    """Returns whether a folder has a file of a run: a state file, `graph.txt`, or an event file."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -131,7 +131,7 @@ def is_run(directory: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayStats:
-    """The L2 norm of an array, and its counts of NaNs and infinities, which the norm includes."""
+    """The L2 norm of an array, and its numbers of NaNs and infinities, which the norm includes."""
 
     norm: float
     nans: int
@@ -140,7 +140,7 @@ class ArrayStats:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The difference of two arrays of one shape.
+    """The difference of two arrays of the same shape.
 
     Attributes:
         largest: The largest absolute difference of two elements; NaN if only one of them is NaN.
@@ -156,7 +156,7 @@ class Difference:
 
 
 def array_stats(array: np.ndarray) -> ArrayStats:
-    """Measures an array of numbers.
+    """Computes the norm of an array, and counts NaNs and infinities.
 
     Example:
         >>> array_stats(np.array([3.0, 4.0]))
@@ -172,7 +172,7 @@ def array_stats(array: np.ndarray) -> ArrayStats:
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> Difference:
-    """Compares two arrays of one shape. A NaN equals a NaN.
+    """Compares two arrays of the same shape. A NaN equals a NaN.
 
     Example:
         >>> difference(np.array([3.0, 4.0, 0.0]), np.array([3.0, 4.5, 0.0]))

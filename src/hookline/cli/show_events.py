@@ -1,4 +1,4 @@
-"""`hookline events`: the scalars of runs."""
+"""`hookline events`: prints the scalars of runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookline.regular_file import UnreadableFileError, open_regular
 from hookline.summary.protos import DecodeError, Event
 from hookline.summary.records import read_records
 
-# Around each record: its length and two checksums.
+# The length and the two checksums of each record.
 _FRAME_BYTES = 16
 
 
@@ -73,9 +73,9 @@ def _scalars_of_run(given: str) -> Iterator[tuple[str, Scalars]]:
 
 
 def _scalars(paths: Iterable[str]) -> Scalars:
-    """Reads the event files of one folder, in order. A restart voids the earlier points of later steps."""
+    """Reads the event files of one folder, in order. A restart removes earlier points of steps after it."""
     scalars: Scalars = {}
-    named: set[str] = set()  # TensorFlow 2 marks only the first value of a scalar.
+    named: set[str] = set()  # TensorFlow 2 writes the plugin's name only with the first value of a scalar.
     for path in paths:
         unread: list[str] = []
         for event in _events(path):
@@ -95,12 +95,14 @@ def _scalars(paths: Iterable[str]) -> Scalars:
                 scalars.setdefault(value.tag, []).append(ScalarPoint(event.step, event.wall_time, number))
         if unread:
             tags = ", ".join(sorted(set(unread)))
-            output.print_error(f"hookline events: {path}: {len(unread)} values of {tags} are no numbers, and left out.")
+            output.print_error(
+                f"hookline events: {path}: {len(unread)} values of {tags} are not numbers, and left out."
+            )
     return {tag: points for tag, points in scalars.items() if points}
 
 
 def _number(tensor: Any) -> float | None:
-    """Returns the value of a tensor with one element; None if it is anything else."""
+    """Returns the number in a tensor with one element; None for any other tensor."""
     if any(dim.size != 1 for dim in tensor.tensor_shape.dim):
         return None
     try:
@@ -110,7 +112,7 @@ def _number(tensor: Any) -> float | None:
 
 
 def _events(path: str) -> Iterator[Any]:
-    """Yields the events of a file, and reports an incomplete read on the standard error."""
+    """Yields the events of a file, and prints an error if it cannot be read to the end."""
     try:
         opened = open_regular(path)
     except UnreadableFileError as error:

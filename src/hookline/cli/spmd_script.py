@@ -1,6 +1,6 @@
-"""One process of `hookline launch --spmd`: joins the others, then runs the script as `python script.py` would.
+"""One process of `hookline launch --spmd`: joins the job, then runs the script as `python script.py` would.
 
-It is run by its path, with the script and its arguments.
+The launcher runs this file by its path, with the script and its arguments.
 """
 
 import os
@@ -8,12 +8,12 @@ import signal
 import sys
 from types import ModuleType
 
-# The exit statuses of a requested end: all processes leave together.
+# The exit statuses after SIGTERM and Ctrl-C: all processes leave together.
 _LEFT = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def _main(path: str) -> None:
-    """Runs the script in a new module `__main__`, which pickles refer to as well."""
+    """Runs the script in a new module `__main__`, so that pickles can refer to its names."""
     from hookline.coordination import service
     from hookline.distributed.cluster.initialize import initialize
     from hookline.errors import AbortedError, OpError
@@ -34,9 +34,12 @@ def _main(path: str) -> None:
         if (status := service.exit_status_of(exit)) not in (0, *_LEFT):
             service.skip_exit_barrier(status)
         raise
-    except BaseException as error:  # Printed as Python would; the status tells the launcher who has failed.
+    except BaseException as error:  # Printed as Python would; the status shows the launcher whether this one failed.
         if isinstance(error, RuntimeError) and "distributed.initialize" in str(error):
-            error.add_note("The launcher has called it. Call hookline.distributed.initialize(): it does nothing here.")
+            error.add_note(
+                "The launcher has called jax.distributed.initialize. Call hookline.distributed.initialize() instead: "
+                "it does nothing here."
+            )
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
         status = os.EX_TEMPFAIL if isinstance(error, AbortedError) or service.is_connection_loss(error) else 1

@@ -1,4 +1,4 @@
-"""What launchers share: the processes of tasks and their restarts, their output, and signals to stop."""
+"""Runs the tasks of a launcher: their processes and restarts, their output, and signals to stop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FINISH_SECS = 5.0
 
 _POLL_SECS = 0.05
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""The signals for an orderly end of a task."""
+"""The signals on which a task ends gracefully."""
 
 
 class OutputEcho:
-    r"""Shows the lines of several processes as they come, whole and never mixed.
+    r"""Prints the output of several processes at once, line by line, with the name of the process.
 
-    A line that a process overwrites (with a carriage return, as progress bars do) is shown as a separate line. Empty
+    A line that a process overwrites (with a carriage return, as progress bars do) is printed as a separate line. Empty
     lines are left out.
 
     Args:
@@ -53,14 +53,14 @@ class OutputEcho:
         self._threads: list[threading.Thread] = []
 
     def follow(self, name: str, source: IO[bytes] | None, to: TextIO) -> None:
-        """Shows the lines of `source` until it ends, and closes it."""
+        """Prints the lines of `source` in a thread until it ends, and closes it."""
         assert source is not None
         thread = threading.Thread(target=self._copy, args=(f"{name:{self._width}} | ", source, to), daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def finish(self) -> None:
-        """Waits until everything has been shown."""
+        """Waits until everything is printed."""
         for thread in self._threads:
             thread.join(_FINISH_SECS)
 
@@ -84,12 +84,12 @@ class OutputEcho:
 class SignalCatcher:
     """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block.
 
-    The handler takes no lock: it may interrupt the main thread while that thread holds it, or itself. So there is no
-    event to be set, and waits look at what was caught.
+    The handler takes no lock: it may interrupt the main thread while that thread holds the lock, or interrupt itself.
+    So it sets no event, and waits poll `caught`.
 
     Attributes:
         caught: The signals so far.
-        has_repeated: Whether another one came, later than a duplicate delivery of the first could.
+        has_repeated: Whether another signal came, too late for a duplicate delivery of the first.
     """
 
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -101,7 +101,7 @@ class SignalCatcher:
 
     @property
     def exit_status(self) -> int:
-        """The exit status of a command that has ended in order on the first signal."""
+        """The exit status of a command that ended gracefully on the first signal."""
         return 128 + self.caught[0]
 
     def has_caught(self) -> bool:
@@ -118,7 +118,10 @@ class SignalCatcher:
     def stop(
         self, groups: Sequence[ProcessTree], grace_secs: float, is_enough: Callable[[], bool] = lambda: False
     ) -> None:
-        """Ends processes on the first signal, within the grace period; a second signal, or enough, ends it at once."""
+        """Ends processes after the first signal, within the grace period.
+
+        A second signal, or `is_enough`, ends them at once.
+        """
         name = signal.Signals(self.caught[0]).name
         log_message(f"stopping on {name}, within {grace_secs:g} s; once more to stop at once.")
         stop_all(groups, grace_secs, lambda: self.has_repeated or is_enough())
@@ -142,13 +145,13 @@ class SignalCatcher:
 
 
 class Task:
-    """A task, from its first start to its last end; `process` is its latest process.
+    """A task, whose process is restarted after failures; `process` is its latest process.
 
     Args:
         name: Its name in messages.
         start: Starts a process for it.
         restarts: The number of restarts after failures, and the waits before them; None for no restart.
-        say: Called with messages about its failures.
+        say: Logs a message about a failure.
     """
 
     def __init__(
@@ -162,7 +165,7 @@ class Task:
         self.process = start()
 
     def status(self) -> int | None:
-        """Returns the exit status once the task has ended for good; None while it runs or will be started again."""
+        """Returns the exit status after the last end of the task; None while it runs or will be restarted."""
         if self._restart_at is not None and clock.monotonic() >= self._restart_at:
             self._restart_at, self.process = None, self._start()
         if self._restart_at is None and self._status is None:
@@ -184,7 +187,7 @@ class Task:
                 self._failures += 1
                 wait_secs = policy.backoff_secs(self._failures, generator)
                 self._restart_at = clock.monotonic() + wait_secs
-                again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
+                again = f"It is restarted in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
                 self._say(f"{self._name} {describe_exit(status)}. {again}")
                 return
         self._status = status
@@ -193,17 +196,17 @@ class Task:
 
 
 def is_failure(status: int) -> bool:
-    """Returns whether an exit status is a failure: neither 0 nor that of a requested end."""
+    """Returns whether an exit status is a failure: neither 0 nor the status after SIGTERM or SIGINT."""
     return status != 0 and not any(status in (-number, 128 + number) for number in STOP_SIGNALS)
 
 
 def shell_status(status: int) -> int:
-    """Returns an exit status as a shell does: 128 plus the signal where that ended the process."""
+    """Returns an exit status as a shell reports it: 128 plus the signal if that ended the process."""
     return status if status >= 0 else 128 - status
 
 
 def describe_exit(status: int) -> str:
-    """Returns the predicate of a sentence about a task with a nonzero exit status."""
+    """Describes a nonzero exit status, as the predicate of a sentence about the task."""
     for number in STOP_SIGNALS:
         if status == 128 + number:
             return f"left the training on {number.name}"
@@ -215,7 +218,7 @@ def describe_exit(status: int) -> str:
 def start_process(
     name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: OutputEcho
 ) -> ProcessTree:
-    """Starts a process that ends with this one, and shows its output."""
+    """Starts a process that the guardian ends with this one, and prints its output."""
     pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = ProcessTree(guardian.wrap_command(command), environment, on_end=guardian.withdraw, **pipes)
     echo.follow(name, process.stdout, sys.stdout)
@@ -224,7 +227,7 @@ def start_process(
 
 
 def restart_policy(arguments: argparse.Namespace) -> RecoveryPolicy | None:
-    """Returns the restarts that the options ask for."""
+    """Returns the restarts that the options request; None for none."""
     if arguments.restart == "none":
         return None
     return RecoveryPolicy(arguments.max_restarts or MAX_RESTARTS, initial_backoff_secs=1.0)

@@ -1,4 +1,4 @@
-"""LoopDescription: the state of a loop, its devices, and its output, as data and as a table."""
+"""LoopDescription: describes the state of a loop, its devices and its output, as data and as a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_SHOWN_STEPS, _MAX_COUNTED_STEPS = 3, 10_000
 
 
 class Part(NamedTuple):
-    """A part of the values that a step carries: one of the top level of the state, or one beside the state.
+    """A part of the values that one step passes to the next: a top-level part of the state, or a variable beside it.
 
     Args:
         name: The parameter of the step that gets it; else the key, field or index; "state" for a single array. Beside
@@ -53,10 +53,10 @@ class HookOutput(NamedTuple):
 
     Args:
         hook: The name of its class.
-        what: The output, and its place.
-        when: The steps, or its trigger in words if not steps alone decide. Empty if another hook decides.
-        steps: The global steps at which the run will write it; if their number or the last step is not known, the first
-            ones. None if not steps alone decide.
+        what: The output, and its destination.
+        when: The steps, or the trigger in words if it depends on more than steps. Empty if another hook decides.
+        steps: The global steps at which the run will write it; the first ones, if there are very many or the last step
+            is not known. None if the trigger depends on more than steps.
     """
 
     hook: str
@@ -69,13 +69,13 @@ class LoopDescription(NamedTuple):
     """The result of `Loop.describe`; its `str()` is a table.
 
     Args:
-        parts: The parts of the state, and the values that a step carries beside it.
+        parts: The parts of the state, and the variables beside it.
         devices: The devices, and the mesh if there is one.
         batch: The arrays of a batch.
-        start: The step and the values that the training would begin with.
+        start: The first step of the training and the source of its values, in words.
         writes: The output of each hook.
-        programs: The programs of the step, in words, as far as they are known before the hooks begin.
-        counts: What counts as an optimizer step, in words; empty if each step is one.
+        programs: The compiled programs of the step, in words, as far as they are known before the hooks begin.
+        counts: How optimizer steps are counted, in words; empty if each step is an optimizer step.
     """
 
     parts: tuple[Part, ...]
@@ -87,12 +87,12 @@ class LoopDescription(NamedTuple):
     counts: str = ""
 
     def __str__(self) -> str:
-        whole = sum(part.size_bytes for part in self.parts)
-        held = sum(part.bytes_a_device for part in self.parts)
+        size = sum(part.size_bytes for part in self.parts)
+        device_bytes = sum(part.bytes_a_device for part in self.parts)
         lines = [
             f"{units.format_count(sum(part.parameters for part in self.parts), 'number')} in "
-            f"{units.format_count(sum(part.arrays for part in self.parts), 'array')}, {units.format_bytes(whole)}, "
-            f"{units.format_bytes(held)} on each device; on {self.devices}."
+            f"{units.format_count(sum(part.arrays for part in self.parts), 'array')}, {units.format_bytes(size)}, "
+            f"{units.format_bytes(device_bytes)} on each device; on {self.devices}."
         ]
         width = max(len(part.name) for part in self.parts)
         lines += [
@@ -108,7 +108,7 @@ class LoopDescription(NamedTuple):
 
 
 def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str, Variable]) -> tuple[Part, ...]:
-    """Returns the parts of a state, and the values that a step carries beside it.
+    """Returns the parts of a state, and the variables beside it.
 
     Args:
         state: The state.
@@ -117,12 +117,12 @@ def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str,
     """
     names = {str(key): name for name, key in called.items() if key is not None}
     of_state: dict[str, list[tuple[Any, Any]]] = {}
-    for path, leaf, place in _leaves_with_sharding(state):
+    for path, leaf, sharding in _leaves_with_sharding(state):
         key = jax.tree_util.keystr(path[:1], simple=True)
-        of_state.setdefault(names.get(key, key) or state.op.name, []).append((leaf, place))
+        of_state.setdefault(names.get(key, key) or state.op.name, []).append((leaf, sharding))
     parts = list(of_state.items())
     parts += [
-        (name, [(leaf, place) for _, leaf, place in _leaves_with_sharding(each)]) for name, each in beside.items()
+        (name, [(leaf, sharding) for _, leaf, sharding in _leaves_with_sharding(each)]) for name, each in beside.items()
     ]
     return tuple(
         Part(
@@ -131,10 +131,10 @@ def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str,
             sum(math.prod(leaf.shape) for leaf, _ in leaves),
             sum(_num_bytes(leaf, leaf.shape) for leaf, _ in leaves),
             sum(
-                _num_bytes(leaf, leaf.shape if place is None else place.shard_shape(leaf.shape))
-                for leaf, place in leaves
+                _num_bytes(leaf, leaf.shape if sharding is None else sharding.shard_shape(leaf.shape))
+                for leaf, sharding in leaves
             ),
-            _placement([place for _, place in leaves]),
+            _placement([sharding for _, sharding in leaves]),
         )
         for name, leaves in parts
     )
@@ -143,25 +143,25 @@ def state_parts(state: Variable, called: Mapping[str, Any], beside: Mapping[str,
 def _leaves_with_sharding(variable: Variable) -> Iterator[tuple[Any, Any, Any]]:
     """Yields the path, the spec and the sharding of each array."""
     found = jax.tree.leaves_with_path(variable.spec)
-    places = variable.shardings or [None] * len(found)
-    for (path, leaf), place in zip(found, places, strict=True):
-        yield path, leaf, place
+    shardings = variable.shardings or [None] * len(found)
+    for (path, leaf), sharding in zip(found, shardings, strict=True):
+        yield path, leaf, sharding
 
 
 def describe_devices(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
     """Returns the devices of a state, in words."""
-    found = {device for place in state.shardings if place is not None for device in place.device_set}
+    found = {device for sharding in state.shardings if sharding is not None for device in sharding.device_set}
     names = contents.device_names(found or {jax.devices()[0]})
     axes = "" if mesh is None else f", a mesh of {', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
     return f"{contents.format_devices(names)}{axes}"
 
 
 def hook_outputs(hooks: Iterable[Any], begins: TrainingStart, last: int | None) -> tuple[HookOutput, ...]:
-    """Returns the output of hooks that describe it with `writes`.
+    """Returns the output of the hooks that have an `output_description`.
 
     Args:
         hooks: The hooks.
-        begins: The beginning of the training.
+        begins: The start of the training.
         last: The global step at which it ends; None if that is not known.
     """
     found = []
@@ -177,14 +177,14 @@ def hook_outputs(hooks: Iterable[Any], begins: TrainingStart, last: int | None) 
 def _writing_steps(
     hook: Any, first: int, last: int | None, states: Mapping[str, Any]
 ) -> tuple[tuple[int, ...] | None, str]:
-    """Returns the steps at which a hook writes, if steps alone decide, and all in words."""
+    """Returns the steps at which a hook writes, None if they depend on more than steps; and the same in words."""
     written = getattr(hook, "steps_written", None) or functools.partial(SessionRunHook.steps_written, hook)
     trigger = getattr(hook, "trigger", None)
     has_one = isinstance(trigger, Trigger)
     own = trigger.clone() if has_one else at_steps(NEVER)
     if phase := states.get(identity(hook), {}).get("trigger"):
         own.resume(phase, first, first)
-    # What it writes beside its trigger's firings: a trigger that never fires shows it.
+    # Output in addition to the firings of its trigger: asked for with a trigger that never fires.
     beside = list(written(at_steps(NEVER), first, first + 1) or ())
     ends = ["at the end"] if first + 1 in beside else []
     found = written(own, first, last)
@@ -203,7 +203,7 @@ def _writing_steps(
 
 
 def _format_steps(steps: Sequence[int]) -> str:
-    """Returns steps in words, long rows by their first and last ones.
+    """Returns steps in words; of many, the first ones, the last and their number.
 
     Example:
         >>> _format_steps(range(0, 1000, 100)), _format_steps([5])
@@ -219,7 +219,7 @@ def _join_words(parts: Sequence[str]) -> str:
 
 
 def describe_programs(train_op: Operation, steps_per_run: int, *, watches: bool) -> tuple[str, ...]:
-    """Returns the programs of a step, in words, planned by a session that runs nothing."""
+    """Returns the compiled programs of a step, in words, from a session that plans and runs nothing."""
     with Session(graph=train_op.graph) as session:
         made = session.backend.find_step(train_op, max_steps=steps_per_run)
         assert made.program is not None, "A step has a variable."
@@ -229,7 +229,14 @@ def describe_programs(train_op: Operation, steps_per_run: int, *, watches: bool)
 
 
 class TrainingStart(NamedTuple):
-    """The beginning of a training: its global step, the states of its hooks, all in words, and if no step is left."""
+    """The start of a training.
+
+    Attributes:
+        step: The global step.
+        hook_states: The restored states of its hooks.
+        text: The step and the source of the values, in words.
+        is_over: Whether no step is left to train.
+    """
 
     step: int
     hook_states: Mapping[str, Any]
@@ -245,16 +252,16 @@ def find_start(
     last: int | None,
     stop: FinalStop,
 ) -> TrainingStart:
-    """Returns the beginning of a training.
+    """Returns the start of a training.
 
     Args:
         logdir: The directory of its checkpoints.
-        memory: The memory of the loop.
-        warm: Returns the checkpoint of its warm start, and whether it goes on from the step of that; or raises if that
-            cannot be used.
-        given: The step of the given state.
+        memory: The loop's checkpoint in memory.
+        warm: Returns the checkpoint of its warm start, and whether the training continues from the step of that; raises
+            if the checkpoint cannot be used.
+        given: The step counter of the given state.
         last: The step at which it would stop.
-        stop: Knows whether it has stopped for good.
+        stop: The hook that keeps the reason of a final stop.
     """
     path = latest_checkpoint(logdir) if logdir else None
     states: Mapping[str, Any] = {}
@@ -294,8 +301,12 @@ def describe_batch(spec: Any) -> str:
 
 def _placement(places: list[Any]) -> str:
     ways = collections.Counter(
-        "" if place is None else "whole" if place.is_fully_replicated else str(getattr(place, "spec", place))
-        for place in places
+        ""
+        if sharding is None
+        else "whole"
+        if sharding.is_fully_replicated
+        else str(getattr(sharding, "spec", sharding))
+        for sharding in places
     )
     return ", ".join(f"{count} {way}" for way, count in ways.items() if way)
 

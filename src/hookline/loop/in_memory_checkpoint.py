@@ -1,4 +1,4 @@
-"""The state of a loop in a session, and its memory between two sessions."""
+"""InMemoryCheckpoint: keeps a training between two sessions; StateValues: reads and sets the state in a session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _logger = log.get_logger(__name__)
 
 @dataclasses.dataclass
 class InMemoryCheckpoint:
-    """The content of a checkpoint, in memory.
+    """The contents of a checkpoint, in memory.
 
     Attributes:
         step: The global step.
@@ -36,7 +36,7 @@ class InMemoryCheckpoint:
         positions: The positions of iterators, by name.
         hook_states: The states of hooks.
         passes: The passes over the data.
-        lineage: That of the last save; None if there was none.
+        lineage: The lineage of the last save; None if there was none.
     """
 
     step: int
@@ -48,20 +48,20 @@ class InMemoryCheckpoint:
 
     @classmethod
     def capture(cls, session: Session, passes: CompletedPasses) -> Self:
-        """Takes the content from a session that makes no further run."""
-        engine = session.backend
-        values, positions = engine.values_with_positions(
-            engine.variables(GraphKeys.GLOBAL_VARIABLES), engine.sources.names()
+        """Takes the contents from a session that makes no further run."""
+        backend = session.backend
+        values, positions = backend.values_with_positions(
+            backend.variables(GraphKeys.GLOBAL_VARIABLES), backend.sources.names()
         )
         for position in positions.values():
             position.on_saved()
         where = {name: position.value for name, position in positions.items()}
         return cls(
-            session.global_step, values, where, dict(engine.hook_states()), passes, contents.last_lineage(session)
+            session.global_step, values, where, dict(backend.hook_states()), passes, contents.last_lineage(session)
         )
 
     def warn_if_ignored(self, session: Session, logdir: str | None) -> None:
-        """Warns if a session begins at another step, which is that of a checkpoint."""
+        """Warns if a session begins at another step, because it was restored from a checkpoint."""
         if session.global_step != self.step:
             _logger.warning(
                 "Loop: it goes on from the checkpoint in '%s', at step %d, and not from step %d, where it stopped.",
@@ -90,9 +90,9 @@ class InMemoryCheckpoint:
 class StateValues(Mapping[str, Any]):
     """The arrays of the state in an open session, by name, to read and set between two steps: `Loop.state_in`.
 
-    The names are those of `train.list_variables`, without `state/`; the end of one is enough if it is unique:
-    `"learning_rate"` for `"opt_state/hyperparams/learning_rate"`. A value that is set is part of the state from the
-    next step on, and of its checkpoints. Reading waits for the steps under way.
+    The names are those of `train.list_variables`, without `state/`. The last keys of a path are enough if they are
+    unique: `"learning_rate"` for `"opt_state/hyperparams/learning_rate"`. A value that is set is part of the state from
+    the next step on, and of its checkpoints. Reading waits for the dispatched steps.
 
     Args:
         state: The variable.
@@ -108,7 +108,7 @@ class StateValues(Mapping[str, Any]):
 
         Raises:
             KeyError: The state has no array of this name, or several.
-            ValueError: It is a random key; or processes in step have parts of the array.
+            ValueError: It is a random key; or the array is sharded over SPMD processes.
         """
         path = self._path(name)
         leaf = dict(paths.flatten_with_paths(self._session.backend.borrow_value(self._state))[0])[path]
@@ -116,22 +116,24 @@ class StateValues(Mapping[str, Any]):
             raise ValueError(f"{path!r} of the state is a random key, which has no value on the host.")
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             if not leaf.is_fully_replicated:
-                raise ValueError(f"{path!r} of the state lies in parts in the processes, so none of them can read it.")
+                raise ValueError(
+                    f"{path!r} of the state is sharded over several processes, so none of them can read it."
+                )
             leaf = placement.addressable_data(leaf)
-        return np.array(leaf)[()]  # A copy: the next step takes the memory.
+        return np.array(leaf)[()]  # A copy: the buffer is donated to the next step.
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Sets an array, to one of the same shape and kind of dtype; in step, in all processes to the same.
+        """Sets an array to one of the same shape and kind of dtype; in SPMD, all processes must set the same value.
 
         Raises:
-            KeyError: As when it is read.
-            ValueError: The shape or the dtype is another one; or processes in step set different values.
-            TypeError: It is a hyperparameter with a schedule, which each step computes anew.
+            KeyError: The state has no array of this name, or several.
+            ValueError: The shape or the dtype differs; or SPMD processes set different values.
+            TypeError: It is a hyperparameter with a schedule, which each step computes.
         """
         path = self._path(name)
         spec = self._specs[path]
         if is_scheduled(path, self._specs):
-            raise TypeError(f"{path!r} of the state follows a schedule, which sets it anew in each step.")
+            raise TypeError(f"{path!r} of the state follows a schedule, which sets it in each step.")
         array = np.asarray(value)
         if array.shape != spec.shape or not _fits_dtype(array.dtype, spec.dtype):
             raise ValueError(
@@ -145,7 +147,7 @@ class StateValues(Mapping[str, Any]):
             sums = others.all_gather(f"the new value of {path}", zlib.crc32(array.tobytes()))
             if len(set(sums)) > 1:
                 raise ValueError(
-                    f"The processes in step set {path!r} of the state to different values; in this one to {value!r}."
+                    f"The SPMD processes set {path!r} of the state to different values; this one to {value!r}."
                 )
         set_leaves(self._session, self._state, {path: array})
 
@@ -168,7 +170,7 @@ class StateValues(Mapping[str, Any]):
 
 
 def _fits_dtype(given: Any, kept: Any) -> bool:
-    """Returns whether a dtype is of the kind of another, or of one before it."""
+    """Returns whether a dtype is of the same kind as another, or of a lower one: bool, integer, float, complex."""
     order = [jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating]
     last = [jnp.issubdtype(kept, kind) for kind in order]
     return any(last) and any(jnp.issubdtype(given, kind) for kind in order[: last.index(True) + 1])

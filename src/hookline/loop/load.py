@@ -1,4 +1,4 @@
-"""load: finds a checkpoint, and reads the state of a training, without a graph and without a session."""
+"""load: finds a checkpoint and reads the state of a training, without a graph or a session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATE = "state"
 """The name of the state's variable, also in checkpoints."""
 AVERAGE = "average"
 """The name of the variable of the moving averages."""
-# The step of the best checkpoint in the state of an `Evaluate`.
+# The name of the best checkpoint's step in the saved state of an `Evaluate` hook.
 _KEPT_STEP = re.compile(r"hooks/.*/kept/2")
 
 
@@ -53,7 +53,7 @@ def find_checkpoint(who: str, path: str, step: int | str) -> str:
     check_step(who, step)
     state = get_checkpoint_state(path)
     if state is None:
-        return path  # The error comes from reading it.
+        return path  # Reading it raises the error.
     if step == "latest":
         return reading.resolve_checkpoint(path, who, "path")
     known = {candidate: candidate.rpartition("-")[2] for candidate in state.all_model_checkpoint_paths}
@@ -70,9 +70,9 @@ def find_checkpoint(who: str, path: str, step: int | str) -> str:
 
 
 def _why_no_best(state: CheckpointState) -> str:
-    """Returns the rest of a sentence that says that there is no best checkpoint."""
+    """Returns the end of an error message: the reason why there is no best checkpoint."""
     lost = state.lost_best
-    if lost is None:  # A state file of another directory may know it.
+    if lost is None:  # In a copied directory the state file may lack it; the saved state of `Evaluate` has the step.
         newest = state.model_checkpoint_path
         leaves = layout.read_manifest(newest)[1].leaves.values()
         steps = [leaf.value for leaf in leaves if _KEPT_STEP.fullmatch(leaf.name) and leaf.kind == "int"]
@@ -81,32 +81,32 @@ def _why_no_best(state: CheckpointState) -> str:
     if lost is None:
         return ": train.Evaluate(..., keep_best=...) keeps one."
     return (
-        f" any more: it was '{lost}', of step {lost.rpartition('-')[2]}, which is gone. A training that goes on with "
+        f" any more: it was '{lost}', of step {lost.rpartition('-')[2]}, which is gone. A training that continues with "
         f"train.Evaluate(..., keep_best=...) keeps the best of its next evaluations."
     )
 
 
 def check_step(who: str, step: int | str) -> None:
-    """Raises `ValueError` for an unknown name in place of a step."""
+    """Raises `ValueError` for an unknown name of a step."""
     if isinstance(step, str) and step not in ("latest", "best"):
         raise ValueError(f"{who} requires 'latest', 'best' or a global step as step, got {step!r}.")
 
 
 def find_root(manifest: Manifest, prefix: str = "") -> str:
-    """Returns the name of a part of a checkpoint: in the state of a loop, if there is one; else among the variables."""
+    """Returns the full name of a part of a checkpoint: below a loop's state, if it has that part; else as given."""
     inside = f"{STATE}/{prefix}" if prefix else STATE
     names = [name for _, name, _ in _named_leaves(manifest)]
     return inside if any(name == inside or name.startswith(f"{inside}/") for name in names) else prefix
 
 
 def leaves_below(manifest: Manifest, root: str, *, averaged: bool = False) -> dict[str, Leaf]:
-    """Returns the leaves of a part by their paths in it: of one variable, or else of all whose names begin with it.
+    """Returns the leaves of a part by their paths in it: of one variable, else of all variables below that name.
 
-    With `averaged`, moving averages take the place of the averaged leaves.
+    With `averaged`, moving averages replace the averaged leaves.
     """
     start = f"{root}/" if root else ""
     found = [named for named in _named_leaves(manifest) if named[1] == root or named[1].startswith(start)]
-    # The names of a part's averages begin with the name of the part.
+    # A variable's averages may be variables below its name (`w/average`): only the leaves of `w` itself are returned.
     own = [named for named in found if named[0] == root or root.startswith(f"{named[0]}/")]
     leaves = {name[len(start) :] if name != root else "": leaf for _, name, leaf in own or found}
     if averaged and root.partition("/")[0] == STATE:
@@ -116,7 +116,7 @@ def leaves_below(manifest: Manifest, root: str, *, averaged: bool = False) -> di
 
 
 def _named_leaves(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
-    """Returns the name of the variable, the full name, and the leaf, for all leaves."""
+    """Returns all leaves, each with the name of its variable and its full name."""
     return [
         (name, f"{name}/{leaf.path}" if leaf.path else name, leaf)
         for name, entry in manifest.variables.items()
@@ -125,23 +125,23 @@ def _named_leaves(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
 
 
 def check_repeatable(logdir: str | None) -> None:
-    """Checks that a loop whose batches are an iterator has no checkpoint to resume from.
+    """Checks that a loop whose batches are an iterator has no position in the data to resume from.
 
     Raises:
-        FailedPreconditionError: The newest checkpoint of the directory has used batches.
+        FailedPreconditionError: The training of the newest checkpoint in the directory had used batches.
     """
     path = latest_checkpoint(logdir) if logdir else None
     names = [name for name, _ in list_variables(path)] if path else []
     if path and f"{BATCHES}/count" in names and load_variable(path, f"{BATCHES}/count"):
         raise FailedPreconditionError.from_message(
-            f"Loop cannot go on from '{path}': its batches are an iterator, which cannot be set to the position of the "
-            f"checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state. If the data "
-            f"shall begin anew at each start, give Loop resume_data=False.",
+            f"Loop cannot resume from '{path}': its batches are an iterator, which cannot be set to the position of "
+            f"the checkpoint. Give a function that makes it, `lambda: batches()`, or a source with a state. To start "
+            f"over in the data each time, give Loop resume_data=False.",
         )
 
 
 _ADVICE = (
-    "Give a `like` of the structure, shapes and dtypes of the trained state, and for a part of it the prefix of that "
+    "Give a `like` with the structure, shapes and dtypes of the trained state, and for a part of it the prefix of that "
     "part; train.list_variables shows the names."
 )
 
@@ -157,30 +157,32 @@ def load(
 ) -> Any:
     """Reads the state of a training, or a part of it, from one of its checkpoints; or weights of another library.
 
-    It needs neither graph nor session, and takes no lease: a training may go on in that directory meanwhile.
+    It needs neither a graph nor a session, and does not lock the directory: a training may be saving there.
 
     Args:
-        path: The directory of the training; a checkpoint; or what else `WarmStart` takes: a safetensors, npz or Flax
-            msgpack file, or a directory of Orbax.
+        path: The directory of the training; a checkpoint; or the weights of another library, as for `WarmStart`: a
+            safetensors, npz or Flax msgpack file, or a directory of Orbax.
         like: A state like the trained one: arrays, `jax.ShapeDtypeStruct`, or both. For NNX objects, the objects as
-            they were given to the `Loop`, one or a tuple; abstract ones (`nnx.eval_shape`) will do. Leaves that are no
-            arrays are taken from it. None returns dicts by name, for another library's weights of NumPy arrays.
+            they were given to the `Loop`, one or a tuple; they may be abstract (`nnx.eval_shape`). Leaves that are no
+            arrays are returned as they are. None returns nested dicts by name, with NumPy arrays for weights of another
+            library.
         step: "latest", "best" (the checkpoint that `Evaluate(keep_best=...)` kept), or a global step.
-        prefix: The path of the part that `like` stands for: "params", or "0" for the first of a tuple. For a training
-            with a graph, the name of a variable, or the common first part of several names, before the slash.
-        sharding: A `jax.Device` or `Sharding` for all arrays, or a tree of them in the structure of `like`. By default
-            each array has the sharding of its array in `like`.
-        averaged: Whether to take the moving averages of `Loop(ema=...)` instead of the averaged leaves.
+        prefix: If `like` is a part of the state, the path of that part: "params", or "0" for the first of a tuple. For
+            a training with a graph, the name of a variable, or a common prefix of several names up to a slash.
+        sharding: A `jax.Device` or `Sharding` for all arrays, or a tree of them with the structure of `like`. By
+            default each array has the sharding of its array in `like`.
+        averaged: Whether to read the moving averages of `Loop(ema=...)` instead of the averaged leaves.
 
     Returns:
-        A value of the structure of `like`; new objects for NNX.
+        A value with the structure of `like`; new objects for NNX.
 
     Raises:
-        NotFoundError: There is no such checkpoint; or it lacks arrays, all of which are named; or it has no averages.
-        InvalidArgumentError: Arrays differ in shape or dtype; all are named.
+        NotFoundError: There is no such checkpoint; it lacks arrays (the message names all of them); or it has no
+            averages.
+        InvalidArgumentError: Arrays differ in shape or dtype; the message names all of them.
         DataLossError: Its files are broken, or the newest checkpoint was replaced by something else.
-        ValueError: An unknown `step`; or `averaged` without a `like`, or for weights of another library.
-        TypeError: `path` is no path, or `prefix` no text.
+        ValueError: `step` is unknown; or `averaged` is given without a `like`, or for weights of another library.
+        TypeError: `path` is not a path, or `prefix` is not a string.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp, numpy as np, tempfile
@@ -209,9 +211,9 @@ def load(
     form = NnxState(like) if are_nnx(like) else PytreeState(_with_saved_dtypes(like, there))
     # Averages of 16-bit floats are saved in float32.
     wanted = _widened(form.values, leaves_below(manifest, root), there) if averaged else form.values
-    places = {root: _shardings(form.values, sharding)}
+    shardings = {root: _shardings(form.values, sharding)}
     found = reading.read(
-        path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=places
+        path, lambda manifest: {root: _match(path, manifest, root, wanted, averaged)}, shardings=shardings
     )[root]
     if averaged:
         narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
@@ -222,7 +224,7 @@ def load(
 def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, averaged: bool) -> Any:
     if averaged:
         raise ValueError(
-            f"load reads averages of train.Loop(ema=...) alone, and '{weights.path}' is of another library."
+            f"load can read averages only from checkpoints of train.Loop(ema=...), and '{weights.path}' is not one."
         )
     start = f"{prefix}/" if prefix else ""
     there = {name[len(start) :]: leaf for name, leaf in weights.leaves.items() if f"{name}/".startswith(start)}
@@ -239,8 +241,8 @@ def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, avera
         weights.path, {name: part}, {name: form.values}, what="`like`", where="like", advice=_ADVICE
     )[name]
     wanted = {
-        leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=place)
-        for leaf, place in zip(match.leaves, _shardings(form.values, sharding), strict=True)
+        leaf.name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=leaf_sharding)
+        for leaf, leaf_sharding in zip(match.leaves, _shardings(form.values, sharding), strict=True)
     }
     read = weights.read(wanted)
     return form.to_state(match.structure.unflatten([jnp.asarray(read[leaf.name]) for leaf in match.leaves]))
@@ -255,20 +257,20 @@ def _as_stored(path: str, leaf: Leaf) -> jax.ShapeDtypeStruct:
 
 
 def _nested(path: str, arrays: dict[str, Any]) -> Any:
-    """Returns dicts by name for arrays by their paths."""
+    """Converts arrays by path to nested dicts."""
     if arrays.keys() == {""}:
         return arrays[""]
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *folders, last = (part.replace("%2F", "/").replace("%25", "%") for part in name.split("/"))
-        place = tree
+        node = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
+            node = node.setdefault(folder, {})
+            if not isinstance(node, dict):
                 break
-        if not isinstance(place, dict) or last in place or not name:
+        if not isinstance(node, dict) or last in node or not name:
             raise ValueError(f"load: '{path}' has an array below another one, {name!r}. Give a prefix, or a `like`.")
-        place[last] = array
+        node[last] = array
     return tree
 
 
@@ -284,7 +286,7 @@ def _averaged_leaves(path: str, manifest: Manifest, root: str, like: Any) -> dic
 
 
 def _with_saved_dtypes(like: Any, there: dict[str, Leaf]) -> Any:
-    """Replaces numbers of weak type in `like` by specs, because the training may have given them another dtype."""
+    """Replaces weakly typed leaves in `like` by specs, because the training may have given them another dtype."""
 
     def typed(path: str, leaf: Any) -> Any:
         if path in there and is_number(leaf):
@@ -298,7 +300,7 @@ def _with_saved_dtypes(like: Any, there: dict[str, Leaf]) -> Any:
 
 
 def _widened(values: Any, plain: dict[str, Leaf], there: dict[str, Leaf]) -> Any:
-    """Returns the specs of the values, with the saved dtypes for averages."""
+    """Returns the specs of the values, with the saved, possibly wider dtypes for averages."""
 
     def widened(path: str, leaf: Any) -> Any:
         is_average = path in there and there[path] != plain[path] and plain[path].dtype == str(leaf.dtype)
@@ -314,7 +316,7 @@ def _spec(leaf: Leaf) -> jax.ShapeDtypeStruct:
 
 def _match(path: str, manifest: Manifest, root: str, wanted: Any, averaged: bool) -> fitting.Match:
     there = leaves_below(manifest, root, averaged=averaged)
-    if not root:  # Checkpoints of a training with a graph hold more than variables.
+    if not root:  # In a checkpoint of a training with a graph there are other variables beside those of `like`.
         tops = {name.partition("/")[0] for name, _ in flatten_with_paths(wanted)[0]}
         there = {name: leaf for name, leaf in there.items() if name.partition("/")[0] in tops}
     part = Entry(tuple(dataclasses.replace(leaf, path=relative) for relative, leaf in there.items()))
@@ -332,10 +334,10 @@ def _shardings(wanted: Any, sharding: Any) -> list[Any]:
             leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else specs.placed_sharding(leaf) for leaf in leaves
         ]
     given = [
-        jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
-        for place in jax.tree.leaves(sharding)
+        jax.sharding.SingleDeviceSharding(each) if isinstance(each, jax.Device) else each
+        for each in jax.tree.leaves(sharding)
     ]
-    if len(given) not in (1, len(leaves)) or not all(isinstance(place, jax.sharding.Sharding) for place in given):
+    if len(given) not in (1, len(leaves)) or not all(isinstance(each, jax.sharding.Sharding) for each in given):
         raise ValueError(
             f"load requires one device or sharding, or one for each of the {len(leaves)} arrays, got {sharding!r}."
         )

@@ -1,4 +1,4 @@
-"""Loop: a train step, run under a monitored session."""
+"""Loop: runs a train step under a monitored session."""
 
 from __future__ import annotations
 
@@ -37,55 +37,66 @@ _logger = log.get_logger(__name__)
 class Loop(StepGraph):
     """Runs your train step under a monitored session with hooks.
 
-    `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
-    variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
-    hook work on it as on any graph. A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one more
-    after the batch, gets a new random key in each step. So does an optional one of such a name whose default is None.
-    A parameter called `step` or `global_step` gets the global step.
+    `train_step(state, batch)` returns the new state and metrics. The loop builds a graph: the step is one operation,
+    the state one variable, called `state`, and the batches come from an iterator. So checkpoints, resume, recovery,
+    preemption, summaries and every hook work as on any graph.
 
-    The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
-    no arrays stay outside the variable. The step changes NNX objects in place and returns only its metrics; after a
-    run, the objects that you gave hold the trained values.
+    The state is any pytree: a `TrainState`, a dict, Equinox modules, the state of Flax's `nnx.split`. Leaves that are
+    no arrays (functions, strings, Python numbers that the step does not change) are static: neither traced nor saved.
+    Flax NNX objects are changed by the step in place, and it returns only its metrics; after a run, your objects have
+    the trained values.
 
-    A state of several parts is spread over parameters: a tuple over the first ones, `train_step(model, opt_state,
-    batch)`, a dict over the parameters with the names of its keys, in any order. So is a batch, `train_step(model,
-    opt_state, x, y)`. The step returns the parts side by side, in the order of the parameters; other values, before and
-    after them, are metrics. A part that does not come back stays, with a warning; two readings are an error.
+    A state with several parts may be several arguments of the step. The parts of a tuple are the first arguments:
+    `state=(model, opt_state)` and `train_step(model, opt_state, batch)`. Those of a dict go to the parameters with the
+    names of its keys, in any order. A batch is split in the same way: `train_step(model, opt_state, x, y)`.
+
+    The step returns the parts of the state side by side, in the order of the parameters; values before and after them
+    are metrics. A part that the step does not return keeps its value, with a warning. If the returned values can be
+    matched to the parts in two ways, that is an error.
+
+    A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one extra parameter after the batch, gets a
+    new random key in each step. So does a parameter of such a name whose default is None. A parameter called `step` or
+    `global_step` gets the global step.
 
     The step must be traceable, jitted or not. Metrics are numbers and arrays in a dict, which may be nested, a named
-    tuple, a dataclass, or `(loss, aux)`; a single number is called `loss`, and variables `d_loss, g_loss` keep these
-    names. The metric of an object with `compute()` is the result of that. Other values are left out, with a warning.
-    Metrics of NNX and `clu` in the state accumulate: see `reset_metrics_steps`.
+    tuple, a dataclass, or `(loss, aux)`. A single number is called `loss`. After `return state, d_loss, g_loss` the
+    metrics are `d_loss` and `g_loss`: these names are read from the source of the step. For an object with `compute()`
+    the metric is the result of that call. Other values are left out, with a warning. Metrics of NNX and `clu` in the
+    state accumulate: see `reset_metrics_steps`.
 
     Args:
         train_step: The step.
         state: The initial state, which a checkpoint replaces; or a function that makes it. Arrays are copied, and a
-            step may donate them. The result of a function is made on its devices, so that memory holds it once; with
-            arrays, your own state stays in memory beside the trained one.
-        batches: A source as for `hookline.data.iterator`: a function that makes an iterable, an iterable, an iterator;
-            arrays may have several lengths. Or the tensor of an iterator, for its options, in whose graph the loop is
-            then built. Or None, for a step that has no batch; `run` then requires `last_step`.
+            step may donate them. A function makes them on the devices of the state, so memory holds them once; if you
+            pass arrays, your copy stays in memory, too.
+        batches: A source as for `hookline.data.iterator`: an iterable, an iterator, or a function that makes an
+            iterable. Batches may differ in shape. To set options of the iterator, pass its tensor; the loop is then
+            built in that tensor's graph. None for a step without a batch; `run` then requires `last_step`.
         sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
         seed: The seed of the random keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
             mesh. By default each array's first dimension is split over the axis `data` of that mesh, if it has one.
         last_batch: As in `iterator`. With "pad" the step gets the pair `batch, mask`, with a mask of its real examples.
-        resume_data: Whether a later start continues in the data, as `resume` in `iterator`, or begins them anew.
+        resume_data: Whether a restart resumes at the saved position in the data, as `resume` in `iterator`, or starts
+            over.
         steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
         config: The configuration of its raw sessions.
-        ema: The decay of exponential moving averages of the state's floating point arrays, without its optimizer and
-            metrics, such as 0.999. Or a dict from parts of the state to decays, `{"params": 0.999}`. They begin with
-            the initial state, move in optimizer steps, and are saved, for `Evaluate` and `load(averaged=True)`.
-        learning_rate: The optimizer's schedule, a function of a count: the rate of each step is then the metric
-            `learning_rate`. For several optimizers a dict of schedules by parts of the state, `{"critic": schedule}`.
-            The rate of `optax.inject_hyperparams` is that metric by default.
+        ema: The decay of exponential moving averages, such as 0.999, of all floating point arrays of the state except
+            its optimizer and metrics. Or a dict from parts of the state to decays, `{"params": 0.999}`. The averages
+            begin with the initial state, are updated in each optimizer step, and are saved, for `Evaluate` and
+            `load(averaged=True)`.
+        learning_rate: Only for the log: the schedule that you gave to the optimizer, a function from a count to a rate.
+            The rate of each step is then the metric `learning_rate`. For several optimizers, a dict of schedules by
+            part of the state, `{"critic": schedule}`. Not needed with `optax.inject_hyperparams`, which has the rate in
+            the state.
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
-            `every_k_schedule` of `optax.MultiSteps`. Averages need it only without `optax.MultiSteps`.
+            `every_k_schedule` of `optax.MultiSteps`. `ema` needs it unless the state has `optax.MultiSteps`.
         smoothing_steps: The number of last steps over which means of the metrics are kept, on the device; None for
             none.
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
-            `nnx.Metric`, a `clu.metrics.Collection`). They are reset after steps 1, 101, 201, when the log and the
-            summaries are due by default, so that each of these shows the mean of the last 100 steps. None for never.
+            `nnx.Metric`, a `clu.metrics.Collection`); None for all. With 100 they are reset after steps 1, 101, 201 and
+            so on. These are the steps at which metrics are logged and summaries written by default, so each shows the
+            mean of the last 100 steps.
 
     Attributes:
         graph: The graph; a new one unless `batches` is a tensor. Make further fetches for hooks in it:
@@ -95,21 +106,23 @@ class Loop(StepGraph):
         metrics: Tensors by name; a nested metric's name has slashes.
         means: Tensors of their means over the last steps, by name: `mean/loss`.
         averaged: A tensor of the state with averages in place of the averaged leaves; None without `ema`.
-        train_op: One step, and one more global step.
-        form: The form of the state.
+        train_op: The operation that runs one step and increments the global step.
+        form: Converts the values of the variable to your state and back; `form.arguments(values)` returns the arguments
+            of the step, for operations of your own.
         logdir: The `logdir` of the last session.
-        history: By name, the `steps` and `values` of metrics that are numbers, over restarts: of the training (`loss`)
-            at the lines of the log, of evaluations under their name (`eval/loss`).
-        result: The state after the last session that ended normally, by `Preempted` or by `Interrupted`; else `None`.
+        history: By name, the `steps` and `values` of scalar metrics, over restarts: of the training (`loss`) at each
+            logged step, of evaluations under their name (`eval/loss`).
+        result: The state after the last session, if that ended normally or with `Preempted` or `Interrupted`; else
+            `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
 
     Raises:
-        TypeError: The parameters or results of the step do not fit, it reads traced values, or has a `jax.pmap`;
-            `batches` is not a source of batches, or contains text; or `learning_rate` is no schedule.
+        TypeError: The parameters or results of the step do not fit; it reads traced values, or uses `jax.pmap`;
+            `batches` is not a source of batches, or contains text; `learning_rate` is not a schedule.
         ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
-            mesh than the state; the first batch, or the last one of `hookline.data.from_arrays`, cannot be split; or
-            `ema`
-            is no decay, or names a part that the state does not have; or several optimizers may be meant.
+            mesh than the state; the first batch, or the last one of `hookline.data.from_arrays`, cannot be split;
+            `ema` is not a decay, or names a part that the state does not have; `ema` or `learning_rate` may refer to
+            several optimizers.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -127,7 +140,7 @@ class Loop(StepGraph):
 
     result: Any = None
     averaged_result: Any = None
-    # Between two sessions.
+    # The checkpoint in memory from which the next session resumes.
     _memory: InMemoryCheckpoint | None = None
     _has_run = False
     _history_hooks: Sequence[tuple[str, Any]] = ()
@@ -142,7 +155,7 @@ class Loop(StepGraph):
 
     @property
     def history(self) -> dict[str, Series]:
-        """The metrics over the steps, by name: those of training at the lines of the log, and of evaluations."""
+        """The metrics over the steps, by name: of the training at each logged step, and of evaluations."""
         found = [(prefix, history) for prefix, hook in self._history_hooks for history in [hook.history]]
         return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
 
@@ -165,42 +178,43 @@ class Loop(StepGraph):
     ) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.
 
-        If `logdir` has a checkpoint, it resumes from there; else from the step at which this loop stopped last. If
-        `last_step` is reached already, or a stop was final, it trains no step. Without a `logdir` and at the end of the
-        data it makes one more pass over them.
+        If `logdir` has a checkpoint, the training resumes from it; else from the step at which this loop stopped last.
+        If `last_step` is already reached, or an earlier stop was final, no step is trained. Without a `logdir`, a `run`
+        that begins at the end of the data trains for one more pass.
 
         Args:
             logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
-            last_step: The global step to stop at, such as 5e5, with a warning if the data end before; None for the end
-                of the data, or a hook.
+            last_step: The global step to stop at, such as 5e5; a warning is logged if the data end before. With None
+                the end of the data, or a hook, stops the training.
             epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
                 training ends with the last pass, or at `last_step` if that comes first.
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
             log_steps: Global steps between lines of metrics in the log; None for no lines.
-            nan_check: The metric to watch for NaN; None for none. Without "loss", each one like `d_loss` is watched.
+            nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all
+                losses, such as `d_loss`.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
                 or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
             train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
-                `request_stop(final=...)`. By default no step is trained, and the log says why.
-            checkpoints: How it saves, restores and recovers.
-            logging: What it writes beside checkpoints, and where: summaries, rates, sinks, hyperparameters.
-            preemption: What it does on SIGTERM and Ctrl-C.
+                `request_stop(final=...)`. By default no step is trained, and a warning gives the reason.
+            checkpoints: Options for saving, restoring and recovery.
+            logging: Options for other output: summaries, rates, sinks, hyperparameters, and their directory.
+            preemption: The reaction to SIGTERM and Ctrl-C.
 
         Returns:
-            The state, in the form in which it was given; NNX objects are the given ones.
+            The state, of the structure in which it was given; NNX objects are the given ones.
 
         Raises:
-            Preempted: SIGTERM or Ctrl-C came; the state is saved, and `result` holds it.
-            Interrupted: The cell of a notebook was interrupted. `result` holds the state, as does a `logdir`.
+            Preempted: SIGTERM or Ctrl-C was received; the state is saved, and is in `result`.
+            Interrupted: The cell of a notebook was interrupted. The state is in `result`, and saved if there is a
+                `logdir`.
             NanLossDuringTrainingError: The loss is NaN.
             TypeError: An argument has the wrong type.
-            ValueError: There are no batches, and no `last_step` is given; `nan_check` is no metric; nothing matches in
-                a
-                warm start; or the data have epochs of their own, no known length, or cannot be read again, and `epochs`
-                is given.
+            ValueError: There are no batches, and no `last_step` is given; `nan_check` is no metric; no array matches in
+                a warm start; `epochs` is given, and the data have epochs of their own, no known length, or cannot be
+                read again.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
@@ -225,7 +239,9 @@ class Loop(StepGraph):
                     session.run(self.train_op)
         except Interrupted as interrupt:
             if self._memory is not None:
-                interrupt.add_note(f"This loop holds step {self._memory.step}; its run() goes on from there.")
+                interrupt.add_note(
+                    f"This loop holds step {self._memory.step} in memory; its run() continues from there."
+                )
             raise
         return self.result
 
@@ -246,7 +262,7 @@ class Loop(StepGraph):
         logging: LoggingOptions | None = None,
         preemption: PreemptionOptions | None = None,
     ) -> MonitoredSession:
-        """Creates a session of the graph, for a hand-written loop: `while not session.should_stop()`, run `train_op`.
+        """Creates a session for a hand-written loop: `while not session.should_stop(): session.run(loop.train_op)`.
 
         Arguments and errors are those of `run`.
         """
@@ -266,7 +282,7 @@ class Loop(StepGraph):
             self._hyperparameters.keep_checkpoint_values = checkpoints.restore_hyperparams
         elif not checkpoints.restore_hyperparams:
             _logger.warning(
-                "Loop: CheckpointOptions(restore_hyperparams=False) does nothing: the state has none of "
+                "Loop: CheckpointOptions(restore_hyperparams=False) has no effect: the state has no hyperparameters of "
                 "optax.inject_hyperparams."
             )
         self._handover = _StateHandover(self, last_step)
@@ -297,7 +313,7 @@ class Loop(StepGraph):
         on_nan: str,
         logging: LoggingOptions,
     ) -> list[Any]:
-        """Returns the hooks of a loop alone, and then the given ones."""
+        """Returns the loop's own hooks, followed by the user's."""
         if not isinstance(progress, bool):
             raise TypeError(
                 f"Loop requires True or False as progress, got {progress!r}. Give a ProgressHook among the hooks."
@@ -348,7 +364,7 @@ class Loop(StepGraph):
         logging: LoggingOptions | None = None,
         preemption: PreemptionOptions | None = None,
     ) -> description.LoopDescription:
-        """Describes the state, its devices, the output of `run` with its steps, and the programs, without a run.
+        """Describes a `run` without training: the state, its devices, the output of hooks, and the compiled programs.
 
         Arguments and errors are those of `run`.
 
@@ -391,11 +407,14 @@ class Loop(StepGraph):
         )
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
-        """Returns a scaffold whose session, if it restores nothing, resumes from memory or makes the warm start."""
+        """Returns a scaffold that, if there is no checkpoint, resumes from memory or makes the warm start."""
         saver = None if checkpoints.saver is None else checkpoints.saver.clone()
         if self._memory is not None:
             if warm is not None:
-                _logger.info("Loop goes on from step %d, where it stopped, and makes no warm start.", self._memory.step)
+                _logger.info(
+                    "Loop: the training continues from step %d, where it stopped, without the warm start.",
+                    self._memory.step,
+                )
             return Scaffold(init_fn=lambda _, session: self._resume_from_memory(session, logdir), saver=saver)
         if warm is None:
             return Scaffold(saver=saver)
@@ -408,8 +427,8 @@ class Loop(StepGraph):
         return Scaffold(init_fn=init, saver=saver)
 
     def _resume_from_memory(self, session: Session, logdir: str | None) -> None:
-        """Resumes a session from memory; without a directory, it makes the next pass at the end of the data."""
-        assert self._memory is not None, "It is called only then."
+        """Resumes a session from memory; without a directory and at the end of the data, begins the next pass."""
+        assert self._memory is not None, "It requires a checkpoint in memory."
         self._memory.values[STATE] = self.form.from_user(self._memory.values[STATE])
         self._passes.resume(self._memory.passes)
         self._memory.restore_into(session)
@@ -418,14 +437,14 @@ class Loop(StepGraph):
 
 
 class _StateHandover(SessionRunHook):
-    """Takes the state from a loop, because the session has its own, and gives it back at the end.
+    """Releases the loop's copy of the state during a session, and hands the trained state to the loop at the end.
 
-    It is the last hook, so that no other hook makes steps after it.
+    It is the last hook, so that no other hook trains a step after that.
     """
 
     def __init__(self, loop: Loop, last_step: int | None) -> None:
         self._loop, self._last_step = loop, last_step
-        self._first_step: int | None = None  # A recovery does not move it.
+        self._first_step: int | None = None  # A recovery keeps it.
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         loop = self._loop
@@ -446,6 +465,6 @@ class _StateHandover(SessionRunHook):
 
 
 def _check_end_arguments(logdir: Any, last_step: Any) -> tuple[str | None, int | None]:
-    """Returns a directory as text, and a last step as a whole number."""
+    """Checks `logdir` and `last_step`, and returns them as a string and an integer."""
     last_step = None if last_step is None else arguments.check_steps("Loop", "last_step", last_step, at_least=0)
     return arguments.check_path("Loop", "logdir", logdir, optional=True), last_step

@@ -1,4 +1,4 @@
-"""Hooks on the metrics of a loop: lines in the log with their history, the NaN watch, means over the last steps."""
+"""The hooks for a loop's metrics: the log and the history, the NaN check, means over the last steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Series(NamedTuple):
 
 
 class History(dict[str, Series]):
-    """The series of metrics by name, which goes into checkpoints.
+    """The series of metrics by name, saved in checkpoints.
 
     Example:
         >>> history = History()
@@ -45,7 +45,7 @@ class History(dict[str, Series]):
     """
 
     def record(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Adds numbers of a step; those of a step that is there already are replaced."""
+        """Adds numbers of a step, or replaces them if the step is the last one already."""
         for name, value in numbers.items():
             steps, values = self.setdefault(name, Series([], []))
             if steps and steps[-1] == step:
@@ -55,13 +55,13 @@ class History(dict[str, Series]):
                 values.append(value)
 
     def truncate(self, step: int) -> None:
-        """Removes what comes after a step, which is trained again."""
+        """Removes the values of later steps, which will be trained again."""
         for series in self.values():
-            place = bisect.bisect_right(series.steps, step)
-            del series.steps[place:], series.values[place:]
+            end = bisect.bisect_right(series.steps, step)
+            del series.steps[end:], series.values[end:]
 
     def get_state(self) -> str:
-        """Returns the series as one text, because a checkpoint describes each number of a hook's state."""
+        """Returns the series as one string, because a checkpoint's manifest lists each number of a hook's state."""
         return json.dumps(
             {name: [_encode(steps, "<i8"), _encode(values, "<f8")] for name, (steps, values) in self.items()}
         )
@@ -82,7 +82,7 @@ def _decode(text: str, dtype: str) -> list[Any]:
 
 
 def history_hooks(hooks: Iterable[Any]) -> list[tuple[str, Any]]:
-    """Returns the hooks that have a `history`, each with what comes before the names of its metrics."""
+    """Returns the hooks that have a `history`, each with the prefix of its metric names."""
     found = [hook for hook in map(unwrap, hooks) if isinstance(getattr(hook, "history", None), History)]
     return [(f"{hook.name}/" if getattr(hook, "name", "") else "", hook) for hook in found]
 
@@ -90,18 +90,18 @@ def history_hooks(hooks: Iterable[Any]) -> list[tuple[str, Any]]:
 class MetricsLog(LoggingTensorHook):
     """Logs metrics and the global step after the run, in the same runs in which summaries are written.
 
-    If a run has more steps than lie between two lines, it logs all lines of a run together (`in_rows`).
+    If a run has more steps than there are between two lines, all lines of a run are logged together (`in_rows`).
 
     Attributes:
-        history: The numbers of all lines.
+        history: The scalar metrics of all logged steps.
     """
 
     def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
         super().__init__(metrics, trigger=_EveryRun(trigger) if in_rows else trigger)
         self._line_trigger, self.stacked = trigger, in_rows
         self.history = History()
-        self.state_key = None  # A loop has one, also if the step returns another metric.
-        self._has_default_format = True  # The step is the only addition to a line of the base class.
+        self.state_key = None  # A loop has one such hook; its history continues if the step returns other metrics.
+        self._has_default_format = True  # `format_line` only adds the step to the line of the base class.
 
     def begin(self) -> None:
         """Looks up the tensors, and forgets an earlier session."""
@@ -109,19 +109,19 @@ class MetricsLog(LoggingTensorHook):
         self.history = History()
 
     def get_state(self) -> str:
-        """Returns the numbers of all lines."""
+        """Returns the history."""
         return self.history.get_state()
 
     def set_state(self, state: str) -> None:
-        """Restores the numbers of all lines."""
+        """Restores the history."""
         self.history.set_state(state)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Forgets the lines of steps that are trained again."""
+        """Removes the history of later steps, which will be trained again."""
         self.history.truncate(session.global_step)
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        """Logs the values, and keeps the numbers among them."""
+        """Logs the values, and adds the scalars to the history."""
         super().log(values, elapsed_secs)
         self.history.record(
             self._step, {name: float(np.asarray(value)) for name, value in values.items() if not np.ndim(value)}
@@ -139,7 +139,7 @@ class MetricsLog(LoggingTensorHook):
         for row, step in enumerate(range(last - count + 1, last + 1)):
             if self._line_trigger.should_trigger_for_step(step):
                 found.append((row, step, self._line_trigger.update_last_triggered_step(step)[0]))
-        # They come together, so each gets an equal share of the time since the line before.
+        # All steps of a run end at the same time, so each line gets an equal share of the time since the last line.
         secs = [elapsed for *_, elapsed in found if elapsed is not None]
         share = sum(secs) / len(secs) if secs else None
         for row, self._step, elapsed in found:
@@ -150,11 +150,11 @@ class MetricsLog(LoggingTensorHook):
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Formats the step and the values in one line."""
         line = super().format_line(values, elapsed_secs)
-        return f"step {self._step}: {' '.join(line.split())}"  # An array may be formatted in several lines.
+        return f"step {self._step}: {' '.join(line.split())}"  # An array may be formatted over several lines.
 
 
 class _EveryRun(Trigger):
-    """Fires in each run, and stores the state of the trigger of the lines."""
+    """Fires in each run; its saved state is that of the trigger of the lines."""
 
     def __init__(self, points: Trigger) -> None:
         self._line_trigger = points
@@ -190,13 +190,13 @@ class _EveryRun(Trigger):
 def nan_check_hooks(
     metrics: Mapping[str, Tensor], returned: Collection[str], nan_check: str, on_nan: str
 ) -> list[NanTensorHook]:
-    """Returns the hook that watches a metric, or hooks for all losses if none has the default name.
+    """Returns the hook that checks a metric for NaN, or hooks for all losses if none has the default name.
 
-    Without any loss there is no hook, and a warning.
+    Without any loss it returns no hook, and logs a warning.
 
     Args:
         metrics: The metrics.
-        returned: The names of metrics that the step returns; a learning rate is not among them.
+        returned: The names of the metrics that the step returns, without those that the loop adds, as a learning rate.
         nan_check: As in `Loop.run`.
         on_nan: As in `Loop.run`.
 
@@ -212,11 +212,11 @@ def nan_check_hooks(
         return [NanTensorHook(metrics[name], on_nan=on_nan) for name in losses]
     if nan_check != DEFAULT_NAME or on_nan != "raise":
         raise ValueError(
-            f"Loop: there is no metric {nan_check!r} to watch for NaN. There are: {', '.join(metrics) or 'none'}."
+            f"Loop: there is no metric {nan_check!r} to check for NaN. There are: {', '.join(metrics) or 'none'}."
         )
     if returned:
         _logger.warning(
-            "Loop: no metric is called a loss, so none is watched for NaN. Give one, nan_check=%r, or nan_check=None.",
+            "Loop: no metric is called a loss, so none is checked for NaN. Give one, nan_check=%r, or nan_check=None.",
             next(iter(returned)),
         )
     return []
@@ -226,9 +226,10 @@ class RecentMeans(SessionRunHook):
     """Averages metrics over the last steps.
 
     The values are in a ring buffer on the device, 4 bytes for each metric and step. Each step writes its values; a mean
-    is computed only when it is fetched. As a hook it saves the ring in checkpoints, so that the means continue exactly
-    after a restart or a recovery. A checkpoint without the ring, or with another one, is no error: the means start
-    over, and the log reports it. Runs `begin`, `set_state`, `get_state` and `after_create_session`.
+    is computed only when it is fetched. As a hook it saves the buffer in checkpoints, so that the means continue
+    exactly after a restart or a recovery. If a checkpoint has no such buffer, or that of other metrics or another
+    number of steps, the means start over, with a line in the log. Callbacks: `begin`, `set_state`, `get_state` and
+    `after_create_session`.
 
     Args:
         metrics: Tensors by name. Only scalars are averaged.
@@ -236,8 +237,8 @@ class RecentMeans(SessionRunHook):
 
     Attributes:
         means: The means by name, with the prefix `mean/`; at first over fewer steps.
-        update_op: The update of a step.
-        buffer: The variable.
+        update_op: The operation that adds the values of a step.
+        buffer: The variable of the ring buffer.
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], steps: int) -> None:
@@ -248,11 +249,11 @@ class RecentMeans(SessionRunHook):
         empty = {"values": np.zeros((steps, len(scalars)), np.float32), "count": np.zeros((), np.int32)}
         local = [GraphKeys.LOCAL_VARIABLES]
         self.buffer = Variable(empty, name="recent", trainable=False, collections=local)
-        # From the old ring, not from the update: fetching only a mean writes nothing.
+        # Computed from the old buffer and the new values, not from the assignment: fetching only a mean writes nothing.
         pushed = op(_push, name="recent/pushed")(self.buffer, list(scalars.values()))
         self.update_op: Operation = self.buffer.assign(pushed).op
         found = op(_means, name="recent/means")(pushed)
-        self.means: dict[str, Tensor] = {f"mean/{name}": found[place] for place, name in enumerate(scalars)}
+        self.means: dict[str, Tensor] = {f"mean/{name}": found[index] for index, name in enumerate(scalars)}
         self._session: Session | None = None
         self._restored: Any = None
 
@@ -261,7 +262,7 @@ class RecentMeans(SessionRunHook):
         self._session = self._restored = None
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the ring for a checkpoint; before a session exists, the restored one."""
+        """Returns the buffer for a checkpoint; before a session exists, the restored one."""
         if self._session is None:
             return self._restored
         ring = self._session.snapshot([self.buffer])[self.buffer.op.name]
@@ -272,11 +273,11 @@ class RecentMeans(SessionRunHook):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Takes the ring from a checkpoint."""
+        """Keeps the buffer of a checkpoint until the session is created."""
         self._session, self._restored = None, state
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Restores the ring, if it has the same metrics and number of steps."""
+        """Restores the buffer, if it has the same metrics and number of steps."""
         self._session, state, self._restored = session, self._restored, None
         if not session.origin.startswith("restored"):
             return

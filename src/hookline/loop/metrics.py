@@ -1,4 +1,4 @@
-"""The metrics of a step by name, and those that accumulate in a state."""
+"""Finds the metrics that a step returns, and those that accumulate in its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = log.get_logger(__name__)
 
 
 class Accumulator(NamedTuple):
-    """A metric in a state, with its name there."""
+    """A metric that accumulates in a state, with its name there."""
 
     name: str
     value: Any
@@ -61,11 +61,11 @@ class Accumulator(NamedTuple):
 
 def has_compute(value: Any) -> bool:
     """Returns whether a value is a metric with `compute()`."""
-    return callable(getattr(type(value), "compute", None))  # Of the type: nnx.Rngs has a stream of any name.
+    return callable(getattr(type(value), "compute", None))  # Of the type: nnx.Rngs returns a stream for any name.
 
 
 def is_accumulator(value: Any) -> bool:
-    """Returns whether a value is a metric that accumulates and can be reset, as those of NNX and `clu`."""
+    """Returns whether a value is a metric that accumulates and can be reset, such as those of NNX and `clu`."""
     if is_nnx(value):
         kinds = type(value).__mro__
         return any(kind.__module__.startswith("flax.nnx") and kind.__name__ == "Metric" for kind in kinds)
@@ -73,7 +73,7 @@ def is_accumulator(value: Any) -> bool:
 
 
 def is_mergeable(value: Any) -> bool:
-    """Returns whether a value is a pytree with `merge()` and `compute()`, as the metrics of `clu`."""
+    """Returns whether a value is a pytree with `merge()` and `compute()`, such as the metrics of `clu`."""
     is_known = has_compute(value) and _has(value, "merge") and not is_nnx(value)
     return is_known and not jax.tree_util.treedef_is_leaf(jax.tree.structure(value))
 
@@ -99,7 +99,7 @@ def _has(value: Any, *methods: str) -> bool:
 
 
 def find_accumulators(state: Any) -> list[Accumulator]:
-    """Returns the metrics in a state; of nested ones only the outer one."""
+    """Returns the metrics that accumulate in a state, without metrics nested in others."""
     return list(_find_in_nnx(state)) or [
         Accumulator(_last_key(path), leaf)
         for path, leaf in jax.tree.leaves_with_path(state, is_leaf=is_accumulator)
@@ -162,19 +162,19 @@ def _as_pytree(value: Any) -> Any:
 
 
 DEFAULT_NAME = "loss"
-"""The name of a number that a step returns without a name, and of the first of several."""
+"""The name of a scalar that a step returns without a name, and of the first of several."""
 _AUX = "aux"
 
 
 class WeightedSum(NamedTuple):
-    """A sum over examples or tokens and their weight, whose quotient is the metric."""
+    """A sum over examples or tokens, and their weight; the metric is the quotient."""
 
     total: Any
     weight: Any
 
 
 class Mergeable(NamedTuple):
-    """An object with `merge()` and `compute()`, as of `clu`: the metric is computed from that of all batches."""
+    """An object with `merge()` and `compute()`, such as those of `clu`; `compute()` is called on the merged object."""
 
     value: Any
 
@@ -182,15 +182,16 @@ class Mergeable(NamedTuple):
 def flatten_metrics(
     metrics: Any, accumulated: list[Accumulator] | None = None, *, over_batches: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns metrics by name, and the reasons for leaving out others; the name of a nested one has slashes.
+    """Returns metrics by name, with slashes for nested ones; and the reasons for left-out values.
 
     Args:
         metrics: A dict, named tuple or dataclass, possibly nested, of numbers, arrays and objects with `compute()`. Or
             a tuple, `(loss, aux)`, as from `jax.value_and_grad(has_aux=True)`: `aux` is a dict, whose names are kept,
             or something without names. Or one number, which is called `loss`.
-        accumulated: The metrics in the state, which are computed.
-        over_batches: Whether batches follow whose values are combined. Then a pair `(sum, weight)` under a name is a
-            `Sum`, and an object with `merge()` is `Mergeable`, under the name of its place, which may be empty.
+        accumulated: The metrics in the state; their `compute()` is called.
+        over_batches: Whether the caller combines the values of several batches. Then a pair `(sum, weight)` under a
+            name becomes a `WeightedSum`, and an object with `merge()` a `Mergeable`, under its name in `metrics`, which
+            is empty if `metrics` is that object.
 
     Raises:
         InvalidStep: Two metrics have the same name.
@@ -300,7 +301,7 @@ def _named_parts(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _is_sum(value: Any) -> bool:
-    """Returns whether a value is a pair of numbers, or of arrays of which the second may be a number for all."""
+    """Returns whether a value is a pair (sum, weight): of the same shape, or the weight is a scalar."""
     if type(value) is not tuple or len(value) != 2 or any(_rejection(_as_array(part)) for part in value):
         return False
     return np.shape(value[1]) in ((), np.shape(value[0]))

@@ -1,4 +1,4 @@
-"""The batches of a loop: their sharding, their spec, checks of their source, and the passes over them."""
+"""The batches of a loop: checks of their source, their sharding, their spec, and the passes over the data."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def build_batches(
         resume: The loop's argument `resume_data`.
 
     Raises:
-        TypeError: `resume` is no boolean.
-        ValueError: The sharding does not fit the batches; or they are on another mesh than the state; or they are the
-            tensor of an iterator that has these options already; or there are none, and an option is given.
+        TypeError: `resume` is not a boolean.
+        ValueError: The sharding does not fit the batches; they are on another mesh than the state; an option is given
+            with the tensor of an iterator, which has these options itself; or an option is given without batches.
     """
     if not isinstance(resume, bool):
         raise TypeError(f"Loop requires True or False as resume_data, got {resume!r}.")
@@ -103,7 +103,7 @@ def build_batches(
 def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
     """Returns the sharding of batches: as given, else over the axis `data` of the state's mesh.
 
-    In processes that run in step, a state without a sharding is on all devices.
+    In SPMD processes, a state without a sharding is on all devices.
 
     Raises:
         ValueError: A `PartitionSpec` does not fit that mesh, or the state has no mesh.
@@ -119,32 +119,36 @@ def check_mesh(who: str, of_state: Mesh | None, places: BatchSharding) -> Mesh |
     """Returns the mesh of batches, if it is known.
 
     Raises:
-        ValueError: JAX cannot compute with these batches and that state together.
+        ValueError: The batches and the state are on different devices, so one program cannot use both.
     """
-    of_batches = placement.common_mesh(places.shardings(), f"{who}: a batch")
+    batch_mesh = placement.common_mesh(places.shardings(), f"{who}: a batch")
     if of_state is None:
-        return of_batches
-    if of_batches is None:
-        elsewhere = of_state.size > 1 and places.sharding is not None
-        lie_on = f"one device, {jax.tree.leaves(places.sharding)[0]}" if elsewhere else None
+        return batch_mesh
+    if batch_mesh is None:
+        on_one_device = of_state.size > 1 and places.sharding is not None
+        batch_devices = f"one device, {jax.tree.leaves(places.sharding)[0]}" if on_one_device else None
     else:
-        lie_on = placement.describe_mesh(of_batches) if placement.are_incompatible(of_state, of_batches) else None
-    if lie_on is not None:
+        batch_devices = (
+            placement.describe_mesh(batch_mesh) if placement.are_incompatible(of_state, batch_mesh) else None
+        )
+    if batch_devices is not None:
         raise ValueError(
             f"{who} requires a state and batches on one mesh: the state is on {placement.describe_mesh(of_state)}, the "
-            f"batches on {lie_on}."
+            f"batches on {batch_devices}."
         )
-    return of_batches
+    return batch_mesh
 
 
 def has_other_devices(batch: Tensor | None) -> bool:
-    """Returns whether batches are on other devices than JAX's default one, as far as it is known."""
+    """Returns whether batches are known to be on other devices than JAX's default one."""
     found = batch.op.batch_sharding.shardings() if batch is not None and isinstance(batch.op, BatchSource) else []
-    return any(place is not None and placement.as_sharding(place).device_set != {jax.devices()[0]} for place in found)
+    return any(
+        sharding is not None and placement.as_sharding(sharding).device_set != {jax.devices()[0]} for sharding in found
+    )
 
 
 def check_batches(who: str, batches: Any) -> None:
-    """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is no source of batches."""
+    """Raises `TypeError` for an array, a tuple of arrays, text, or anything else that is not a source of batches."""
     check_source(batches, who)
     if isinstance(batches, tuple) and batches and all(isinstance(item, np.ndarray | jax.Array) for item in batches):
         arrays = ", ".join(map(describe_value, batches))
@@ -155,7 +159,7 @@ def check_batches(who: str, batches: Any) -> None:
 
 
 def refuse_text(who: str, batch: Any) -> None:
-    """Raises `TypeError` for a batch with text or objects, and names the first."""
+    """Raises `TypeError` for a batch with text or objects; the message names the first."""
     for path, leaf in jax.tree.leaves_with_path(batch):
         array = np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
         if getattr(array.dtype, "kind", "") in "OSU":
@@ -173,9 +177,9 @@ def first_spec(batch: Tensor | None) -> Any:
     """Returns the spec of the first batch; None without batches.
 
     Raises:
-        ValueError: There is none.
-        TypeError: It holds text or objects.
-        Exception: What its source raises.
+        ValueError: There is no batch.
+        TypeError: It contains text or objects.
+        Exception: The source raised it.
     """
     if batch is None:
         return None
@@ -199,8 +203,8 @@ class CompletedPasses(NamedTuple):
     """The passes that a loop has made over its data.
 
     Attributes:
-        number: Their number; the one that the loop has stopped in counts.
-        has_ended: Whether the last one is known to have ended.
+        number: The number of passes, including the last one, even if the loop stopped in the middle of it.
+        has_ended: Whether the last pass is known to have ended.
     """
 
     number: int = 0
@@ -214,20 +218,21 @@ class CompletedPasses(NamedTuple):
 #     run()                           in the middle   step 4: to the end of this pass, and no further
 #     run()                           at the end      steps 5 to 8: the next pass
 #     run("dir", epochs=2)            new, at step 4  steps 5 to 8: passes count from step 0, over restarts
-#     run("dir")                      new, at step 4  nothing: without `epochs` a directory holds one pass
+#     run("dir")                      new, at step 4  nothing: without `epochs` a directory trains for one pass
 #
-# So `passes` of the sequence is what the session may read in all, not what it adds, and it is set before the position
-# of the memory: a reader at batch 4 of 1 pass has ended, one at batch 4 of 2 passes has not.
+# So `passes` of the sequence is the total number of passes from step 0, not the number that a session adds. It is set
+# before the position in the data is restored: a reader at batch 4 of 1 pass has ended, one at batch 4 of 2 passes has
+# not.
 
 
 class Passes:
-    """The passes of a loop over its data, in each of its sessions.
+    """Sets the number of passes over the data for each session of a loop.
 
     | session | passes, counted from step 0 |
     |---|---|
-    | with `epochs` | as many |
+    | with `epochs` | `epochs` |
     | without a directory, begins at the end of a pass | one more |
-    | goes on in memory | to the end of the present one |
+    | continues in memory | to the end of the current pass |
     | else | one |
 
     Args:
@@ -241,18 +246,18 @@ class Passes:
         self._restart = RestartAdvice() if self._node is None else self._node.sequence.restart
 
     def check_has_end(self, last_step: int | None) -> None:
-        """Raises `ValueError` for a training that has no end: without batches or a last step."""
+        """Raises `ValueError` for a training without an end: with neither batches nor a last step."""
         if self._source is None and last_step is None:
             raise ValueError(
-                "Loop.run requires last_step with batches=None, because no data end the training. A hook may stop it "
-                "earlier."
+                "Loop.run requires last_step with batches=None, because there are no data whose end stops the "
+                "training. A hook may stop it earlier."
             )
 
     def num_steps(self, epochs: int | None) -> int | None:
-        """Returns the number of batches of as many passes; None without a number.
+        """Returns the number of batches in `epochs` passes; None if `epochs` is None.
 
         Raises:
-            TypeError: `epochs` is not a whole number.
+            TypeError: `epochs` is not an integer.
             ValueError: It is below 1; or the data have epochs of their own, no known length, or cannot be read again.
         """
         if epochs is None:
@@ -289,12 +294,12 @@ class Passes:
             self._node.sequence.passes, self._node.sequence.restart = epochs or 1, self._restart._replace(more=more)
 
     def resume(self, made: CompletedPasses) -> None:
-        """Lets a session that begins where the loop has stopped read to the end of that pass; before its positions."""
+        """Lets a session that continues in memory read to the end of the current pass; called before it is restored."""
         if self._node is not None and self._epochs is None:
             self._node.sequence.passes = max(1, made.number)
 
     def begin_next_pass(self, session: Session, made: CompletedPasses) -> None:
-        """Begins the next pass, if such a session is at the end of one."""
+        """Begins the next pass, if a session that continues in memory is at the end of a pass."""
         if self._node is None or self._epochs is not None or not self._node.resumes:
             return
         reader = session.backend.source(self._node)
@@ -311,7 +316,7 @@ class Passes:
         return CompletedPasses(reader.passes_made, reader.has_ended)
 
     def warn_early_end(self, session: Session, first_step: int, last_step: int | None) -> None:
-        """Warns if the data have ended before the last step; that no run was made at all, the session has said."""
+        """Warns if the data ended before the last step; without any run, the session itself warns."""
         step, source = session.global_step, self._source
         is_early = self._epochs is None and last_step is not None and first_step < step < last_step
         if (

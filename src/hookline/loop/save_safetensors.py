@@ -26,21 +26,21 @@ _CODES = {dtype: code for code, dtype in foreign.DTYPES.items()}
 def save_safetensors(path: str, params: Any, *, metadata: Mapping[str, str] | None = None) -> None:
     """Writes the arrays of a pytree to a safetensors file.
 
-    Each has its path in the tree as its name, with "." between the parts: "params.Dense_0.kernel". In a part that
-    contains a "." it is written as "%2E", and "/" as "%2F". `WarmStart` and `load` take these names for the same paths.
-    The file takes the place of an older one when it is complete. Arrays come to the host one at a time.
+    The name of an array is its path in the tree, with "." between the keys: "params.Dense_0.kernel". In a key, "." is
+    written as "%2E" and "/" as "%2F". `WarmStart` and `load` convert these names back to the same paths. A complete
+    file replaces an older one atomically. Arrays are copied to the host one at a time.
 
     Args:
         path: The file; missing folders are made.
-        params: What a run returned, what `load` read, or a part of it. For NNX objects, also their state:
-            `nnx.state(net, nnx.Param)`. Leaves that are no arrays (functions, text, Python numbers) are left out, as
+        params: The result of `Loop.run` or `load`, or a part of it. For NNX objects, also their state:
+            `nnx.state(net, nnx.Param)`. Leaves that are no arrays (functions, strings, Python numbers) are left out, as
             in checkpoints.
         metadata: Text for the header of the file, by name.
 
     Raises:
         TypeError: `path` is no path, or `metadata` is not text by name.
-        ValueError: There are no arrays; or one of them is abstract, has a dtype that safetensors lacks, such as that of
-            random keys, or is spread over processes. The message names it.
+        ValueError: There are no arrays; or one of them is abstract, has a dtype that safetensors lacks, such as random
+            keys, or is sharded over processes. The message names it.
         OpError: The file cannot be written.
 
     Example:
@@ -78,7 +78,7 @@ def save_safetensors(path: str, params: Any, *, metadata: Mapping[str, str] | No
 
 
 def _arrays_of(params: Any) -> dict[str, Any]:
-    """Returns the arrays by name in the order of the file: the widest numbers first, so that each array is aligned."""
+    """Returns the arrays by name in the order of the file: the widest dtypes first, so that each array is aligned."""
     if are_nnx(params):
         params = NnxState(params).values
     elif type(params).__module__.startswith("flax.nnx"):  # A state of NNX.
@@ -98,7 +98,7 @@ def _arrays_of(params: Any) -> dict[str, Any]:
             )
         if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
             raise ValueError(
-                f"{_WHO}: {name!r} is spread over several processes. Read the checkpoint in one process, "
+                f"{_WHO}: {name!r} is sharded over several processes. Read the checkpoint in one process, "
                 f"train.load(logdir, like), and save that."
             )
     ordered = sorted(found.items(), key=lambda pair: (-pair[1].dtype.itemsize, pair[0]))

@@ -1,4 +1,4 @@
-"""The call of a step function: the parameters for the state, the batch, and a random key; `jax.pmap` is refused."""
+"""StepCall: calls a step function with the state, a batch and a random key; and errors for `jax.pmap`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hookline.graph.nodes import spec as specs
 from hookline.loop.step.leaf_types import are_nnx
 from hookline.signals.interrupts import calls_user_code
 
-# JAX's NameError has no other mark.
+# JAX's NameError for an unbound axis is recognised only by its text.
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
-_AXIS = "batch"  # As in most published steps, if the error does not tell.
+_AXIS = "batch"  # The usual name, if the error does not contain the name.
 
 
 def refuse_pmap(who: str, name: str, function: Any) -> None:
-    """Raises `TypeError` for a function that `jax.pmap` has made, with what to write instead."""
+    """Raises `TypeError` for a function made by `jax.pmap`, with the remedy."""
     if jax_internals.is_pmapped(function):
         raise TypeError(f"{who}: {name} is made by jax.pmap, but {_pmap_advice(_AXIS)}")
 
 
 def pmap_axis_error(who: str, name: str, error: Exception) -> TypeError | None:
-    """Returns what to raise for JAX's error about an axis that only `jax.pmap` would give; None for other errors."""
+    """Returns a `TypeError` for JAX's error about an axis that only `jax.pmap` would bind; None for other errors."""
     found = _UNBOUND.search(str(error)) if isinstance(error, NameError) else None
     if found is None:
         return None
@@ -36,7 +36,7 @@ def pmap_axis_error(who: str, name: str, error: Exception) -> TypeError | None:
 
 
 def pmap_hint(function: Any, *values: Any) -> str | None:
-    """Returns a note for an error of a step that `jax.pmap` may explain; None if nothing points to it.
+    """Returns a note for an error of a step that `jax.pmap` may explain; None if nothing suggests `jax.pmap`.
 
     Args:
         function: The step.
@@ -54,7 +54,7 @@ def pmap_hint(function: Any, *values: Any) -> str | None:
 
 
 def _referenced_variables(function: Any) -> dict[str, Any]:
-    """Returns the global and outer variables that a function uses."""
+    """Returns the global and nonlocal variables that a function uses."""
     try:
         found = inspect.getclosurevars(inspect.unwrap(function))
     except (TypeError, ValueError):
@@ -74,7 +74,7 @@ def _pmap_advice(axis: str) -> str:
 # rng, key, dropout_rng, prng_key, ...
 _KEY = re.compile(r"(.+_)?(key|subkey|rngs?|prng)")
 _STEP = re.compile(r"(global_)?step")
-# As in the body of a scan over nothing.
+# Names of an unused parameter, as in the body of a `jax.lax.scan` without inputs.
 _UNUSED = re.compile(r"_\w*|unused\w*")
 
 
@@ -82,7 +82,7 @@ def required_parameters(who: str, function: Any) -> list[str] | None:
     """Returns the names of a function's required positional parameters; `None` if they are not known.
 
     Raises:
-        TypeError: It is no function, is made by `jax.pmap`, or has required keyword-only parameters.
+        TypeError: It is not a function, is made by `jax.pmap`, or has required keyword-only parameters.
     """
     if not callable(function):
         raise TypeError(f"{who} requires a function, got {function!r}.")
@@ -105,7 +105,7 @@ def required_parameters(who: str, function: Any) -> list[str] | None:
 
 
 def _after_partial(function: Any) -> set[str]:
-    """Returns the parameters after one that a `functools.partial` binds: they must be given by name."""
+    """Returns the parameters after one that a `functools.partial` binds: they must be passed as keyword arguments."""
     function = inspect.unwrap(function)
     if not isinstance(function, functools.partial):
         return set()
@@ -121,11 +121,11 @@ def function_name(function: Any) -> str:
 
 
 def split_state(names: Sequence[str] | None, state: Any, *, has_batch: bool = True) -> dict[str, Any]:
-    """Maps parameters to the keys of the parts of the state that they get; None is the key of the whole state.
+    """Maps parameters to the keys of their parts of the state; None is the key of the whole state.
 
-    A dict is spread by name, if each of its keys is the name of a parameter. A tuple is spread over the first
-    parameters: NNX objects always, anything else if there are enough parameters for it, and for a batch if the step has
-    one.
+    A dict is passed by name, if each of its keys is the name of a parameter. The parts of a tuple are passed as the
+    first arguments: NNX objects always, other tuples if the step has enough parameters for them, and for a batch if it
+    has one. Otherwise the first parameter gets the whole state.
 
     Raises:
         TypeError: Only some keys of a dict are names of parameters.
@@ -156,9 +156,9 @@ def split_state(names: Sequence[str] | None, state: Any, *, has_batch: bool = Tr
     parts = len(state) if type(state) is tuple else 0
     rest = [not _STEP.fullmatch(name) and not _KEY.fullmatch(name) for name in names[parts:]]
     is_enough = any(rest) if has_batch else len(names) >= parts
-    # With (state, rng, batch) a pair is one state, and rng a random key: it is less likely a part of the state.
+    # With (state, rng, batch) a pair is one state: rng is a random key rather than a part of the state.
     gets_all = parts == 2 and keys[:2] == [False, True]
-    # The second one may be a count of the state's own.
+    # The second parameter may be a step counter in the state rather than the global step.
     is_step = parts == 2 and bool(_STEP.fullmatch(names[-1])) and [*map(np.shape, jax.tree.leaves(state[1]))] != [()]
     gets_all |= parts == len(names) == 2 and (is_step or bool(_UNUSED.fullmatch(names[1])))
     is_spread = parts > 1 and is_enough and not gets_all
@@ -170,7 +170,7 @@ def _refuse_partial_match(names: Sequence[str], state: Any) -> None:
     if known and len([name for name in names if not _KEY.fullmatch(name)]) > 2:
         others = [str(name) for name in state if name not in names]
         raise TypeError(
-            f"Loop spreads a dict over parameters if each of its keys is the name of one: this state has "
+            f"Loop passes the parts of a dict by name if each of its keys is the name of a parameter: this state has "
             f"{', '.join(known)}, but no parameter is called {' or '.join(others)}. There are: {', '.join(names)}."
         )
 
@@ -182,9 +182,8 @@ class StepCall:
         who: The caller, for messages.
         function: The function.
         state_parameters: The names of the parameters for the state, or for its parts.
-        allow_key: Whether one more parameter gets a random key: a required one; else one called `key`, `rng` or the
-            like,
-            whose default is None, as a keyword argument.
+        allow_key: Whether one more parameter gets a random key: a required one; else a parameter called `key`, `rng` or
+            the like, whose default is None, as a keyword argument.
 
     Attributes:
         key: The name of the parameter for the random key; `None` for none.
@@ -207,7 +206,8 @@ class StepCall:
     def bind_batch(self, batch: Any) -> None:
         """Maps the other parameters to the parts of batches like this one; None for a step without batches.
 
-        Such a step may have a parameter for a batch, which then gets None, as the body of a scan over nothing.
+        A step without batches may still have a parameter for them, which gets None, as in a `jax.lax.scan` without
+        inputs.
 
         Raises:
             TypeError: The parameters do not fit the batch.
@@ -226,7 +226,7 @@ class StepCall:
         self.step = steps[-1] if steps and not (steps[-1] in batch if by_name else len(rest) == len(parts)) else None
         rest = [name for name in rest if name != self.step]
         if self._allow_key and self.key is None and len(rest) == 2 != len(parts) and not by_name:
-            self.key = rest.pop()  # Whatever it is called.
+            self.key = rest.pop()  # Whatever its name is.
         if self._allow_key and self.key is None and (optional := _optional_key(self._function)):
             self.key, self._is_key_optional = optional, True
         self._has_batch = batch is not None
@@ -251,7 +251,7 @@ class StepCall:
             f"{self._who}: {self.name} is called with the state ({', '.join(self._state_parameters)}), a batch{key}; "
             f"it requires {', '.join(self._names or ()) or 'nothing'}. A batch is one argument; or one for each of its "
             f"parts, if it is a tuple of as many parts or a dict with these names; here it is {specs.describe(batch)}. "
-            f"The state is spread if it is a dict whose keys are parameters, or a tuple, over the first parameters."
+            f"The parts of a dict are passed by name if its keys are parameters, those of a tuple as first arguments."
         )
 
     @calls_user_code
@@ -272,7 +272,7 @@ class StepCall:
 
     @property
     def is_plain(self) -> bool:
-        """Whether one parameter gets the whole batch, none the global step, and no optional one a key."""
+        """Whether one parameter gets the whole batch, none the global step, and no optional parameter a key."""
         return self._names is None or (
             len(self._batch_arguments) < 2 and self.step is None and not self._is_key_optional
         )
@@ -283,7 +283,7 @@ class StepCall:
         what = what if self._has_batch else "None, because there are no batches,"
         key = f", and the global step as {self.step}" if self.step else ""
         key += f", and a random key as {self.key}" if self.key else ""
-        if self.key == "rngs":  # In Flax often a dict of keys.
+        if self.key == "rngs":  # In Flax this is often a dict of keys.
             key += f" (if that is a dict of keys, bind it: functools.partial({self.name}, rngs=...))"
         state = (
             f"the parts of the state as {', '.join(self._state_parameters)}"

@@ -1,4 +1,4 @@
-"""WarmStart: begins a new training with values of another one."""
+"""WarmStart: begins a new training with weights of another one."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ _WHO = "WarmStart"
 class WarmStart:
     """Configures a warm start of a new training from the weights of another: `loop.run(logdir, warm_start=...)`.
 
-    The weights are those of a training of hookline, or of another library: a safetensors file (extra `[safetensors]`),
-    an npz, a Flax msgpack (`flax.serialization.to_bytes`), or a directory of Orbax, also of its `CheckpointManager`.
-    They are recognised by their contents.
+    The weights come from a checkpoint of hookline, or from another library: a safetensors file (extra
+    `[safetensors]`), an npz file, a Flax msgpack file (`flax.serialization.to_bytes`), or a directory of Orbax, also of
+    its `CheckpointManager`. The format is recognised by the contents.
 
     Arrays are restored by name, if shape and dtype match. All others keep the initial values of the loop's state. The
     log names the arrays that are restored, initialized, and left in the checkpoint; a warning names those of another
     shape or dtype. A training that resumes from its own checkpoint ignores the warm start.
 
-    By default the optimizer is initialized, and so are metrics in the state, its step counter and the global step.
-    `opt_state=True` restores these too, for a model that was changed in the middle of its training. The slots of new
-    arrays
-    are then zero while Adam's count is not, so that their first steps are larger. Moving averages begin with the
-    state after the warm start. Positions in the data and states of hooks are not restored.
+    By default the optimizer state is initialized, and so are metrics in the state, its step counter and the global
+    step. `opt_state=True` restores these too, for a model that was changed in the middle of its training. The moments
+    of new arrays in Adam then begin at zero while its count does not, so the first updates of these arrays are larger.
+    Moving averages begin with the state after the warm start. Positions in the data and states of hooks are not
+    restored.
 
     Args:
         path: A checkpoint, the directory of a training, or a file.
         rename: A dict from names in the checkpoint, of arrays or of parts, to names in the state: `{"body":
-            "encoder"}`. "/" means all, and None as a name in the state leaves them out. If two names cover an array,
-            the longer one applies; all other arrays keep their names. Or a function from the name of an array to its
-            name in the state, or None. Names are those of `train.list_variables`, without the prefix `state/`. In
-            safetensors and npz "." separates parts as "/" does.
-        opt_state: Whether to restore the slots and counts of the optimizer, metrics in the state, and the steps as
+            "encoder"}`. "/" is the whole tree, and None as a name in the state leaves the arrays out. If two names
+            match an array, the longer one applies; all other arrays keep their names. Or a function from the name of an
+            array to its name in the state, or to None. Names are those of `train.list_variables`, without the prefix
+            `state/`. In safetensors and npz files "." separates keys like "/".
+        opt_state: Whether to restore the optimizer state, metrics in the state, its step counter and the global step as
             well.
         step: The checkpoint of a directory: "latest", "best" or a global step.
         cast: Whether to convert floating point arrays of another dtype to that of the state.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: `step` is unknown. From the session: the checkpoint or the state has nothing of a name in `rename`;
-            two renamed arrays have one name in the state (one that is not renamed gives way); or no array can be
-            restored. The message names the arrays.
+        ValueError: `step` is unknown. From the session: the checkpoint or the state has nothing with a name in
+            `rename`; two arrays are renamed to the same name (a renamed array replaces one that has the name already);
+            or no array can be restored. The message names the arrays.
         NotFoundError: From the session: there is no such checkpoint.
         InvalidArgumentError: From the session: the file has another format.
         DataLossError: From the session: the file is broken.
@@ -86,7 +86,8 @@ class WarmStart:
         {'encoder': {'w': Array([5., 5.], dtype=float32)}, 'head': Array([1., 1., 1., 1., 1.], dtype=float32)}
 
     References:
-        `tf.estimator.WarmStartSettings`. Differences: names, not regular expressions; it restores all that match.
+        `tf.estimator.WarmStartSettings`. Differences: names instead of regular expressions; all matching arrays are
+        restored.
     """
 
     path: str
@@ -125,7 +126,7 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
         warm: The settings.
         session: The session.
         state: The variable.
-        training_leaves: As in `check`.
+        training_leaves: As in `check_match`.
 
     Raises:
         ValueError, OpError: As in `WarmStart`.
@@ -133,12 +134,12 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
     source = _find_agreed_source(warm)
     found = _match_leaves(warm, source, state.spec, training_leaves)
     pairs = flatten_with_paths(state.spec)[0]
-    places = dict(zip((name for name, _ in pairs), state.shardings or [None] * len(pairs), strict=True))
+    shardings = dict(zip((name for name, _ in pairs), state.shardings or [None] * len(pairs), strict=True))
     specs = {name: leaf for name, leaf in pairs if name in found.matched}
     there = source.leaves
     if isinstance(source, Weights):
         wanted = {
-            leaf.name: jax.ShapeDtypeStruct(leaf.shape, specs[name].dtype, sharding=places[name])
+            leaf.name: jax.ShapeDtypeStruct(leaf.shape, specs[name].dtype, sharding=shardings[name])
             for name, leaf in found.matched.items()
         }
         values = source.read(wanted)
@@ -152,7 +153,7 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
                     warm, _Checkpoint(source.path, manifest), state.spec, training_leaves
                 ).matched.items()
             },
-            shardings={name: [places[name]] for name in found.matched},
+            shardings={name: [shardings[name]] for name in found.matched},
         )
         read = {
             name: array if array.dtype == specs[name].dtype else array.astype(specs[name].dtype)
@@ -161,7 +162,7 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
         step = get_global_step(session.graph)
         if warm.opt_state and step is not None and step.op.name in source.manifest.variables:
             session.load({step.op.name: load_variable(source.path, step.op.name)})
-        if AVERAGE in source.manifest.variables:  # They are not restored: averages begin with the initial state.
+        if AVERAGE in source.manifest.variables:  # Averages are not restored: they begin with the initial state.
             averages = source.manifest.variables[AVERAGE].leaves
             there = {**there, **{_join_names(AVERAGE, leaf.path): leaf for leaf in averages}}
     set_leaves(session, state, read)
@@ -170,13 +171,13 @@ def apply(warm: WarmStart, session: Session, state: Variable, training_leaves: C
 
 
 def check_match(warm: WarmStart, state: Variable, training_leaves: Collection[str]) -> tuple[str, bool]:
-    """Returns the path of the checkpoint, which has arrays for the state, and whether its step is taken too.
+    """Checks that arrays of the checkpoint match the state; returns its path, and whether its step is restored, too.
 
     Args:
         warm: The settings.
         state: The variable.
-        training_leaves: The paths of leaves that belong to a training like slots: the step counter, metrics that
-            accumulate.
+        training_leaves: The paths of leaves that belong to a training like the optimizer state: the step counter, and
+            metrics that accumulate.
 
     Raises:
         ValueError, OpError: As in `WarmStart`.
@@ -187,7 +188,7 @@ def check_match(warm: WarmStart, state: Variable, training_leaves: Collection[st
 
 
 def set_leaves(session: Session, variable: Variable, new: Mapping[str, Any]) -> None:
-    """Sets some leaves of a variable, by path, to arrays that the caller gives away."""
+    """Sets some leaves of a variable, by path, to arrays that the caller must not use again."""
     pairs, structure = flatten_with_paths(session.backend.borrow_value(variable))
     leaves = [new.get(path, leaf) for path, leaf in pairs]
     session.backend.load({variable.op.name: structure.unflatten(leaves)}, owned=True)
@@ -212,24 +213,32 @@ def _find_source(warm: WarmStart) -> _Checkpoint | Weights:
 
 
 def _find_agreed_source(warm: WarmStart) -> _Checkpoint | Weights:
-    """Returns the source, which is the same in all processes in step; an error of one is raised in all of them."""
+    """Returns the source, after a check that it is the same in all SPMD processes; an error of one is raised in all."""
     found: list[_Checkpoint | Weights] = []
 
-    def look() -> int:
+    def find() -> int:
         found.append(_find_source(warm))
         return zlib.crc32(repr(sorted(found[0].leaves.items())).encode("utf-8", "surrogatepass"))
 
-    seen = collective.current().run_on_all(look)
+    seen = collective.current().run_on_all(find)
     if len(set(seen)) > 1:
         other = next(process for process, digest in enumerate(seen) if digest != seen[0])
         raise FailedPreconditionError.from_message(
-            f"{_WHO}: '{warm.path}' has other arrays in process {other} than in process 0. Give all the same file.",
+            f"{_WHO}: '{warm.path}' has other arrays in process {other} than in process 0. Give all processes the same "
+            f"file.",
         )
     return found[0]
 
 
 class _Matches(NamedTuple):
-    """The leaves of a state by path: restored, of another shape or dtype, slots and the like, and new ones."""
+    """The leaves of a state by path.
+
+    Attributes:
+        matched: The leaves to restore.
+        mismatched: The leaves with another shape or dtype in the checkpoint, each with a description.
+        skipped: The leaves of the optimizer state, metrics and step counters, which are not restored by default.
+        unmatched: The leaves that the checkpoint does not have.
+    """
 
     matched: dict[str, Leaf]
     mismatched: dict[str, str]
@@ -254,18 +263,20 @@ def _match_leaves(
             found.matched[name] = saved
         else:
             advice = ", and cast=True converts it" if saved.shape == leaf.shape and _are_floats(saved, leaf) else ""
-            found.mismatched[name] = f"{name} is {_describe_leaf(saved)} there and {_describe_leaf(leaf)} here{advice}"
+            found.mismatched[name] = (
+                f"{name} is {_describe_leaf(saved)} in the checkpoint and {_describe_leaf(leaf)} in the state{advice}"
+            )
     if not found.matched:
-        lines = [*found.mismatched.values(), *(f"{name} is not there under that name" for name in found.unmatched)]
+        lines = [*found.mismatched.values(), *(f"{name} is not in the checkpoint" for name in found.unmatched)]
         lines += [
-            f"{name} is of the optimizer, a metric, or counts steps, and opt_state=True takes it"
+            f"{name} is part of the optimizer state, a metric or a step counter, which opt_state=True restores"
             for name in found.skipped
         ]
         raise ValueError(
             f"{_WHO}: nothing of checkpoint '{source.path}' fits the state.\n  "
             + "\n  ".join(lines)
             + f"\nThe checkpoint has: {_list_names(there)}. Map other names with `rename`: {{'/': 'params'}} puts all "
-            f"of them below 'params', and {{'params': '/'}} takes that part for the whole."
+            f"of them below 'params', and {{'params': '/'}} restores that part as the whole state."
         )
     return found
 
@@ -291,17 +302,17 @@ def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, here: Collecti
     found: dict[str, str] = {}
     for new, name in given:
         if (other := found.setdefault(new.strip("/"), name)) != name:
-            raise ValueError(f"{_WHO}: rename gives {other!r} and {name!r} of '{source.path}' one name, {new!r}.")
+            raise ValueError(f"{_WHO}: rename maps {other!r} and {name!r} of '{source.path}' to one name, {new!r}.")
     return {new: there[name] for new, name in {**dict(kept), **found}.items()}
 
 
 def _rename_rules(
     rename: Mapping[str, str | None], source: _Checkpoint | Weights, here: Collection[str]
 ) -> dict[str, str | None]:
-    """Returns what is given as `rename`, with the names of the checkpoint as hookline has them."""
+    """Returns the dict given as `rename`, with the names of the checkpoint as hookline writes them."""
     rules: dict[str, str | None] = {}
     for name, new in rename.items():
-        # A name of a flat file may be given as the file has it.
+        # A name in a flat file may be given as it is in the file, with ".".
         rule = next((rule for rule in (name, foreign.path_of(name)) if _is_in(source.leaves, rule.strip("/"))), name)
         rules[rule.strip("/")] = new = None if new is None else new.strip("/")
         for text, known, where in ((rule, source.leaves, f"checkpoint '{source.path}'"), (new, here, "the state")):
@@ -317,7 +328,7 @@ def _is_in(names: Collection[str], part: str) -> bool:
 
 
 def _are_floats(saved: Leaf, leaf: Any) -> bool:
-    """Returns whether both are floating point arrays; some dtypes of other libraries have no name in JAX."""
+    """Returns whether both are floating point arrays; False for dtypes of other libraries that JAX lacks."""
     try:
         return all(jnp.issubdtype(jnp.dtype(str(each.dtype)), jnp.floating) for each in (saved, leaf))
     except TypeError:
@@ -351,7 +362,7 @@ def _report(path: str, found: _Matches, there: Mapping[str, Leaf], here: Collect
 
 
 def summarize_names(chosen: Iterable[str], among: Collection[str]) -> str:
-    """Returns names as text, with one name for a part that is chosen completely.
+    """Returns names as a string, with one name for a part if all its arrays are chosen.
 
     Example:
         >>> summarize_names(["a/b", "a/c", "d/e"], ["a/b", "a/c", "d/e", "d/f"])
@@ -387,7 +398,7 @@ def loop_restore_advice(logdir: str | None) -> Iterator[None]:
             line.startswith(fitting.UNEXPECTED) and not line.startswith(fitting.UNEXPECTED + STATE) for line in others
         ):
             advice = (
-                f"To add averages, go on in another directory: "
+                f"To add averages, continue in another directory: "
                 f"run(another, warm_start=train.WarmStart({logdir!r}, opt_state=True))."
             )
         else:

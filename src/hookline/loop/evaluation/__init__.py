@@ -1,5 +1,5 @@
-"""Evaluations: of a step over batches, while a training goes on, and what follows from them.
+"""Evaluates on other data during training, and acts on the results.
 
-`evaluate` is the hook, `evaluation` one pass over the batches, `eval_step` the graph of its step, `eval_result` what it
-gives, `early_stopping` the end of a training that does not get better.
+`evaluate` has the hook, `evaluation` one pass over the batches, `eval_step` the evaluation of a batch and the totals,
+`eval_result` the result for a user function, `early_stopping` the stop without improvement.
 """

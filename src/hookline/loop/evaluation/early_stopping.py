@@ -1,4 +1,4 @@
-"""Early stopping: StopIfNoImprovement; and FinalStop, after which a restarted training trains no step."""
+"""Early stopping: StopIfNoImprovement stops a training; FinalStop keeps a restart from training on."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _logger = log.get_logger(__name__)
 class StopIfNoImprovement(SessionRunHook):
     """Stops the training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
 
-    It reads the means of the other hook, and computes none. Its wait continues over restarts with the same evaluation,
-    metric and mode, also with another `patience`; a second hook for the same needs a `state_key` of its own. In a
-    `Loop` the stop is final: started again, it trains no step, unless `patience` or the metric is another, or with
-    `train_on=True`; then the wait begins anew. Runs `after_create_session` and `on_trigger`, when the other hook fires;
-    nothing after an exception.
+    It uses the results of the `Evaluate` hook. The number of evaluations without improvement is saved in checkpoints,
+    by evaluation, metric and mode, so it also continues with another `patience`; a second hook for the same three needs
+    a `state_key` of its own. In a `Loop` the stop is final: a restart trains no step. If you change `patience` or the
+    metric, or pass `train_on=True`, the training continues; a count that has reached `patience` then starts over.
+    Callbacks: `begin`, `after_create_session`, and `on_trigger` when the `Evaluate` hook fires; none after an
+    exception.
 
     Args:
         metric: The metric.
@@ -35,7 +36,7 @@ class StopIfNoImprovement(SessionRunHook):
         name: The name of the `Evaluate` hook.
 
     Attributes:
-        final: The reason of its stop, which is final in a `Loop`.
+        final: The reason that it gives to `request_stop(final=...)`.
 
     Raises:
         TypeError: `patience` or `min_delta` is not a number.
@@ -54,7 +55,7 @@ class StopIfNoImprovement(SessionRunHook):
     """
 
     comes_after = Evaluate
-    # A checkpoint of the same step must hold the evaluations waited so far.
+    # A checkpoint of the same step must contain the updated number of evaluations without improvement.
     comes_before = CheckpointSaverHook
 
     def __init__(
@@ -83,7 +84,7 @@ class StopIfNoImprovement(SessionRunHook):
         return {"best": self._best, "waited": self._wait_count, "seen": self._seen_step}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the best value and the wait."""
+        """Restores the best value, and the number of evaluations since."""
         self._best, self._wait_count, self._seen_step = state["best"], state["waited"], state["seen"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -100,14 +101,14 @@ class StopIfNoImprovement(SessionRunHook):
             self._forget()
 
     def go_on(self) -> None:
-        """Waits anew, if the training goes on after its final stop."""
+        """Resets the count if it has reached `patience`; called when a training continues after a final stop."""
         self._wait_count = 0 if self._wait_count >= self._patience else self._wait_count
 
     def on_trigger(self, firing: Firing) -> None:
-        """Compares a new evaluation with the best.
+        """Compares a new evaluation with the best one.
 
         Raises:
-            ValueError: The evaluation does not have the metric.
+            ValueError: The evaluation does not have the metric, or it is an array.
         """
         evaluate = self._evaluate
         if evaluate is None or evaluate.step is None or evaluate.step == self._seen_step:
@@ -137,21 +138,22 @@ class StopIfNoImprovement(SessionRunHook):
 
 
 class FinalStop(SessionRunHook):
-    """Remembers a final stop (`request_stop(final=...)`) with the checkpoint, and stops the next start before a step.
+    """Saves the reason of a final stop (`request_stop(final=...)`) in checkpoints, so that a restart trains no step.
 
-    The reason of a stop may be declared: a hook has it as its attribute `final`. Then it holds as long as a hook of the
-    session declares it:
+    A hook declares the reason by an attribute `final`. The stop then holds only as long as a hook of the session
+    declares the same reason, so changing the arguments of the hook lifts it:
 
-        saved by StopIfNoImprovement("loss", 2)    "loss of 'eval' has not improved in 2 evaluations"
-        restored beside patience=2                 no step is trained
-        restored beside patience=5, or "accuracy"  the training goes on
+        saved by StopIfNoImprovement("loss", 2)    "loss of 'eval' has not improved for 2 evaluations"
+        resumed with patience=2                    no step is trained
+        resumed with patience=5, or "accuracy"     the training continues
 
     Args:
         hooks: The other hooks of the session.
-        train_on: Whether to train on all the same.
+        train_on: Whether to train on after a final stop.
     """
 
-    # The last evaluation belongs to the checkpoint that `end` saves, and a reached last step is said before.
+    # The last evaluation belongs to the checkpoint that `end` saves. StopAtStepHook comes first, so that it can warn of
+    # a `last_step` that is already reached.
     comes_after = (Evaluate, StopAtStepHook)
     comes_before = CheckpointSaverHook
 
@@ -176,44 +178,46 @@ class FinalStop(SessionRunHook):
         self._reason, self._is_declared = state["why"], state["is_declared"]
 
     def reason(self) -> str:
-        """Returns why the training that was restored has stopped for good; empty if it goes on."""
+        """Returns the reason why the restored training has stopped for good; empty if it may continue."""
         is_lifted = self._train_on or (self._is_declared and not self._declares())
         return "" if is_lifted else self._reason
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Requests a stop if the training has stopped for good; a recovery is no start."""
+        """Requests a stop if the restored training has stopped for good; not after a recovery."""
         self._session = session
         if not self._is_first or not self.reason():
             if self._reason and self._is_first and process_group.is_primary():
                 _logger.info(
-                    "The training goes on %s, where it had stopped: %s.", origin.describe_session(session), self._reason
+                    "The training continues %s, although it was stopped there for good: %s.",
+                    origin.describe_session(session),
+                    self._reason,
                 )
             if self._reason and self._is_first:
                 for hook in map(unwrap, self._hooks):
                     getattr(hook, "go_on", _no_op)()
             self._reason = ""
-        elif self._reason and not coord.should_stop():  # Else another hook has said why no step is left.
+        elif self._reason and not coord.should_stop():  # Else another hook has logged why no step is left.
             if process_group.is_primary():
                 _logger.warning(
                     "Nothing is trained: the training begins %s, where it has stopped early: %s. To train on, give "
                     "train_on=True%s%s.",
                     origin.describe_session(session),
                     self._reason,
-                    ", or change the hook that has stopped it" if self._is_declared else "",
+                    ", or change the hook that stopped it" if self._is_declared else "",
                     origin.restart_advice(session),
                 )
             coord.request_stop()
         self._is_first = False
 
     def end(self, session: Session) -> None:
-        """Saves the reason with the last step, also if that was saved before the stop was requested."""
+        """Saves the last step with the reason, again if it was saved before the stop was requested."""
         self._note_final_stop()
         if self._is_new:
             for save in session_savers(session).values():
                 save(session, again=True)
 
     def _note_final_stop(self) -> None:
-        """Notes a final stop that was requested in this session."""
+        """Takes the reason of a final stop that was requested in this session, if there is one."""
         if self._session is None or self._reason:
             return
         hooked = self._session.hook_data.get(HookedSession)

@@ -1,4 +1,4 @@
-"""EvalResult: what `Evaluate` gives to its `on_result`; the better of two values."""
+"""EvalResult: the argument of `Evaluate(on_result=...)`; and the comparison of two values of a metric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline.session import Session
 
 Mode = Literal["min", "max"]
 
-# The last words of names that show the mode; other metrics need it as an argument.
+# The last words of metric names from which the mode is inferred; other metrics need the argument `mode`.
 _MIN_METRICS = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
 _MAX_METRICS = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
 
@@ -25,7 +25,7 @@ class Best(NamedTuple):
 
 
 def infer_mode(metric: str) -> Mode | None:
-    """Returns whether smaller or larger values of a metric are better, if its name shows it.
+    """Returns whether smaller or larger values of a metric are better, judging by its name; None if that is unknown.
 
     Example:
         >>> infer_mode("loss"), infer_mode("top/accuracy"), infer_mode("score")
@@ -62,30 +62,31 @@ def is_better(mode: Mode, value: float, best: float | None, min_delta: float = 0
 
 
 FINAL_STOP_KEY = "final_stop"
-"""The key in a session's `hook_data` of the reason of a final stop before the first run."""
+"""The key in a session's `hook_data` for the reason of a final stop that was requested before the first run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalResult:
     """The result of an evaluation, for `Evaluate(on_result=...)`.
 
-    Evaluations at the end of a run do not count in `best` and `since_best`, and those before a restart do. So a
-    function that decides by these makes the same decisions in an interrupted and in an uninterrupted training.
+    `best` and `since_best` count evaluations before a restart, but not the additional evaluation at the end of a
+    `Loop.run`. So a function that decides by them makes the same decisions in an interrupted and in an uninterrupted
+    training.
 
     Args:
         name: The name of the evaluation.
         step: The global step.
         values: The metrics by name: floats and NumPy arrays.
-        best: For each number whose name shows whether less or more is better, its best value and the step of it.
+        best: For each scalar metric whose name shows whether less or more is better, its best value and the step.
         since_best: For the same metrics, the number of evaluations since the best one; 0 if this is the best. NaN is
             never the best.
         session: The raw session.
-        request_stop: Ends the training after this step: `result.request_stop()`; for good with a reason, as in
-            `SessionRunContext.request_stop(final="...")`.
+        request_stop: Ends the training after this step: `result.request_stop()`. With a reason,
+            `result.request_stop(final="...")`, the stop is final, as in `SessionRunContext`.
 
     Example:
-        The rate is halved after each third evaluation in a row without a better loss, as by Keras's
-        `ReduceLROnPlateau`.
+        After three evaluations in a row without a better loss the learning rate is halved, as by `ReduceLROnPlateau` of
+        Keras.
 
         >>> def reduce_on_plateau(result):
         ...     worse = result.since_best["loss"]

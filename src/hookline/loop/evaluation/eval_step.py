@@ -1,4 +1,4 @@
-"""The evaluation of one batch, or of several in one compiled loop, and the metrics of all batches."""
+"""EvalStep: evaluates one batch, or several in one compiled loop; MetricTotals: combines the metrics of all batches."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _logger = log.get_logger(__name__)
 MEANS, SUMS, MERGED = "means", "sums", "merged"
 """How metrics are combined: means weighted by examples, quotients of sums, objects with `merge()`."""
 
-# Names of what the others are to be divided by, if they are sums.
+# Names of counts by which other metrics may have to be divided.
 _COUNTS = ("count", "counts", "weight", "weights", "denominator", "normalizer", "num_examples", "num_tokens")
-# The last words of names whose metric of a set is no mean over its batches.
+# The last words of the names of metrics whose value for a data set is not the mean over its batches.
 _NO_MEANS = ("perplexity", "ppl", "auc", "auroc", "f1", "precision", "recall", "rmse", "std", "variance", "bleu", "r2")
 
 
 class MetricTotals:
-    """The metrics of one evaluation, batch by batch.
+    """Combines the metrics of one evaluation, batch by batch.
 
     Args:
         who: The evaluation, for messages.
-        merged: The structures of the objects that are merged, by the names of their places.
-        accumulated: The names of the metrics that accumulate in the state: their last values count.
+        merged: The tree structures of the objects to merge, by their names in the result of the function.
+        accumulated: The names of the metrics that accumulate in the state: their last values are the result.
     """
 
     def __init__(self, who: str, merged: Mapping[str, Any], accumulated: Collection[str]) -> None:
@@ -56,7 +56,7 @@ class MetricTotals:
         self._merged: dict[str, Any] = {}
 
     def add(self, row: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes in the values of one batch, as arrays on the host.
+        """Adds the values of one batch, as arrays on the host.
 
         Raises:
             ValueError: The weight of a sum is negative or not finite; or a sum has another shape than before.
@@ -69,7 +69,7 @@ class MetricTotals:
                 raise ValueError(
                     f"{self._who}: the metric {name!r} is a pair, (sum, weight), whose weight is "
                     f"{weight.min() if weight.ndim else weight.item():g} for a batch: it must be a finite number, 0 or "
-                    f"more. Give values that are no sum and weight names of their own, in a dict."
+                    f"more. If the two values are not a sum and its weight, give each a name of its own, in a dict."
                 )
             total = np.where(weight == 0, 0.0, total)  # The mean over no examples may be NaN.
             before = self._sums.setdefault(name, [np.zeros_like(total), np.zeros_like(weight)])
@@ -78,7 +78,7 @@ class MetricTotals:
             before[0], before[1] = before[0] + total, before[1] + weight
         for name, leaves in row.get(MERGED, {}).items():
             found = self._structures[name].unflatten(leaves)
-            # Not onto an empty one: to merge an empty mean may be NaN.
+            # The first object is not merged with an empty one: merging an empty mean may give NaN.
             self._merged[name] = self._merged[name].merge(found) if name in self._merged else found
 
     def result(self, weights: list[float]) -> dict[str, Any]:
@@ -89,11 +89,11 @@ class MetricTotals:
 
         Raises:
             ValueError: A metric has no value: its shape differs between batches, or its weights are all 0.
-            Exception: A `compute()` has raised it.
+            Exception: A `compute()` raised it.
         """
         means = {name: self._mean(name, values, weights) for name, values in self._means.items()}
         sums = {name: self._quotient(name, *each) for name, each in self._sums.items()}
-        # As the objects are where a loop is written by hand, so that their values are the same.
+        # A hand-written loop computes them from JAX arrays, too; so the values are the same.
         objects = {name: jax.tree.map(jnp.asarray, found) for name, found in self._merged.items()}
         try:
             found, left_out = flatten_metrics({**means, **sums, **objects})
@@ -110,7 +110,7 @@ class MetricTotals:
             return values[-1]
         total: Any = 0.0
         for value, weight in zip(values, weights, strict=False):
-            if weight:  # The mean over no examples is NaN.
+            if weight:  # A mean over no examples may be NaN.
                 total += weight * value.astype("float64")
         return np.asarray(total / sum(weights))
 
@@ -127,7 +127,7 @@ class MetricTotals:
         )
 
     def log_combinations(self) -> None:
-        """Logs how each metric was combined, and warns of names that are known to be no means over batches."""
+        """Logs how each metric was combined, and warns of metrics that should not be averaged, by their names."""
         if not process_group.is_primary():
             return
         plain = sorted(set(self._means) - set(self._accumulated))
@@ -146,8 +146,8 @@ class MetricTotals:
         if counts and len(plain) > len(counts):
             name = next(name for name in plain if name not in counts)
             _logger.warning(
-                "%s: the mean of the batches is taken of %s, which is the number of examples or tokens by its name. If "
-                "the other metrics are sums over those, return pairs: {%r: (%s, %s)}.",
+                "%s: metrics that look like numbers of examples or tokens are averaged over the batches: %s. If the "
+                "other metrics are sums over those, return pairs: {%r: (%s, %s)}.",
                 self._who,
                 ", ".join(counts),
                 name,
@@ -161,8 +161,8 @@ class MetricTotals:
                 [*self._accumulated, *(name or "the returned object" for name in self._merged)]
             ),
         }
-        said = "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items() if names)
-        _logger.info("%s: %s.", self._who, said)
+        combinations = "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items() if names)
+        _logger.info("%s: %s.", self._who, combinations)
 
 
 def _last_word(name: str) -> str:
@@ -170,16 +170,16 @@ def _last_word(name: str) -> str:
 
 
 NO_BATCH = ()
-"""The batch of a function that takes none."""
+"""The batch for a function that takes none."""
 
 
 class EvalStep:
     """Calls an evaluation function with the state, or with parts of it, and a batch.
 
-    The function gets the parts of the state that its parameters name, as in the train step; else the first ones, as
-    many as it requires. Metrics in the state begin empty. Those of NNX accumulate over the batches, because their
-    arrays are carried from one call to the next. Those of a pytree are reset for each batch, because it cannot be known
-    whether a returned value is one of them; returned ones are merged by the caller, as `MetricTotals` does.
+    The parameters of the function are matched by name to the parts of the state, as in the train step; if no name
+    matches, it gets the first parts, as many as it requires. Metrics in the state begin empty. NNX metrics accumulate
+    over the batches, because their arrays are carried from one call to the next. Metrics in a pytree are reset for each
+    batch, because a returned value cannot be recognised as one of them; `MetricTotals` merges the returned ones.
 
     Args:
         who: The caller, for messages.
@@ -189,8 +189,8 @@ class EvalStep:
         mesh: The mesh of the state.
 
     Attributes:
-        accumulated: The names of the metrics in the state; known once it was traced.
-        merged: The structures of the returned objects that are to be merged; known once it was traced.
+        accumulated: The names of the metrics in the state; known after a trace.
+        merged: The tree structures of the returned objects to merge; known after a trace.
         left_out: The returned values that are no metrics, with the reasons.
 
     Raises:
@@ -222,7 +222,7 @@ class EvalStep:
         return [np.True_, *arrays]
 
     def __call__(self, values: Any, batch: Any, *carry: Any) -> dict[str, Any]:
-        """Returns the batch's values as `rows`, for `MetricTotals`, and arrays of metrics in the state as `carried`."""
+        """Returns a batch's values as `rows`, for `MetricTotals`, and arrays of metrics in the state as `carried`."""
         given = self._state_arguments(values)
         with step_errors(self._who, self.name):
             if isinstance(self._form, PytreeState) and self._form.accumulates:
@@ -260,14 +260,14 @@ class EvalStep:
         """
 
         def evaluate_rows(values: Any, block: Any, count: Any, *carry: Any) -> dict[str, Any]:
-            def one(place: Any, carried: Sequence[Any]) -> dict[str, Any]:
-                batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), block)
-                return self(values, batch, *((carry[0] & (place == 0), *carried) if carry else ()))
+            def one(index: Any, carried: Sequence[Any]) -> dict[str, Any]:
+                batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), block)
+                return self(values, batch, *((carry[0] & (index == 0), *carried) if carry else ()))
 
-            def body(place: Any, before: Any) -> Any:
+            def body(index: Any, before: Any) -> Any:
                 rows, carried = before
-                found = one(place, carried)
-                rows = jax.tree.map(lambda row, value: row.at[place].set(value), rows, found["rows"])
+                found = one(index, carried)
+                rows = jax.tree.map(lambda row, value: row.at[index].set(value), rows, found["rows"])
                 return rows, found["carried"]
 
             like = jax.eval_shape(one, 0, carry[1:])["rows"]
@@ -279,19 +279,23 @@ class EvalStep:
         return evaluate_rows
 
     def _replicated(self, leaf: Any) -> jax.Array:
-        """Returns an array that each process has in full, if several run in step."""
+        """Returns an array that is replicated over the SPMD processes, if there are several."""
         array = jnp.asarray(leaf)
         if self._mesh is None or not placement.is_spmd():
             return array
-        place = jax.NamedSharding(self._mesh, jax.P())
-        return jax.reshard(array, place) if self._mesh.explicit_axes else jax.lax.with_sharding_constraint(array, place)
+        sharding = jax.NamedSharding(self._mesh, jax.P())
+        return (
+            jax.reshard(array, sharding)
+            if self._mesh.explicit_axes
+            else jax.lax.with_sharding_constraint(array, sharding)
+        )
 
     def _state_arguments(self, values: Any) -> tuple[Any, ...]:
-        whole = self._form.to_state(values)
-        return tuple(whole if key is None else whole[key] for key in self._parts.values())
+        state = self._form.to_state(values)
+        return tuple(state if key is None else state[key] for key in self._parts.values())
 
     def _accumulators(self, given: tuple[Any, ...]) -> list[Accumulator]:
-        """Returns the metrics that the function changes in place: those of NNX objects."""
+        """Returns the metrics in NNX objects, which the function changes in place."""
         named = dict(zip(self._parts, given, strict=True))
         return find_accumulators(named) if isinstance(self._form, NnxState) else []
 
@@ -308,10 +312,10 @@ class EvalStep:
 
 
 def _parts(who: str, function: Any, form: PytreeState | NnxState, batch: Any) -> dict[str, Any]:
-    """Maps parameters to the keys of the parts of the state that they get.
+    """Maps parameters to the keys of their parts of the state.
 
     Raises:
-        TypeError: The function requires more parameters than the state has parts.
+        TypeError: No name matches, and the number of parameters does not determine the number of parts.
     """
     names = required_parameters(who, function)
     if names is None:

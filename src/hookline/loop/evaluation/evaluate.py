@@ -39,57 +39,59 @@ _logger = log.get_logger(__name__)
 class Evaluate(SessionRunHook):
     """Evaluates on other data during training: each metric over all batches.
 
-    With `train.Loop`, `eval_step(state, batch)` returns metrics like a train step, and is compiled like one. From a
-    state in parts it gets the parts that its parameters name, as in the train step; else the first ones, as many as it
-    requires: `eval_step(model, batch)`. NNX objects are copies, so `model.eval()` in it does not affect the training.
-    NNX metrics among them begin empty and accumulate over the batches. With a graph, give tensors and feeds instead of
-    a function and batches.
+    With `train.Loop`, `eval_step(state, batch)` returns metrics like a train step, and is compiled like one. If the
+    state has several parts, its parameters are matched by name to the parts, as in the train step; if no name matches,
+    it gets the first parts, as many as it requires: `eval_step(model, batch)`. NNX objects are copies, so
+    `model.eval()` in it does not affect the training. NNX metrics among them begin empty and accumulate over the
+    batches. With a graph of your own, give tensors and feed dicts instead of a function and batches.
 
-    A number or an array is the mean of its batch, and the result the mean over the batches, weighted by their examples.
-    A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the quotient of both sums,
-    and batches need no number of examples. An object with `merge()` and `compute()`, such as those of `clu`, is merged
-    over the batches, and `compute()` is called once, on the host. The log shows which is which.
+    A number or an array is the mean of its batch, and the result is the mean over the batches, weighted by their
+    numbers of examples. A pair under a name, `{"loss": (sum, weight)}`, is a sum and its weight: the result is the sum
+    of the sums divided by the sum of the weights, whatever the numbers of examples. Objects with `merge()` and
+    `compute()`, such as those of `clu`, are merged over the batches, and `compute()` is called once, on the host. The
+    log states once how each metric is combined.
 
-    The results go to the log, and to a TensorBoard run of their own, the directory `name` beside the training's
-    summaries, under the names of the metrics, so that TensorBoard draws training and evaluation in one chart. The best
-    value of each metric is kept over restarts, even if its checkpoint is gone. The training waits meanwhile. Runs
-    `begin`, `after_create_session`, `after_run` once, `on_trigger` and `end`, which evaluates the last step unless that
-    was done; nothing after an exception.
+    The results are logged, and written to a TensorBoard run of their own, in the directory `name` beside the training's
+    summaries, under the names of the metrics; so TensorBoard draws training and evaluation in one chart. The best value
+    of each metric is saved in checkpoints, and stays even if the checkpoint of its step is removed. Training waits
+    during an evaluation. Callbacks: `begin`, `after_create_session`, `after_run` once, `on_trigger`, and `end`, which
+    evaluates the last step unless that was done; none after an exception.
 
-    `on_result` may act on the results: set a learning rate, stop. A run that was interrupted and goes on makes the same
-    calls as an uninterrupted one, because it is called for evaluations of `every` and `on_start`, and not for the one
-    at the end of a run.
+    `on_result` may act on the results: set a learning rate, stop. It is called for the evaluations of `every` and
+    `on_start`, but not for the additional one at the end of a `Loop.run`. So a training that was interrupted and
+    resumed makes the same calls as an uninterrupted one.
 
     Args:
         eval_step: A function; or a tensor of a graph, or several, nested in dicts.
         batches: A function that makes an iterable of batches, or an iterable that can be read repeatedly; with tensors,
             its items are feed dicts. With None the function gets no batch, and is called once.
         every: Global steps between evaluations, or a trigger.
-        name: The name of the run, and of the evaluation in the log and in checkpoints, which keep its best values.
-        keep_best: A metric. The checkpoint of the step with its best value is kept beyond `max_to_keep`, and written if
-            that step has none; `train.load(logdir, like, step="best")` reads it. If it is gone when a training resumes,
-            a warning says so, and the best of the next evaluations is kept.
-        mode: "min" or "max": whether small or large values of that metric are good. By default its name decides:
+        name: The name of the TensorBoard run, and of the evaluation in the log and in checkpoints.
+        keep_best: A metric. The checkpoint of the step with its best value is kept in addition to the `max_to_keep`
+            latest ones, and written if that step has none; `train.load(logdir, like, step="best")` reads it. If it is
+            gone when a training resumes, a warning is logged, and the best of the next evaluations is kept.
+        mode: "min" or "max": whether small or large values of `keep_best` are good. By default its name decides:
             "loss", "accuracy".
         output_dir: The directory of its summaries; by default, with a `Loop`, below its `logdir`.
         batch_sharding: As in `Loop`; by default also over the axis `data` of the state's mesh.
         last_batch: As in `Loop`. With "pad", `eval_step` gets a pair of the batch and a mask of its real examples, and
             its metrics are weighted by the number of real examples.
-        steps_per_run: The largest number of batches in one run, which is one compiled loop. The values are the same as
-            with one.
+        steps_per_run: The largest number of batches in one run, which is one compiled loop. It does not change the
+            results.
         averaged: Whether to evaluate the moving averages of `Loop(ema=...)` instead of the averaged leaves.
-        batch_size: A function that counts the examples of a batch, or of feeds, for the means: `lambda batch:
+        batch_size: A function that counts the examples of a batch, or of a feed dict, for the means: `lambda batch:
             batch.shape[1]` if time comes first, or the number of tokens. By default the common first dimension.
         on_result: A function of an `EvalResult`, called after an evaluation and before a checkpoint of its step.
         on_start: Whether to evaluate before the first step of a new training, too, as `eval_on_start` of Hugging Face.
-        sanity_batches: The number of batches with which each run tries the evaluation before its first step, as
-            `num_sanity_val_steps` of Lightning. The results are not kept. None are tried where `on_start` evaluates.
+        sanity_batches: The number of batches that are evaluated before the first step of each `Loop.run`, to find
+            errors early, as `num_sanity_val_steps` of Lightning. The results are discarded. If `on_start` evaluates,
+            there is no such test.
 
     Attributes:
         values: The results of the last evaluation, by name: floats, and NumPy arrays for metrics that are arrays.
         step: The global step of the last evaluation; `None` before the first.
-        best: For each metric with a known mode, its best value and the step of it.
-        history: For each metric that is a number, the `steps` and `values` of all evaluations, over restarts.
+        best: For each metric with a known mode, its best value and the step.
+        history: For each scalar metric, the `steps` and `values` of all evaluations, over restarts.
         trigger: The trigger of the evaluations.
 
     Raises:
@@ -116,7 +118,7 @@ class Evaluate(SessionRunHook):
         does. `keep_best` corresponds to `tf.estimator.BestExporter`.
     """
 
-    # A checkpoint of the same step must hold the best values so far.
+    # A checkpoint of the same step must contain the best values so far.
     comes_before = CheckpointSaverHook
 
     def __init__(
@@ -156,15 +158,15 @@ class Evaluate(SessionRunHook):
         self.step: int | None = None
         self.best: dict[str, Best] = {}
         self.history = History()
-        self._plateau: dict[str, tuple[Best | None, int]] = {}  # As `EvalResult` says: nothing of the ends of runs.
+        self._plateau: dict[str, tuple[Best | None, int]] = {}  # For `EvalResult`: without evaluations of `end`.
         self._is_sanity_checked = False
-        self._kept_best: Best | None = None  # By `keep_best`, as long as its checkpoint is there.
+        self._kept_best: Best | None = None  # The best of `keep_best`, as long as its checkpoint exists.
         self._writer: FileWriter | None = None
         self._created_at_step = 0
         self._has_run = self._has_session_start = False
 
     def begin(self) -> None:
-        """Adds the evaluation to the graph, unless it has one, and opens the writer."""
+        """Adds the evaluation to the graph, once, and opens the writer."""
         require_global_step(self)
         self.values, self.step, self.best, self._kept_best = {}, None, {}, None
         self.history, self._plateau, self._is_sanity_checked = History(), {}, False
@@ -191,7 +193,7 @@ class Evaluate(SessionRunHook):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the last values, and the best ones whose mode is the same."""
+        """Restores the last values, and the best values of metrics whose mode is the same."""
         is_same = lambda name: state["modes"][name] == self._mode_of(name)  # noqa: E731
         self.best = {name: Best(*found) for name, found in state["best"].items() if is_same(name)}
         self._plateau = {
@@ -206,10 +208,10 @@ class Evaluate(SessionRunHook):
         self._kept_best = Best(*kept) if is_kept else None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Forgets values of later steps than that of a restored session; evaluates before the first step."""
+        """Drops values of steps after the restored one, and evaluates before the first step, if that is wanted."""
         step = self._created_at_step = session.global_step
         is_new = not session.origin.startswith("restored")
-        self.history.truncate(step - 1 if is_new else step)  # A new training evaluates the present step again.
+        self.history.truncate(step - 1 if is_new else step)  # A new training evaluates the current step again.
         self._plateau = {} if is_new else self._plateau
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
         self._kept_best = self._kept_best if self._kept_best and self._kept_best.step <= step else None
@@ -237,7 +239,7 @@ class Evaluate(SessionRunHook):
         self._is_sanity_checked = True
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Finds the saver, after the first run."""
+        """Finds the saver after the first run, and needs no further call."""
         if not self._has_run:
             self._find_best(run_context.session)
         run_context.stop_callbacks(self)
@@ -255,13 +257,13 @@ class Evaluate(SessionRunHook):
             self._save_best(session, session.global_step)
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires, the last one, and with `on_start` the first of a new training."""
+        """Returns the steps of evaluations: the trigger's, the last one, and with `on_start` a new training's first."""
         begins = [first] if self._on_start and trigger.get_state().get("base") is None else []
         found = super().steps_written(trigger, first, last)
         return None if found is None else itertools.chain(begins, found)
 
     def end(self, session: Session) -> None:
-        """Evaluates the last step, if a step was made and the last was not evaluated."""
+        """Evaluates the last step, if a step was trained and the last one was not evaluated."""
         step = session.global_step
         if self._has_run and self.step != step and self._evaluate(session, step):
             self._save_best(session, step)
@@ -290,15 +292,15 @@ class Evaluate(SessionRunHook):
         self._kept_best = Best(value, step)
         return True
 
-    # Two records of the best value, because only one of them may count what an interruption adds. With every=2:
+    # There are two records of the best value, because an interruption adds an evaluation. With every=2:
     #
     #     step                       2     4     5 (killed, `end` evaluates)   6     8
     #     loss                       1.0   0.9   0.7                           0.8   0.8
     #     `best`, `keep_best`        1.0   0.9   0.7                           0.7   0.7
     #     `_plateau`, since_best     0     0     not counted                   0     1
     #
-    # A run that nobody interrupts has no evaluation at step 5. `on_result` must decide as there, so it sees 0.8 as the
-    # best of step 6; the checkpoint to keep is that of step 5 all the same.
+    # An uninterrupted run has no evaluation at step 5. `on_result` must make the same decisions in both, so for it the
+    # best value is 0.8 at step 6. The checkpoint to keep is still that of step 5.
     def _call_on_result(self, session: Session, step: int, request_stop: Callable[[], Any]) -> None:
         """Counts the evaluations without improvement, and calls `on_result`."""
         for name, value in self._scalars().items():
@@ -308,7 +310,7 @@ class Evaluate(SessionRunHook):
                 self._plateau[name] = (Best(value, step), 0) if is_best else (best, count + 1)
         if self._on_result is None:
             return
-        best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # Else all were NaN.
+        best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # None: all were NaN.
         since = {name: count for name, (_, count) in self._plateau.items()}
         result = EvalResult(self.name, step, dict(self.values), best, since, session, request_stop)
         interrupts.call_user_function(self._on_result, result)
@@ -317,7 +319,7 @@ class Evaluate(SessionRunHook):
         return self._mode if name == self._keep_best else infer_mode(name)
 
     def _checked_results(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Returns the results, which have a number for `keep_best`: some names and shapes are unknown before."""
+        """Returns the results, after a check that `keep_best` is a scalar: before, its name or shape may be unknown."""
         self._check_metric(values)
         if isinstance(values.get(self._keep_best or ""), np.ndarray):
             raise self._array_error()
@@ -348,18 +350,18 @@ class Evaluate(SessionRunHook):
             return
         if not self._has_session_start:
             self._has_session_start = True
-            # It hides later events of an earlier process, which were written after the restored checkpoint.
+            # TensorBoard then hides events that an earlier process wrote after the restored checkpoint.
             self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at_step + 1)
         values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self._scalars().items()]
         self._writer.add_summary(summary.Summary(value=values), step)
 
     def _find_best(self, session: Session) -> None:
-        """Checks that a saver exists, and keeps the best checkpoint if a killed process has not."""
+        """Checks that a saver exists, and marks the best checkpoint if a killed process did not get to it."""
         self._has_run = True
         if self._keep_best is not None:
             saver = self._saver(session)
             if self._kept_best is None and session.origin.startswith("restored"):
-                saver.mark_best(None)  # The state was another hook's, or is not clear.
+                saver.mark_best(None)  # The best value is unknown: of another metric or mode, or not in the checkpoint.
             elif self._kept_best is not None and not saver.recover_best(session, self._kept_best.step):
                 self._kept_best = None
 

@@ -1,4 +1,4 @@
-"""The computation of an evaluation: metrics of batches, and their means."""
+"""Evaluation: computes the metrics of batches, and their means."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from hookline.session import Session
 from hookline.session.plan.feeds import make_feed_converter
 from hookline.signals import interrupts
 
-# The largest number of runs whose values are not read yet; each holds its arrays on the device.
+# The largest number of runs whose values are not yet read; each keeps its arrays on the device.
 _MAX_PENDING_RUNS = 8
-# The number of batches on which processes in step agree at a time.
+# The number of batches on which SPMD processes agree at a time.
 _BATCHES_PER_AGREEMENT = 8
 
 _logger = log.get_logger(__name__)
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Evaluation:
-    """Metrics of batches, as part of a graph: a function of a loop's state and a batch, or tensors and feeds.
+    """Computes metrics over batches: with a function of a loop's state and a batch, or with tensors and feeds.
 
     Args:
         who: The evaluation, for messages.
@@ -60,7 +60,7 @@ class Evaluation:
         batch_size: The argument `batch_size` of `Evaluate`.
 
     Raises:
-        TypeError: `what` is neither; or `batches` is not a source of batches.
+        TypeError: `what` is neither a function nor tensors; or `batches` is not a source of batches.
         ValueError: `batches` can be read only once.
     """
 
@@ -96,11 +96,11 @@ class Evaluation:
                 f"Give a function that makes it, a list, or hookline.data.from_arrays."
             )
         if self._tensors is not None and averaged:
-            raise ValueError(f"{who} takes averaged=True with a function; tensors read what they were made of.")
+            raise ValueError(f"{who} takes averaged=True with a function only. Make tensors from loop.averaged.")
         if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._batches_per_run > 1):
             raise ValueError(
                 f"{who} takes batch_sharding, last_batch and steps_per_run with a function. With tensors its batches "
-                f"are feed dicts, which are fed as they come: have the source put the arrays on their devices."
+                f"are feed dicts, which are fed unchanged: put the arrays on their devices in the source."
             )
         check_last_batch(who, last_batch)
         self._source, self._sharding = batches, sharding
@@ -128,12 +128,12 @@ class Evaluation:
     def build(self) -> list[str]:
         """Adds its operations to the default graph, once; returns the names of its metrics.
 
-        If `may_have_more_names`, there may be more: those of a `compute()` that reads values are known after an
-        evaluation.
+        If `may_have_more_names` is set, there may be more: the names from a `compute()` that reads values are known
+        only after an evaluation.
 
         Raises:
             TypeError: The parameters of the function, or its results, do not fit.
-            ValueError: There is no batch; or a function, and no loop.
+            ValueError: There is no batch; or a function was given, and the graph has no loop.
         """
         graph = get_default_graph()
         if self._graph is not graph:
@@ -170,8 +170,8 @@ class Evaluation:
         def read() -> None:
             count, values = unread.popleft()
             values = jax.tree.map(np.asarray, values)
-            for place in range(count):
-                totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(place), values))
+            for index in range(count):
+                totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(index), values))
 
         for sizes, row in self._run_batches(max_batches):
             weights += sizes
@@ -233,7 +233,7 @@ class Evaluation:
         self.shapes, self.may_have_more_names = metric_shapes(rows, evaluate.merged)
         warn_left_out(self._who, evaluate.name, evaluate.left_out)
         leaves, self._structure = jax.tree.flatten(example)
-        # They take any shape, because evaluation batches differ in size, above all the last one.
+        # They have no fixed shape, because evaluation batches differ in size, above all the last one.
         self._batch_placeholders = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
         self._feed_checks = [make_feed_converter(tensor) for tensor in self._batch_placeholders]
         batch = jax.tree.unflatten(self._structure, self._batch_placeholders)
@@ -252,7 +252,7 @@ class Evaluation:
         }
 
     def _first_batch(self) -> Any:
-        """Reads the first batch; in step an error of one process is the error of all."""
+        """Reads the first batch; in SPMD, an error in one process is raised in all."""
         try:
             first = next(self._batches(), None)
             if first is None:
@@ -267,23 +267,24 @@ class Evaluation:
         return (read.batch for read in self._sequence.read(START, ReadRequest()))
 
     def _sized_batches(self, most: int | None) -> Iterator[tuple[float, Any]]:
-        """Yields the number of examples of each batch, and the batch in its form."""
+        """Yields the number of examples of each batch, and the batch, padded if `last_batch` says so."""
         for number, given in enumerate(itertools.islice(self._batches(), most), start=1):
             batch = given if self._batch_form is None else self._batch_form.fit(given)
-            if batch is not None:  # Else it is dropped.
+            if batch is not None:  # None: `last_batch` drops it.
                 yield self._size(given, number), batch
 
-    # In step, each run is a collective, so all processes must make the same number. They agree on 8 batches at a time:
+    # In SPMD, each run is a collective, so all processes must make the same number. They agree on 8 batches at a time:
     #
-    #     batches left    process 0   process 1   agreed   each evaluates
-    #     first look      8           8           [8, 8]   8
-    #     second look     8           3           [8, 3]   3, and this was the last look, because 3 < 8
+    #     batches read    process 0   process 1   gathered   each evaluates
+    #     first round     8           8           [8, 8]     8
+    #     second round    8           3           [8, 3]     3, and this was the last round, because 3 < 8
     #
-    # Process 0 leaves 5 or more out and says so. An error is -1: its process raises it, the others say whose it was.
+    # Process 0 leaves out 5 batches or more, with a warning. An error is gathered as -1: its process raises it, and the
+    # others raise an error that names the process.
     def _agreed_batches(
         self, found: Iterator[tuple[float, Any]], others: process_group.ProcessGroup
     ) -> Iterator[tuple[float, Any]]:
-        """Yields the same number of batches in all processes that run in step."""
+        """Yields the same number of batches in all SPMD processes."""
         while True:
             row, error = _take_some(found)
             counts = [len(row)]
@@ -301,7 +302,7 @@ class Evaluation:
                 return
 
     def _check_first_batches(self, first: Any, error: Exception | None) -> None:
-        """Checks that the first batches of the processes that run in step are parts of one batch."""
+        """Checks that the first batches of the SPMD processes are parts of one global batch."""
         if self._process_group is None:
             return
         joint = GlobalBatchCheck(
@@ -315,7 +316,7 @@ class Evaluation:
         if len(set(counts)) > 1 and not self._has_warned and process_group.is_primary():
             self._has_warned = True
             _logger.warning(
-                "%s: process %d has fewer batches than others, whose last %d or more are left out.",
+                "%s: process %d has fewer batches than others; the last %d or more batches of those are left out.",
                 self._who,
                 counts.index(min(counts)),
                 max(counts) - min(counts),
@@ -329,7 +330,7 @@ class Evaluation:
         ]
 
     def _run_batches(self, most: int | None) -> Iterator[tuple[list[float], list[Any]]]:
-        """Yields the batches of a run, which have one form, with their numbers of examples."""
+        """Yields the batches of each run, all of the same shapes and dtypes, with their numbers of examples."""
         sizes: list[float] = []
         row: list[Any] = []
         shapes: Any = None
@@ -340,7 +341,7 @@ class Evaluation:
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
                     f"{structure}."
                 )
-            if self._batches_per_run > 1:  # Before they are in a block, whose unused room is undefined.
+            if self._batches_per_run > 1:  # Check before they are stacked: the unused rows of a block are undefined.
                 batch = jax.tree.unflatten(self._structure, self._cast_leaves(jax.tree.leaves(batch)))
             last, shapes = (
                 shapes,
@@ -355,7 +356,7 @@ class Evaluation:
             yield sizes, row
 
     def _feeds(self, row: list[Any]) -> Mapping[Any, Any]:
-        """Returns the feeds for batches of one form."""
+        """Returns the feeds for batches of the same shapes and dtypes."""
         if self._tensors is not None:
             return row[0]
         leaves = jax.tree.leaves(row[0] if self._count is None else stack(row, self._batches_per_run))
@@ -372,7 +373,7 @@ class Evaluation:
         if self._batch_size is not None:
             return self._user_size(batch, number)
         if not set(self._fetches[MEANS]).difference(() if self._evaluate is None else self._evaluate.accumulated):
-            return 1  # Sums have weights of their own.
+            return 1  # No metric is a mean weighted by examples.
         arrays = batch.values() if self._tensors is not None else [batch]
         lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(list(arrays)) if np.ndim(leaf)}
         if len(lengths) > 1:
@@ -417,8 +418,8 @@ def _take_some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
 
 
 def _split_tensor(tensor: Any, spec: Any) -> Any:
-    """Returns the tensors of a list of arrays, or the one of an array."""
-    return [tensor[place] for place in range(len(spec))] if isinstance(spec, list) else tensor
+    """Splits the tensor of a list of arrays into tensors; returns that of a single array as it is."""
+    return [tensor[index] for index in range(len(spec))] if isinstance(spec, list) else tensor
 
 
 def metric_shapes(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -436,7 +437,7 @@ def metric_shapes(rows: Mapping[str, Mapping[str, Any]], merged: Mapping[str, An
         computed = jax.eval_shape(compute, rows[MERGED])
     except InvalidStep:
         raise
-    except Exception:  # It is called on the host, where it may read values.
+    except Exception:  # `compute` is called on the host, where it may read values.
         return shapes, True
     return shapes | {name: spec.shape for name, spec in computed.items()}, bool(left_out)
 

@@ -1,4 +1,4 @@
-"""The hyperparameters of a state: compared with those of the script; the learning rates of a loop."""
+"""Compares the hyperparameters of a state with those of the script, and finds the learning rates of a loop."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _FROM_SCRIPT = "CheckpointOptions(restore_hyperparams=False)"
 class HyperparametersHook(SessionRunHook):
     """Logs the hyperparameters of `optax.inject_hyperparams` that differ between a checkpoint and the script.
 
-    Unless it keeps those, it sets them to the script's: when a training resumes, in a new process or in memory, and
-    when a recovery goes back to an earlier step. Runs `begin` and `after_create_session`.
+    Unless `keep_checkpoint_values` is set, it sets them to the script's: when a training resumes, in a new process or
+    in memory, and when a recovery goes back to an earlier step. Callbacks: `begin` and `after_create_session`.
 
     Args:
         state: The variable of the state.
         given: The initial state, or the function that makes it.
-        places: The places of the hyperparameters in the state, at least one, by their paths.
+        places: The leaf indices of the hyperparameters in the state, at least one, by path.
 
     Attributes:
-        keep_checkpoint_values: Whether a training resumes with those of the checkpoint.
+        keep_checkpoint_values: Whether a training resumes with the hyperparameters of the checkpoint.
     """
 
     def __init__(self, state: Variable, given: Any, places: Mapping[str, int]) -> None:
         self._state, self._leaf_indices = state, places
-        # Those of a function are computed only when they are needed, and nothing else of its result.
+        # If a function makes the state, only its hyperparameters are computed, and only when they are needed.
         self._script_values: dict[str, Any] = {
-            path: leaf_tensor(state.initial_value, place, state.spec)
+            path: leaf_tensor(state.initial_value, index, state.spec)
             if is_function(given)
-            else _host_scalar(jax.tree.leaves(given)[place])
-            for path, place in self._leaf_indices.items()
+            else _host_scalar(jax.tree.leaves(given)[index])
+            for path, index in self._leaf_indices.items()
         }
         self.keep_checkpoint_values = True
         self._set_at_step: int | None = None
@@ -66,10 +66,10 @@ class HyperparametersHook(SessionRunHook):
             return
         is_first = self._set_at_step is None
         if not is_first and (self.keep_checkpoint_values or session.global_step > (self._set_at_step or 0)):
-            return  # A recovery: the checkpoint has the values that were set, and later changes are the step's own.
+            return  # A recovery: the checkpoint has the values that this hook set, and later changes of the step.
         self._set_at_step = session.global_step
         leaves = jax.tree.leaves(session.backend.borrow_value(self._state))
-        found = {path: leaves[place] for path, place in self._leaf_indices.items()}
+        found = {path: leaves[index] for path, index in self._leaf_indices.items()}
         computed = session.run(
             {path: value for path, value in self._script_values.items() if isinstance(value, Tensor)}
         )
@@ -114,20 +114,20 @@ def learning_rates_of(
         given: A schedule, a function from the count of updates so far to the rate; a dict of them by parts of the
             state; or None for the rates in `optax.inject_hyperparams`.
         state: The state before the step.
-        after: The state after the step. Its optimizer state has the rate of the step.
+        after: The state after the step. With `optax.inject_hyperparams` it contains the rate of the step.
         global_step: The global step before the step, for a state without a count.
         counter: The step counter of the state, for an optimizer without a count.
         names: The parameters of the step, by the keys of their parts of the state.
 
     Raises:
-        TypeError: A schedule is no function, or does not return a number for a count.
-        ValueError: Several optimizers may be meant, or a part has no optimizer with a count.
+        TypeError: A schedule is not a function, or does not return a number for a count.
+        ValueError: A schedule may be that of several optimizers, or a part has no optimizer with a count.
     """
     if given is None:
         found = learning_rates(state.spec)
         return {
-            NAME if len(found) == 1 else f"{NAME}/{short_name(path, names)}": leaf_tensor(after, place, state.spec)
-            for path, place in found.items()
+            NAME if len(found) == 1 else f"{NAME}/{short_name(path, names)}": leaf_tensor(after, index, state.spec)
+            for path, index in found.items()
         }
     counts = schedule_counts(state.spec)
     if isinstance(given, Mapping):
@@ -144,15 +144,15 @@ def learning_rates_of(
             f"Loop: the schedule of learning_rate gets the count of an optimizer, and the state has {len(counts)}: "
             f"{', '.join(counts)}. Give one for each: learning_rate={{{example}}}."
         )
-    place = next(iter(counts.values()), None if counter is None else counter.leaf_index)
-    return {NAME: _rate_tensor(given, state, place, global_step)}
+    index = next(iter(counts.values()), None if counter is None else counter.leaf_index)
+    return {NAME: _rate_tensor(given, state, index, global_step)}
 
 
 def _optimizer_count(part: str, keys: Mapping[str, str], counts: Mapping[str, int]) -> int:
-    """Returns the count of the only optimizer in a part of the state."""
+    """Returns the leaf index of the count of the only optimizer in a part of the state."""
     first, slash, rest = part.strip("/").partition("/")
     path = keys.get(first, first) + slash + rest
-    found = [place for optimizer, place in counts.items() if is_path_prefix(path, optimizer)]
+    found = [index for optimizer, index in counts.items() if is_path_prefix(path, optimizer)]
     if len(found) != 1:
         raise ValueError(
             f"Loop: learning_rate names the part {part!r}, and the state has {len(found) or 'no'} optimizers with a "
@@ -170,7 +170,7 @@ def _rate_tensor(
             f"them, got {schedule!r}."
         )
     count = global_step if place is None else leaf_tensor(state, place, state.spec)
-    assert count is not None, "Only a part has no other count."
+    assert count is not None, "Without an index the caller gives the global step."
     refusal = f"Loop requires a schedule that returns one number for a count, and {function_name(schedule)} does not"
     try:
         made = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), count.spec.dtype))

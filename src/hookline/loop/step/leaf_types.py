@@ -1,4 +1,4 @@
-"""The types of leaves of a state: arrays, numbers, NNX objects, and the weak types that a step gives a fixed one."""
+"""The types of a state's leaves: arrays, numbers, NNX objects; and weak types, which a step may fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.graph.nodes import spec as specs
 
 
 class InvalidStep(Exception):
-    """Raised for a result of a step that cannot be used; `step_errors` turns it into a `kind` with the step's name."""
+    """Raised for an unusable result of a step; `step_errors` converts it into an error of the class `kind`."""
 
     def __init__(self, message: str, kind: type[Exception] = TypeError) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class InvalidStep(Exception):
 
 
 def is_nnx(value: Any) -> bool:
-    """Returns whether it is an object of Flax NNX, such as a module or an optimizer; Flax need not be installed."""
+    """Returns whether a value is an object of Flax NNX, such as a module or an optimizer, without importing Flax."""
     return any(
         kind.__module__.startswith("flax.nnx") and kind.__name__ in ("Pytree", "Object", "Module")
         for kind in type(value).__mro__
@@ -29,25 +29,25 @@ def is_nnx(value: Any) -> bool:
 
 
 def are_nnx(state: Any) -> bool:
-    """Returns whether it is an NNX object, or a tuple or dict of them."""
+    """Returns whether a state is an NNX object, or a tuple or dict of them."""
     items = tuple(state.values()) if type(state) is dict else state
     return is_nnx(state) or (isinstance(items, tuple) and bool(items) and all(map(is_nnx, items)))
 
 
 def is_array(leaf: Any) -> bool:
-    """Returns whether it is an array of numbers, or a `jax.ShapeDtypeStruct`."""
+    """Returns whether a leaf is an array of numbers, or a `jax.ShapeDtypeStruct`."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return True
     return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm"
 
 
 def is_number(leaf: Any) -> bool:
-    """Returns whether it is a Python number."""
+    """Returns whether a leaf is a Python number."""
     return isinstance(leaf, bool | int | float | complex)
 
 
 def is_value(leaf: Any) -> bool:
-    """Returns whether it is an array or a Python number."""
+    """Returns whether a leaf is an array or a Python number."""
     return is_array(leaf) or is_number(leaf)
 
 
@@ -65,13 +65,13 @@ def is_weak(leaf: Any) -> bool:
 
 # How types settle, for `{"return": jnp.array(0), "rate": 0.5}` and a step that adds `batch.mean()` to "return":
 #
-#     trace   "return" goes in as   comes out as   so
-#     1       int32, weak           float32        it becomes float32, not weak: 0 is 0.0, nothing is lost
-#     2       float32               float32        the types are settled, and the step is compiled for these
+#     trace   "return" before the step   after the step   so
+#     1       int32, weak                float32          it becomes float32, not weak: 0 is 0.0, nothing is lost
+#     2       float32                    float32          the types are settled, and the step is compiled for these
 #
-# "rate" comes back as the Python number that it was and stays outside the variable. Had "return" begun as
-# `jnp.array(0.5)` and come back as int32, 0.5 could not be held, and the step would be refused. Types that change in
-# each of three traces are refused, too: a hand-written loop would compile a program for each.
+# The step returns "rate" as the same Python number, so "rate" stays static, outside the variable. If "return" were
+# `jnp.array(0.5)` at first and int32 after the step, int32 could not represent 0.5, and the step would raise an error.
+# So do types that change in each of three traces: a hand-written loop would compile a program for each.
 
 
 def leaf_spec(leaf: Any, weak: bool) -> Any:
@@ -80,12 +80,12 @@ def leaf_spec(leaf: Any, weak: bool) -> Any:
 
 
 def traced_specs(leaves: Sequence[Any]) -> list[Any]:
-    """Returns the specs of traced leaves, which would keep the whole trace; others as they are."""
+    """Returns the leaves with specs in place of traced ones, which would keep the whole trace in memory."""
     return [leaf_spec(leaf, is_weak(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
 
 
 def expected_spec(leaf: Any, weak: bool, after: Any) -> Any:
-    """Returns the spec of a leaf after a step: of a weak type only the shape is known."""
+    """Returns the spec that a leaf must have after a step; a weakly typed leaf may change its dtype."""
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(after)) if weak and is_value(after) else leaf
 
 
@@ -99,10 +99,10 @@ def adopt_types(
         leaves: The initial values, which are converted in place.
         weak: Whether each has a weak type; changed in place.
         traced: The leaves after the step. Where the type is not weak, the dtype is the same.
-        recompiling: Gets the new dtypes, by path.
+        recompiling: The changed dtypes by path, to which new ones are added.
 
     Raises:
-        InvalidStep: A new dtype cannot hold the value.
+        InvalidStep: A new dtype cannot represent the value.
     """
     changed = []
     for index, after in enumerate(traced):
@@ -140,7 +140,7 @@ def as_weak(array: Any) -> Any:
 
 
 def as_strong(tree: Any) -> Any:
-    """Returns arrays as variables hold them, without weak types, for which the second step would be compiled again."""
+    """Returns arrays as variables hold them, without weak types: with these the second step would be compiled again."""
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -158,5 +158,5 @@ def cast_to_given(before: Any, after: Any) -> Any:
 
 
 def cast_to_dtypes(like: Any, values: Any) -> Any:
-    """Returns initial values that a function has made, in the dtypes to which a step turned such values."""
+    """Returns initial values that a function has made, in the dtypes that traces of the step have found."""
     return jax.tree.map(lambda one, made: made if made.dtype == one.dtype else made.astype(one.dtype), like, values)

@@ -1,4 +1,4 @@
-"""Exponential moving averages of a loop's parameters."""
+"""MovingAverages: the exponential moving averages (EMA) of a loop's state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hookline.session import Session
 class MovingAverages:
     """Exponential moving averages (EMA) of a state.
 
-    Each optimizer step moves them by `1 - decay` towards the new values. They are a variable called `average`, a
-    tree like the state with None for leaves without an average. Averages of 16-bit floats are kept in float32, because
-    small updates would be lost.
+    Each optimizer step moves them by the fraction `1 - decay` towards the new values. They are a variable called
+    `average`, a tree like the state with None for leaves without an average. Averages of 16-bit floats are kept in
+    float32, because small updates would be lost.
 
     Args:
         ema: As in `Loop`.
@@ -33,8 +33,8 @@ class MovingAverages:
         steps: The optimizer steps.
 
     Attributes:
-        variable: The averages.
-        update_op: The update of a step.
+        variable: The variable of the averages.
+        update_op: The operation that updates the averages in a step.
         averaged: The state with averages in place of the averaged leaves.
 
     Raises:
@@ -45,12 +45,14 @@ class MovingAverages:
         self, ema: Any, state: Variable, after: Tensor, form: PytreeState | NnxState, steps: OptimizerSteps
     ) -> None:
         self._decays = decays = _decays(ema, state.spec, accumulator_mask(form))
-        places = None
+        shardings = None
         if state.shardings:
-            kept = [place if decay is not None else None for place, decay in zip(state.shardings, decays, strict=True)]
-            places = jax.tree.structure(state.spec).unflatten(kept)
+            kept = [
+                sharding if decay is not None else None for sharding, decay in zip(state.shardings, decays, strict=True)
+            ]
+            shardings = jax.tree.structure(state.spec).unflatten(kept)
         initial = op(self._averaged_leaves, name="initial_average")(state.initial_value)
-        self.variable = Variable(initial, name=AVERAGE, trainable=False, sharding=places)
+        self.variable = Variable(initial, name=AVERAGE, trainable=False, sharding=shardings)
         named = zip(flatten_with_paths(state.spec)[0], decays, strict=True)
         ended = [steps.update_mask(path) for (path, _), decay in named if decay is not None]
         self.update_op = update(self.variable, self._update, after, ended, name="average")
@@ -82,12 +84,12 @@ class MovingAverages:
         return structure.unflatten([leaf if decay is None else next(new).astype(leaf.dtype) for leaf, decay in pairs])
 
     def reset(self, session: Session, state: Variable) -> None:
-        """Sets the averages to the present values of the state."""
+        """Sets the averages to the current values of the state."""
         values = jax.tree.map(jnp.copy, self._averaged_leaves(session.backend.borrow_value(state)))
         session.backend.load({self.variable.op.name: values}, owned=True)
 
     def to_user(self, session: Session, form: PytreeState | NnxState, values: Any) -> Any:
-        """Returns the averaged state of a session that is about to be closed, in the user's form."""
+        """Returns the averaged state of a session that is about to be closed, as the user's state."""
         return form.to_state(self.merge_into(values, session.backend.borrow_value(self.variable)))
 
 

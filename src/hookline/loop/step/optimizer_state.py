@@ -1,4 +1,4 @@
-"""The Optax optimizer states in a train state: their leaves, hyperparameters and counts."""
+"""Finds the Optax optimizer states in a train state: their leaves, hyperparameters and counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import jax.numpy as jnp
 
 from hookline.paths import flatten_with_paths, is_path_prefix
 
-# Its name in a `TrainState` and in an NNX optimizer; elsewhere its types show it.
+# The name of an optimizer's state in a `TrainState` and in an NNX optimizer; elsewhere it is found by its types.
 _NAME = "opt_state"
 _HYPERPARAMETER = re.compile(r"(?:(.*)/)?hyperparams/([^/]+)")
 
 
 def optimizer_leaf_mask(values: Any) -> list[bool]:
-    """Returns whether each leaf of a train state belongs to an optimizer: a slot, a count or a hyperparameter.
+    """Returns for each leaf of a train state whether it belongs to an optimizer: moments, counts, hyperparameters.
 
     Optimizer states are the types of Optax, chains of them, and everything called `opt_state`.
 
@@ -32,7 +32,7 @@ def optimizer_leaf_mask(values: Any) -> list[bool]:
 
 
 def optimizer_paths(values: Any) -> list[str]:
-    """Returns the path of each optimizer's state in a train state. Two chains side by side are two optimizers.
+    """Returns the path of each optimizer state in a train state; two chains side by side are two optimizers.
 
     Example:
         >>> import optax
@@ -50,19 +50,19 @@ def optimizer_paths(values: Any) -> list[str]:
 
 
 def hyperparameters(values: Any) -> dict[str, int]:
-    """Returns the hyperparameters of `optax.inject_hyperparams` in a train state: the index of the leaf, by path.
+    """Returns the leaf indices of the hyperparameters of `optax.inject_hyperparams` in a train state, by path.
 
     Hyperparameters with a schedule are left out, because their count determines them.
     """
     pairs = flatten_with_paths(values)[0]
     names = [path for path, _ in pairs]
     found = {}
-    for place, (path, leaf) in enumerate(pairs):
+    for index, (path, leaf) in enumerate(pairs):
         matched = _HYPERPARAMETER.fullmatch(path)
-        if matched is None or leaf.shape or not optimizer_leaf_mask(values)[place]:
+        if matched is None or leaf.shape or not optimizer_leaf_mask(values)[index]:
             continue
         if not is_scheduled(path, names):
-            found[path] = place
+            found[path] = index
     return found
 
 
@@ -75,59 +75,59 @@ def is_scheduled(path: str, names: Iterable[str]) -> bool:
 
 
 def learning_rates(values: Any) -> dict[str, int]:
-    """Returns the learning rates of `optax.inject_hyperparams`: the index of the leaf, by the path of its optimizer."""
+    """Returns the leaf indices of the learning rates of `optax.inject_hyperparams`, by the path of the optimizer."""
     own = optimizer_leaf_mask(values)
     return {
-        path.removesuffix("hyperparams/learning_rate").strip("/"): place
-        for place, (path, leaf) in enumerate(flatten_with_paths(values)[0])
-        if path.endswith("hyperparams/learning_rate") and leaf.shape == () and own[place]
+        path.removesuffix("hyperparams/learning_rate").strip("/"): index
+        for index, (path, leaf) in enumerate(flatten_with_paths(values)[0])
+        if path.endswith("hyperparams/learning_rate") and leaf.shape == () and own[index]
     }
 
 
 def schedule_counts(values: Any) -> dict[str, int]:
-    """Returns the index of the count for a learning rate's schedule, by the path of the optimizer.
+    """Returns the leaf index of the count for a learning rate's schedule, by the path of the optimizer.
 
-    It is the optimizer's first schedule count, else its last count, else that of `optax.MultiSteps`.
+    It is the optimizer's first schedule count, else its last count, else the update count of `optax.MultiSteps`.
     """
     is_schedule = lambda node: type(node).__name__ == "ScaleByScheduleState"  # noqa: E731
     schedules = [path for path, node in flatten_with_paths(values, is_schedule)[0] if is_schedule(node)]
     names = _integer_leaves(values)
     found = {}
     for optimizer in optimizer_paths(values):
-        own = {path: place for path, place in names.items() if is_path_prefix(optimizer, path)}
-        of_schedule = [place for path, place in own.items() if any(is_path_prefix(part, path) for part in schedules)]
+        own = {path: index for path, index in names.items() if is_path_prefix(optimizer, path)}
+        of_schedule = [index for path, index in own.items() if any(is_path_prefix(part, path) for part in schedules)]
         counts = [
-            place
-            for path, place in own.items()
+            index
+            for path, index in own.items()
             if path.endswith("/count") and f"{path.removesuffix('count')}plateau_count" not in own
         ]
-        updates = [place for path, place in own.items() if path.endswith("/gradient_step")]
+        updates = [index for path, index in own.items() if path.endswith("/gradient_step")]
         if chosen := of_schedule[:1] or counts[-1:] or updates[-1:]:
             found[optimizer] = chosen[0]
     return found
 
 
 def update_counts(values: Any) -> dict[str, int]:
-    """Returns the index of the count of updates in each state of `optax.MultiSteps`, by its path.
+    """Returns the leaf index of the update count in each state of `optax.MultiSteps`, by the path of the count.
 
-    Of one within another it is the inner one, because the parameters move only when both emit an update.
+    If one is nested in another, the inner one counts, because the parameters change only when both emit an update.
     """
     names = _integer_leaves(values)
     found = {}
-    for path, place in names.items():
+    for path, index in names.items():
         state, _, field = path.rpartition("/")
         if field == "gradient_step" and f"{state}/mini_step" in names:
-            found[path] = place
+            found[path] = index
     states = [path.rpartition("/")[0] for path in found]
     return {
-        path: place
-        for path, place in found.items()
+        path: index
+        for path, index in found.items()
         if sum(is_path_prefix(path.rpartition("/")[0], state) for state in states) == 1
     }
 
 
 def short_name(path: str, names: Mapping[str, str]) -> str:
-    """Returns a short name of an optimizer, or of something in its state: the path without `opt_state`.
+    """Returns a short name of an optimizer, or of a leaf of its state: the path without `opt_state`.
 
     Args:
         path: The path.
@@ -144,12 +144,12 @@ def short_name(path: str, names: Mapping[str, str]) -> str:
 
 
 def _integer_leaves(values: Any) -> dict[str, int]:
-    """Returns the indices of the integers in optimizer states, by path."""
+    """Returns the leaf indices of the scalar integers in optimizer states, by path."""
     own = optimizer_leaf_mask(values)
     return {
-        path: place
-        for place, (path, leaf) in enumerate(flatten_with_paths(values)[0])
-        if own[place] and leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer)
+        path: index
+        for index, (path, leaf) in enumerate(flatten_with_paths(values)[0])
+        if own[index] and leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer)
     }
 
 
@@ -163,7 +163,7 @@ def _is_tuple_of_states(node: Any) -> bool:
 
 def _is_optimizer_state(node: Any) -> bool:
     if type(node).__module__.partition(".")[0] == "optax":
-        return type(node).__name__ != "LookaheadParams"  # These are parameters, fast and slow.
+        return type(node).__name__ != "LookaheadParams"  # These are model parameters, fast and slow.
     if type(node) not in (tuple, list):
         return False
     # A chain may hold states of the user's own transformations, which are named tuples like Optax's.

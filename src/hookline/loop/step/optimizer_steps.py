@@ -1,4 +1,4 @@
-"""The counts of steps in a state: compared with the global step; those after which an optimizer has moved it."""
+"""The step counters in a state: comparison with the global step, and the steps that end an optimizer step."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class StepCounter(NamedTuple):
 
 
 def leaf_tensor(state: Tensor, place: int, like: Any) -> Tensor:
-    """Returns a leaf of a tensor, by its index, as a part of it, so that a fetch reads no other leaf.
+    """Returns a leaf of a tensor as a tensor of its own, so that a fetch reads no other leaf.
 
     Args:
-        state: The tensor, whose own structure may be unknown.
+        state: The tensor; its own structure may be unknown.
         place: The index of the leaf.
         like: A tree of the same structure.
     """
@@ -66,23 +66,23 @@ def find_step_counter(values: Any, parts: Iterable[Any] = ()) -> StepCounter | N
 
     Args:
         values: The state.
-        parts: The names of its parts, if it is spread over the parameters of the step.
+        parts: The names of its parts, if these are separate parameters of the step.
     """
     in_parts = {f"{part}/step" for part in parts}
-    for place, (path, leaf) in enumerate(paths.flatten_with_paths(values)[0]):
+    for index, (path, leaf) in enumerate(paths.flatten_with_paths(values)[0]):
         if (
             (_COUNTER.fullmatch(path) or path in in_parts)
             and np.shape(leaf) == ()
             and jnp.issubdtype(leaf.dtype, jnp.integer)
         ):
-            return StepCounter(path, place, values)
+            return StepCounter(path, index, values)
     return None
 
 
 class CounterHook(SessionRunHook):
     """Warns if the step counter of the state differs from the global step.
 
-    It compares them at the first step and each 100, after the step, when the value has arrived.
+    It compares them after the first step and every 100 steps, when the value is ready.
 
     Args:
         counter: The counter.
@@ -107,13 +107,13 @@ class CounterHook(SessionRunHook):
         step, counter = firing.global_step, int(np.asarray(firing.values))
         assert step is not None, "a trigger in steps"
         if (updates := self._optimizer_steps(step)) != step and abs(counter - updates) <= 1:
-            return  # It counts optimizer steps, as `steps_per_update` has them.
+            return  # It counts optimizer steps, according to `steps_per_update`.
         if counter - step != self._difference:
             self._difference = counter - step
             _logger.warning(
                 "Loop: the state counts %d steps at %r, and the global step is %d. Schedules use the first, "
-                "checkpoints and summaries the second. They differ if a step does not count by one, and after on_nan "
-                "skipped updates or rolled back.",
+                "checkpoints and summaries the second. They differ if a step does not increment its counter by one, "
+                "and after on_nan skipped updates or rolled back.",
                 counter,
                 self._path,
                 step,
@@ -121,15 +121,15 @@ class CounterHook(SessionRunHook):
 
 
 NAME = "optimizer_step"
-_REMEDY = "Give Loop(steps_per_update=...) what optax.MultiSteps has as every_k_schedule, such as 4"
+_REMEDY = "Give Loop(steps_per_update=...) the every_k_schedule of optax.MultiSteps, such as 4"
 
 
 class OptimizerSteps:
-    """Tells when the optimizer steps of a loop end, for steps that accumulate gradients.
+    """Computes which steps of a loop end an optimizer step, for steps that accumulate gradients.
 
     Example:
-        `optax.MultiSteps(optimizer, 4)` accumulates in steps 1 to 3, and moves the parameters in step 4. Its
-        `gradient_step` is 1 after step 4, and 2 after step 8. Averages move in these two steps only.
+        `optax.MultiSteps(optimizer, 4)` accumulates gradients in steps 1 to 3, and updates the parameters in step 4.
+        Its `gradient_step` is 1 after step 4, and 2 after step 8. Averages are updated in these two steps only.
 
     Args:
         steps_per_update: As in `Loop`.
@@ -139,8 +139,8 @@ class OptimizerSteps:
         names: The parameters of the step, by the keys of their parts of the state.
 
     Attributes:
-        counts: The paths of the counts of updates in the state; none if it has no `optax.MultiSteps`.
-        description: The count in words; empty if each step is an optimizer step.
+        counts: The paths of the update counts in the state; empty if it has no `optax.MultiSteps`.
+        description: How optimizer steps are counted, in words; empty if each step is an optimizer step.
 
     Raises:
         TypeError, ValueError: As in `Loop`.
@@ -169,10 +169,10 @@ class OptimizerSteps:
         return callable(self._given) or (self._given or 1) > 1
 
     def count_tensors(self) -> dict[str, Tensor]:
-        """Returns the counts of optimizer steps after the step, by name; none if each step is one."""
+        """Returns the counts of optimizer steps after the step, by name; none if each step is an optimizer step."""
         if self.counts:
             found = {
-                path: leaf_tensor(self._after, place, self._state.spec) for path, place in self._count_indices.items()
+                path: leaf_tensor(self._after, index, self._state.spec) for path, index in self._count_indices.items()
             }
             return {
                 NAME if len(found) == 1 else f"{NAME}/{short_name(path, self._names)}": count
@@ -183,26 +183,26 @@ class OptimizerSteps:
         return {NAME: op(lambda step: (step + 1) // self._given, name=NAME)(self._global_step)}
 
     def update_mask(self, path: str) -> Tensor | None:
-        """Returns whether the step ends an optimizer step of an array of the state; None if each step does.
+        """Returns whether the step ends an optimizer step for an array of the state; None if each step does.
 
-        Its optimizer is the one in the same part of the state: of two train states `g` and `d`, each has its own.
+        The optimizer of an array is in the same part of the state: two train states `g` and `d` have one each.
 
         Raises:
-            ValueError: Several counts may be meant.
+            ValueError: Several optimizers may be the array's.
         """
-        place, is_every = self._count_for(path)
+        index, is_every = self._count_for(path)
         if is_every:
             return None
-        if place not in self._updated:
-            if place is None:
+        if index not in self._updated:
+            if index is None:
                 self._updated[None] = op(lambda step: (step + 1) % self._given == 0, name="updated")(self._global_step)
             else:
-                counts = [leaf_tensor(values, place, self._state.spec) for values in (self._state, self._after)]
-                self._updated[place] = op(lambda before, after: before != after, name="updated")(*counts)
-        return self._updated[place]
+                counts = [leaf_tensor(values, index, self._state.spec) for values in (self._state, self._after)]
+                self._updated[index] = op(lambda before, after: before != after, name="updated")(*counts)
+        return self._updated[index]
 
     def _count_for(self, path: str) -> tuple[int | None, bool]:
-        """Returns the place of the count for an array, None for the global step, and whether each step counts."""
+        """Returns the index of the count for an array, None for the global step; and whether each step is an update."""
         shared = {optimizer: _common_depth(optimizer, path) for optimizer in self._optimizers}
         nearest = [optimizer for optimizer in shared if shared[optimizer] == max(shared.values())]
         found = [count for count in self.counts if any(is_path_prefix(optimizer, count) for optimizer in nearest)]
@@ -213,7 +213,7 @@ class OptimizerSteps:
         if not found:
             return None, True
         raise ValueError(
-            f"Loop: the average of {path} moves with the steps of its optimizer, which may be "
+            f"Loop: the average of {path} is updated with the steps of its optimizer, which may be "
             f"{' or '.join(nearest)} (counts of optax.MultiSteps: {', '.join(found)}). Put the parameters and their "
             f"optimizer into one part of the state, such as {{'generator': {{'params': ..., 'opt_state': ...}}}}; or "
             f"give the number of steps of one optimizer step, such as steps_per_update=4."
@@ -221,11 +221,11 @@ class OptimizerSteps:
 
     def check_hook(self) -> OptimizerStepHook | None:
         """Returns a hook that compares `steps_per_update` with the count in the state; None without both."""
-        places = self._count_indices or schedule_counts(self._state.spec)
-        if not self._accumulates or len(places) != 1:
+        indices = self._count_indices or schedule_counts(self._state.spec)
+        if not self._accumulates or len(indices) != 1:
             return None
-        ((path, place),) = places.items()
-        return OptimizerStepHook(leaf_tensor(self._after, place, self._state.spec), path, self)
+        ((path, index),) = indices.items()
+        return OptimizerStepHook(leaf_tensor(self._after, index, self._state.spec), path, self)
 
     def updates_at(self, step: int) -> int:
         """Returns the number of optimizer steps up to a global step, by `steps_per_update`."""
@@ -251,7 +251,7 @@ class OptimizerSteps:
         return update * (self._given or 1)
 
     def _update_lengths(self, first: int, last: int) -> np.ndarray[Any, Any]:
-        """Returns the numbers of steps of some optimizer steps."""
+        """Returns the number of steps in each optimizer step of a range."""
         given = calls_user_code(lambda count: jnp.asarray(self._given(count)))
         found = np.asarray(jax.vmap(given)(jnp.arange(first, last)), int)
         if (found < 1).any():
@@ -260,9 +260,9 @@ class OptimizerSteps:
 
 
 class OptimizerStepHook(SessionRunHook):
-    """Warns if the optimizer steps in the state are not those of `steps_per_update`, at most once in a session.
+    """Warns if the optimizer steps in the state do not match `steps_per_update`, at most once in a session.
 
-    It compares them at the first step and each 100, when the value has arrived.
+    It compares them after the first step and every 100 steps, when the value is ready.
     """
 
     deferred = True
@@ -282,7 +282,7 @@ class OptimizerStepHook(SessionRunHook):
         step, found = firing.global_step, int(np.asarray(firing.values))
         assert step is not None, "a trigger in steps"
         wanted = self._steps.updates_at(step)
-        # A step of one's own may update in the first of its steps rather than in the last.
+        # A user's own accumulation may update in the first of its steps rather than in the last.
         if abs(found - wanted) > 1 and not self._warned:
             self._warned = True
             _logger.warning(
@@ -302,19 +302,19 @@ def _checked(given: Any, counts: list[str]) -> Any:
         return None if given is None else arguments.check_int("Loop", "steps_per_update", given, at_least=1)
     if not counts:
         raise ValueError(
-            "Loop takes a function as steps_per_update if the state has the count of optax.MultiSteps, and this one "
+            "Loop takes a function as steps_per_update if the state has the count of optax.MultiSteps, and this state "
             "has none. Give a number of steps."
         )
     made = jax.eval_shape(lambda count: jnp.asarray(given(count)), jax.ShapeDtypeStruct((), "int32"))
     if made.shape != () or not jnp.issubdtype(made.dtype, jnp.integer):
         raise TypeError(
-            f"Loop requires a function from a count of optimizer steps to a whole number as steps_per_update, and "
+            f"Loop requires a function from a count of optimizer steps to an integer as steps_per_update, and "
             f"{function_name(given)} returns {made.dtype}{list(made.shape)}."
         )
     return given
 
 
 def _common_depth(one: str, other: str) -> int:
-    """Returns the number of keys that two paths have in common from the top."""
+    """Returns the number of leading keys that two paths have in common."""
     pairs = zip(one.split("/"), other.split("/"), strict=False)
     return next((number for number, (a, b) in enumerate(pairs) if a != b), len(one.split("/")))

@@ -1,4 +1,4 @@
-"""The forms of a state: the user's objects, and one pytree of arrays, which a variable can hold."""
+"""Converts between the user's state and the pytree of arrays that a variable can hold."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _WHOLE: Mapping[str, Any] = {"the state": None}
 
 
 def state_form(given: Any, names: list[str] | None, *, has_batch: bool = True) -> PytreeState | NnxState:
-    """Returns the form of a state, or of the state that a function makes, which is only traced.
+    """Returns the form of a state: the object that converts it.
 
     Args:
-        given: The state, or the function.
+        given: The state, or the function that makes it, which is only traced.
         names: The required parameters of the step; `None` if they are not known.
         has_batch: Whether the step gets a batch.
 
@@ -73,7 +73,7 @@ def state_form(given: Any, names: list[str] | None, *, has_batch: bool = True) -
 
 
 def is_function(state: Any) -> bool:
-    """Returns whether it is a function that makes a state, and not a callable module."""
+    """Returns whether a state is given as a function that makes it; a callable module is a state."""
     return callable(state) and jax.tree_util.treedef_is_leaf(jax.tree.structure(state)) and not is_nnx(state)
 
 
@@ -151,7 +151,7 @@ class NnxState:
     def to_state(self, values: Any) -> Any:  # noqa: D102
         from flax import nnx
 
-        # A state and its plain dict have their leaves in the same order: both sort the same keys.
+        # An nnx.State and its pure dict have their leaves in the same order: both sort the same keys.
         leaves = zip(jax.tree.leaves(values), self._is_weak, strict=True)
         typed_as_given = [as_weak(leaf) if weak else leaf for leaf, weak in leaves]
         return nnx.merge(self._graphdef, jax.tree.unflatten(self._state_structure, typed_as_given))
@@ -197,17 +197,16 @@ class NnxState:
 class PytreeState:
     """A state as a pytree, which the step returns beside its metrics.
 
-    Leaves that are no arrays (functions, text, flags) stay outside the variable. So do Python numbers that the step
-    returns unchanged; `refine_leaf_types` finds the others. A weakly typed leaf (`jnp.array(0)`) gets the type in which
-    the step
-    returns it, as in a hand-written loop. If that is weak, it is so for the step; the variable keeps only its dtype.
+    Leaves that are no arrays (functions, strings, flags) are static, so the variable does not contain them. Python
+    numbers are static, too, if the step returns them unchanged; `refine_leaf_types` finds the others. A weakly typed
+    leaf (`jnp.array(0)`) gets the type in which the step returns it, as in a hand-written loop. If that type is weak,
+    the step gets a weakly typed leaf; the variable keeps only its dtype.
 
     Attributes:
         values: The state as a variable holds it: a pytree of arrays, or of their shapes.
         parts: For each parameter of the step, the key of its part of the state; None for the whole state.
         accumulates: Whether it contains metrics that accumulate over steps.
-        retyped: By path, the dtypes in which the step returns numbers without a fixed type, if they differ from
-            JAX's for such numbers.
+        retyped: By path, the new dtypes of weakly typed leaves that the step returns with another dtype.
         unchanged: The parts that the step did not return in the last trace.
     """
 
@@ -234,7 +233,7 @@ class PytreeState:
 
     @property
     def for_sharding_rules(self) -> Any:
-        """The values as rules for shardings see them, with the model's own metadata."""
+        """The values in the structure to which sharding rules apply, with the model's own sharding metadata."""
         return self.values
 
     @property
@@ -247,7 +246,7 @@ class PytreeState:
         @calls_user_code
         def values() -> Any:
             made = jax.tree.leaves(make())
-            # A Python number of which the step makes an array has that dtype.
+            # A Python number that has become an array keeps the dtype that the traces have found.
             kept = [old if is_number(new) else new for old, new in zip(self._leaves, made, strict=True)]
             return cast_to_dtypes(self.values, self._values(kept))
 
@@ -262,9 +261,9 @@ class PytreeState:
         self.values = self._values(self._leaves)
 
     def refine_leaf_types(self) -> list[str]:
-        """Gives leaves of weak types the types of the last trace; returns their paths, if the step is to trace again.
+        """Gives leaves of weak types the types of the last trace, and returns their paths.
 
-        Python numbers that the step has changed become arrays.
+        Python numbers that the step has changed become arrays. If it returns any path, the step must be traced again.
 
         Raises:
             InvalidStep: The step changed a leaf that no variable can hold.
@@ -302,7 +301,7 @@ class PytreeState:
         return _split_state(self.parts, state)
 
     def arguments(self, values: Any) -> tuple[Any, ...]:
-        """Returns the step's arguments for the values of `Loop.state`, for operations of one's own.
+        """Returns the step's arguments for the values of `Loop.state`, for the user's own operations.
 
         Example:
             >>> import hookline as hl, jax.numpy as jnp
@@ -316,11 +315,13 @@ class PytreeState:
         return self.step_arguments(self.to_state(values))
 
     def to_state(self, values: Any) -> Any:
-        """Returns the state in the user's form, given its values."""
+        """Returns the user's state for the values of a variable."""
         arrays = iter(jax.tree.leaves(values))
-        taken = [next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._is_variable, strict=True)]
+        leaves = [
+            next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._is_variable, strict=True)
+        ]
         return self._unflatten(
-            [as_weak(leaf) if weak else leaf for leaf, weak in zip(taken, self._is_weak, strict=True)]
+            [as_weak(leaf) if weak else leaf for leaf, weak in zip(leaves, self._is_weak, strict=True)]
         )
 
     def read_result(self, before: Any, returned: Any, labels: Labels = None) -> tuple[Any, Any]:
@@ -332,7 +333,7 @@ class PytreeState:
             labels: The names of the variables that it returned.
 
         Raises:
-            InvalidStep: The result is no state and metrics, or a state of another form.
+            InvalidStep: The result is not a state and metrics, or a state of another structure, shape or dtype.
         """
         types = [
             leaf_spec(leaf, weak) if inside else leaf
@@ -356,11 +357,11 @@ class PytreeState:
         return cast_to_given(self.values, after), metrics
 
     def to_user(self, values: Any) -> Any:
-        """Returns the final state in the user's form; NNX objects are the user's own."""
+        """Returns the user's state for the final values; NNX objects are the user's own, updated in place."""
         return self.to_state(values)
 
     def from_user(self, values: Any) -> Any:
-        """Returns the values that the user's objects hold after `to_user`."""
+        """Returns the values of the state that `to_user` returned; NNX objects may have changed since then."""
         return values
 
     def _variable_leaves(self, leaves: list[Any]) -> Any:
@@ -379,14 +380,14 @@ class PytreeState:
 
 
 def accumulator_mask(form: PytreeState | NnxState) -> list[bool]:
-    """Returns whether each leaf of a form's values belongs to a metric that accumulates."""
+    """Returns for each leaf of a form's values whether it belongs to a metric that accumulates."""
     leaves, structure = jax.tree.flatten(form.values)
     inside = set()
     if form.accumulates:
-        numbered = structure.unflatten([jnp.asarray(place) for place in range(len(leaves))])
+        numbered = structure.unflatten([jnp.asarray(index) for index in range(len(leaves))])
         found = [leaf for each in find_accumulators(form.to_state(numbered)) for leaf in each.leaves()]
         inside = {int(leaf) for leaf in found if isinstance(leaf, jax.Array)}
-    return [place in inside for place in range(len(leaves))]
+    return [index in inside for index in range(len(leaves))]
 
 
 def _split_state(parts: Mapping[str, Any], whole: Any) -> tuple[Any, ...]:
@@ -425,7 +426,7 @@ def _same(before: Any, after: Any) -> bool:
     if type(before) is not type(after) or is_array(after):
         return False
     try:
-        return bool(before == after) or before != before  # NaN, as before.
+        return bool(before == after) or before != before  # The latter for NaN.
     except Exception:
         return False
 

@@ -1,4 +1,4 @@
-"""A train step as a function for an operation: from values to values and metrics; and its counts, for rates."""
+"""Step: calls a train step in an operation, with values and metrics; and counts its examples and FLOPs."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ _LIBRARY_MODULES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "nu
 
 
 class Step:
-    """Calls a function of a state, a batch, and a random key if it has a parameter for one.
+    """Calls a train step as a function of the variable's values and a batch.
 
     Args:
         owner: The caller, for messages.
-        function: The function.
+        function: The train step.
         form: The form of the state, with its parameters.
         reset_steps: The number of steps after which metrics in the state are reset; None for never.
 
     Attributes:
         left_out: The returned values of the last trace that are no metrics, with the reasons.
-        result_spec: The spec of its results for any batch, known once that of one batch is; None if a metric is an
-            array, for its size may be that of the batch.
+        result_spec: The spec of its results for any batch, known after `spec`; None if a metric is an array, because
+            its size may depend on the batch.
 
     Raises:
-        TypeError: It is no function, or has required keyword-only parameters.
+        TypeError: The step is not a function, or has required keyword-only parameters.
     """
 
     def __init__(self, owner: str, function: Any, form: PytreeState | NnxState, reset_steps: int | None = None) -> None:
@@ -62,17 +62,17 @@ class Step:
         self.left_out: dict[str, str] = {}
         self.result_spec: Any = None
 
-    # The values after the step: the metrics that hooks fetch must not change how they are rounded.
+    # The part of the result with the new state: fetching metrics must not change its rounding.
     main_parts: ClassVar = ((("item", 0),),)
 
     @property
     def takes_key(self) -> bool:
-        """Whether one of its parameters gets a random key; known once the spec of a batch is."""
+        """Whether one of its parameters gets a random key; known after `spec`."""
         return self._call.key is not None
 
     @property
     def call_summary(self) -> str:
-        """The call in words, if something is spread by position; else empty."""
+        """The call in words, if a state or batch is passed as several arguments by position; else empty."""
         by_place = isinstance(self._form, PytreeState) and any(
             isinstance(key, int) for key in self._form.parts.values()
         )
@@ -80,7 +80,7 @@ class Step:
 
     @property
     def takes_step(self) -> bool:
-        """Whether it gets the global step before it; known once the spec of a batch is."""
+        """Whether it gets the global step before the step; known after `spec`."""
         return self._reset_steps is not None or self._call.step is not None
 
     def extra_specs(self) -> list[Any]:
@@ -90,19 +90,19 @@ class Step:
 
     def __call__(self, values: Any, batch: Any, *more: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the values after the step, and its metrics by name; `more` are the global step and a random key."""
-        whole = self._form.to_state(values)
+        state = self._form.to_state(values)
         step: Any = None
         if self.takes_step:
             step, *more = more  # type: ignore[assignment]
         if self._reset_steps is not None:
             with step_errors(self._owner, self.name):
-                # After steps 1, 101, 201, when hooks of each 100 steps fire.
-                whole = reset_where(whole, step % self._reset_steps == 1 % self._reset_steps)
-        returned = self._call(self._form.step_arguments(whole), batch, *more, step=step)
+                # After steps 1, 101, 201, ..., when hooks with first_then_every(100) fire.
+                state = reset_where(state, step % self._reset_steps == 1 % self._reset_steps)
+        returned = self._call(self._form.step_arguments(state), batch, *more, step=step)
         with step_errors(self._owner, self.name):
-            after, rest = self._form.read_result(whole, returned, self._labels)
+            after, rest = self._form.read_result(state, returned, self._labels)
             accumulated: list[Accumulator] = []
-            if self._form.accumulates:  # A metric that is a whole part has the name of its parameter.
+            if self._form.accumulates:  # If a part of the state is a metric, it has the name of its parameter.
                 parts = zip(self._form.parts, self._form.step_arguments(self._form.to_state(after)), strict=True)
                 accumulated = find_accumulators(dict(parts))
             found, self.left_out = flatten_metrics(rest, accumulated)
@@ -111,9 +111,8 @@ class Step:
     def spec(self, batch: Any, add_sharding: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
         """Returns the specs of its results for a batch of this spec, without running it.
 
-        The form learns which Python numbers the step changes, and which weak types. `add_sharding` adds the sharding of
-        the
-        state.
+        The form finds which Python numbers and which weak types the step changes. `add_sharding` adds the shardings of
+        the state to its specs.
 
         Raises:
             TypeError: It reads traced values, or its results do not fit.
@@ -146,7 +145,7 @@ class Step:
 
 @contextlib.contextmanager
 def step_errors(who: str, name: str) -> Iterator[None]:
-    """Raises `InvalidStep` errors of a block as errors with the name of the function."""
+    """Converts an `InvalidStep` raised in a block into an error of its `kind`, with the name of the function."""
     try:
         yield
     except InvalidStep as error:
@@ -157,7 +156,7 @@ def trace_spec(who: str, name: str, function: Callable[..., Any], *given: Any) -
     """Returns the spec of a function's result.
 
     Raises:
-        TypeError: The function reads a traced value, and the message names the line; or it uses an axis of `jax.pmap`.
+        TypeError: The function reads a traced value (the message names the line), or uses an axis of `jax.pmap`.
         Exception: The function raised it.
     """
     try:
@@ -181,13 +180,13 @@ def trace_spec(who: str, name: str, function: Callable[..., Any], *given: Any) -
 
 
 def _refused_axes(error: Exception) -> tuple[str, ...]:
-    """Returns the explicit axes that JAX traces with, if an error is about shardings; else none."""
+    """Returns the explicit axes of the mesh, if an error is about shardings; else none."""
     is_about = re.search("[Ss]hard|axis specs", f"{type(error).__name__}: {error}")
     return tuple(jax.sharding.get_abstract_mesh().explicit_axes) if is_about else ()
 
 
 def _user_line(error: BaseException) -> str:
-    """Returns the line of the user's code that read a value; empty if it is not known."""
+    """Returns the location and text of the user's line that read a value; empty if it is not known."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARY_MODULES:
             text = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name).line
@@ -200,15 +199,17 @@ def _user_line(error: BaseException) -> str:
 def per_step_counts(
     step: Step, values: Any, batch: Any, context: Any, given: Mapping[str, float] | None, peak_flops: float | None
 ) -> dict[str, float]:
-    """Returns the counts per step whose rates are shown: the given ones or the examples, and FLOPs with `peak_flops`.
+    """Returns the counts per step from which rates are computed.
+
+    These are the given ones, else the examples; with `peak_flops` also the FLOPs.
 
     Args:
         step: The step.
         values: The specs of its state.
         batch: The spec of a batch.
-        context: The mesh in which it is traced.
-        given: The `per_step` of its `LoggingOptions`.
-        peak_flops: As there.
+        context: The mesh context in which it is traced.
+        given: `LoggingOptions.per_step`.
+        peak_flops: `LoggingOptions.peak_flops`.
     """
     count = num_examples(batch)
     rates = checked_per_step("Loop", {"examples": count} if given is None and count else given)
@@ -248,9 +249,9 @@ def flops_of(step: Step, values: Any, batch: Any, context: Any) -> float | None:
 
 
 def _xla_flops(step: Step, *given: Any) -> float:
-    """Returns XLA's count of the operations; 0 if it has none, as for a step that is bound to a mesh of GPUs."""
+    """Returns XLA's count of the operations; 0 if there is none, as for a step that is bound to a mesh of GPUs."""
     found = jax.jit(step).lower(*given).cost_analysis()
-    if found is None:  # XLA counts for a CPU, and not for a device behind a plugin, such as a GPU or TPU.
+    if found is None:  # XLA has a count for the CPU, but not for devices behind a plugin, such as a GPU or TPU.
         with contextlib.suppress(Exception), jax.default_device(jax.local_devices(backend="cpu")[0]):
             found = jax.jit(step).lower(*given).cost_analysis()
     return (found or {}).get("flops", 0.0)

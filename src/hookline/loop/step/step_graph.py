@@ -1,4 +1,4 @@
-"""StepGraph: a train step as a graph."""
+"""StepGraph: builds the graph of a train step."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _logger = log.get_logger(__name__)
 
 
 _LOOPS = "hookline/loop"
-"""The collection with the loop of a graph."""
+"""The key of the graph collection that contains the loop of a graph, at most one."""
 
 
 class StepGraph:
-    """A train step as one operation of a graph, its state as a variable, its batches as an iterator.
+    """The graph of a train step: the step is an operation, its state a variable, its batches come from an iterator.
 
-    It is the part of `Loop` that is built once, and all that an evaluation needs of one. `Loop` documents the
-    arguments, attributes and errors.
+    It is the part of `Loop` that does not depend on a run, and the only part that `Evaluate` needs. `Loop` documents
+    the arguments, attributes and errors.
     """
 
     logdir: str | None = None
@@ -85,14 +85,17 @@ class StepGraph:
             arguments.check_int("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
-            raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
+            raise ValueError(
+                "Loop requires a graph without another Loop, and the graph of this iterator has one. Make the iterator "
+                "of the second Loop in another graph, `with hookline.Graph().as_default():`."
+            )
         if batches is not None and not isinstance(batches, Tensor):
             check_batches("Loop", batches)
         self._sharding_cache: tuple[Any, list[Any]] | None = None
         shardings = self._shardings(sharding)
-        of_state = placement.common_mesh(shardings, "Loop: the state")
+        state_mesh = placement.common_mesh(shardings, "Loop: the state")
         with self.graph.as_default():
-            self._batch = build_batches(batches, of_state, batch_sharding, last_batch, resume=resume_data)
+            self._batch = build_batches(batches, state_mesh, batch_sharding, last_batch, resume=resume_data)
             self._is_one_shot = is_plain_iterator(batches) and resume_data
             self._passes = Passes(self._batch)
             self.graph.record_shardings("Loop", [*shardings, placement.current_mesh_context()])
@@ -103,16 +106,20 @@ class StepGraph:
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns the sharding of each array of the state; None for arrays without one."""
-        values, start = self.form.values, self.form.initial_value
+        # The structure changes when a trace has shown that the step changes a Python number, which then becomes an
+        # array.
+        values, initial_value = self.form.values, self.form.initial_value
         structure = jax.tree.structure(values)
         if self._sharding_cache is None or self._sharding_cache[0] != structure:
             if sharding is not None:
                 found = rules.resolve_shardings("Loop", self.form.for_sharding_rules, sharding)
-            elif is_function(start):
+            elif is_function(initial_value):
                 found = [
                     a or b
                     for a, b in zip(
-                        placement.fixed_output_shardings(start), placement.shardings_of_spec(values), strict=True
+                        placement.fixed_output_shardings(initial_value),
+                        placement.shardings_of_spec(values),
+                        strict=True,
                     )
                 ]
             else:
@@ -125,20 +132,20 @@ class StepGraph:
         with placement.enter_mesh(self.graph.mesh_context):
             self._example = first_spec(batch)
             _, metrics = self._step.spec(self._example, placed)
-        shardings, places = self._shardings(sharding), None
-        if any(place is not None for place in shardings):
-            whole = [place or self.graph.default_sharding for place in shardings]
-            places = jax.tree.structure(self.form.values).unflatten(whole)
+        shardings, state_shardings = self._shardings(sharding), None
+        if any(given is not None for given in shardings):
+            complete = [given or self.graph.default_sharding for given in shardings]
+            state_shardings = jax.tree.structure(self.form.values).unflatten(complete)
             warn_replicated(self.form.values, shardings)
         if summarized := self._step.call_summary:
             _logger.info("Loop: %s.", summarized)
         warn_left_out("Loop", self._step.name, self._step.left_out)
         warn_weak_types(self.form, self._step.name)
         warn_unchanged(self.form, self._step.name)
-        log_devices(places)
+        log_devices(state_shardings)
         if self.graph.default_sharding is None and not has_other_devices(batch):
             warn_one_device()
-        self.state = Variable(self.form.initial_value, name=STATE, trainable=False, sharding=places)
+        self.state = Variable(self.form.initial_value, name=STATE, trainable=False, sharding=state_shardings)
         self._step_counter = found = find_step_counter(self.form.values, self.form.parts.values())
         step = get_global_step()
         if step is None:
@@ -149,16 +156,17 @@ class StepGraph:
                 )
         more: list[Any] = [step] if self._step.takes_step else []
         more += [random_key(seed)] if self._step.takes_key else []
-        self._step_result = after = op(self._step).node(self.state, batch, *more)
-        self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
-        # Of metrics that are arrays.
+        self._step_result = result = op(self._step).node(self.state, batch, *more)
+        self.metrics: dict[str, Tensor] = {name: result[1][name] for name in metrics}
+        # The sizes of the metrics that are not scalars.
         self._array_sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
+        # Leaves that belong to a training, not to a model: a warm start initializes them.
         self._training_paths = [] if found is None else [found.path]
         metrics_in = zip(paths.flatten_with_paths(self.form.values)[0], accumulator_mask(self.form), strict=True)
         self._training_paths += [path for (path, _), is_metric in metrics_in if is_metric]
 
     def _build_updates(self, ema: Any, schedule: Any, steps_per_update: Any, smoothing_steps: int | None) -> None:
-        """Adds what counts and averages, hyperparameters, learning rates, and groups all updates in `train_op`."""
+        """Adds step counters, averages, recent means and learning rates, and groups all updates into `train_op`."""
         step = get_global_step()
         assert step is not None, "_build has made it."
         updates: list[Any] = [self.state.assign(self._step_result[0])]
@@ -170,19 +178,21 @@ class StepGraph:
             )
             self.means = self._recent_means.means
             updates.append(self._recent_means.update_op)
-        places = hyperparameters(self.state.spec)
-        self._hyperparameters = HyperparametersHook(self.state, self.form.initial_value, places) if places else None
-        after = self._step_result[0]
+        indices = hyperparameters(self.state.spec)
+        self._hyperparameters = HyperparametersHook(self.state, self.form.initial_value, indices) if indices else None
+        new_state = self._step_result[0]
         names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
-        self._optimizer_steps = steps = OptimizerSteps(steps_per_update, self.state, after, step, names)
+        self._optimizer_steps = steps = OptimizerSteps(steps_per_update, self.state, new_state, step, names)
         counter = self._step_counter
-        of_state = None if counter is None else CounterHook(counter.tensor_in(after), counter.path, steps.updates_at)
-        self._counter_hooks = of_state, steps.check_hook()
-        self._averages = None if ema is None else MovingAverages(ema, self.state, after, self.form, steps)
+        counter_hook = (
+            None if counter is None else CounterHook(counter.tensor_in(new_state), counter.path, steps.updates_at)
+        )
+        self._counter_hooks = counter_hook, steps.check_hook()
+        self._averages = None if ema is None else MovingAverages(ema, self.state, new_state, self.form, steps)
         if self._averages is not None:
             updates.append(self._averages.update_op)
         self._returned_metrics = list(self.metrics)
-        rates = learning_rates_of(schedule, self.state, after, step, counter, names)
+        rates = learning_rates_of(schedule, self.state, new_state, step, counter, names)
         if schedule is not None and (double := rates.keys() & self.metrics):
             raise ValueError(
                 f"Loop was given a learning_rate, but the step returns a metric of that name already: {double.pop()}."
@@ -191,7 +201,7 @@ class StepGraph:
         self.metrics |= {name: number for name, number in added.items() if name not in self.metrics}
         if steps.description:
             _logger.info("Loop: %s.", steps.description)
-        # The variables that a step carries beside the state, by the names of their arguments.
+        # Variables beside the state, by the names of their arguments.
         found = {
             "ema": self._averages and self._averages.variable,
             "smoothing_steps": self._recent_means and self._recent_means.buffer,
@@ -206,7 +216,7 @@ class StepGraph:
             (summary.scalar if name in self._scalar_metrics else summary.histogram)(name, metric)
 
     def _initial_step(self) -> int:
-        """Returns the global step of the given state, as far as it is known without making the state."""
+        """Returns the step counter of the given state; 0 if it has none, or if the state is abstract."""
         counter = (
             None if self._step_counter is None else jax.tree.leaves(self.form.values)[self._step_counter.leaf_index]
         )
@@ -221,13 +231,13 @@ class StepGraph:
         return StateValues(self.state, session)
 
     def step_of_update(self, update: int) -> int:
-        """Returns the global step that ends an optimizer step, for `last_step` and cadences.
+        """Returns the global step that ends an optimizer step, for `last_step` and triggers.
 
         Args:
-            update: The number of the optimizer step, from 1.
+            update: The number of the optimizer step, from 1; 0 is the start of the training.
 
         Raises:
-            TypeError: `update` is no whole number.
+            TypeError: `update` is not an integer.
             ValueError: `update` is below 0; or the state has `optax.MultiSteps`, and the loop no `steps_per_update`.
 
         Example:
@@ -251,11 +261,11 @@ def loop_of(graph: Graph) -> StepGraph | None:
 
 
 def warn_weak_types(form: PytreeState | NnxState, step: str) -> None:
-    """Warns of numbers without a fixed type for which a hand-written loop compiles its second step again."""
+    """Warns of weakly typed leaves for which a plain jitted loop would compile its second step again."""
     if form.retyped:
         _logger.warning(
-            "Loop: the state has numbers that %s returns in another type: %s. Here they have it from the start; a "
-            "hand-written loop would compile its second step again. Give arrays of that type, such as "
+            "Loop: the state has numbers that %s returns in another type: %s. The loop gives them that type from the "
+            "start; a plain jitted loop would compile its second step again. Give arrays of that type, such as "
             "jnp.zeros((), 'float32').",
             step,
             ", ".join(f"{path} ({dtype})" for path, dtype in form.retyped.items()),
@@ -263,7 +273,7 @@ def warn_weak_types(form: PytreeState | NnxState, step: str) -> None:
 
 
 def warn_unchanged(form: PytreeState | NnxState, step: str) -> None:
-    """Warns of parts of the state that do not come back from the step."""
+    """Warns of parts of the state that the step does not return."""
     if form.unchanged:
         first = form.unchanged[0]
         _logger.warning(
@@ -280,13 +290,13 @@ def warn_unchanged(form: PytreeState | NnxState, step: str) -> None:
 
 def warn_replicated(values: Any, shardings: list[Any]) -> None:
     """Warns of large arrays that are replicated on all devices because they have no sharding."""
-    if not any(place is not None and not place.is_fully_replicated for place in shardings):
+    if not any(sharding is not None and not sharding.is_fully_replicated for sharding in shardings):
         return
     spec = jax.tree.leaves_with_path(specs.of_value(values))
     large = [
         jax.tree_util.keystr(path, simple=True, separator="/")
-        for (path, leaf), place in zip(spec, shardings, strict=True)
-        if place is None and leaf.size > 2**18
+        for (path, leaf), sharding in zip(spec, shardings, strict=True)
+        if sharding is None and leaf.size > 2**18
     ]
     if large:
         _logger.warning(
@@ -298,7 +308,7 @@ def warn_replicated(values: Any, shardings: list[Any]) -> None:
 
 def log_devices(places: Any) -> None:
     """Logs the devices of the state, if there are several."""
-    names = contents.device_names({device for place in jax.tree.leaves(places) for device in place.device_set})
+    names = contents.device_names({device for sharding in jax.tree.leaves(places) for device in sharding.device_set})
     if len(names) > 1:
         _logger.info("Loop: the state is on %s, and is trained there.", contents.format_devices(names))
 

@@ -1,4 +1,4 @@
-"""The result of a step, read as the parts of the new state and metrics."""
+"""Matches the values that a step returns to the parts of the new state and the metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GRADIENTS = re.compile(r"(.+_)?grad(ient)?s?(_.+)?")
 
 
 def is_loss(name: str) -> bool:
-    """Returns whether a metric is called a loss.
+    """Returns whether the name of a metric means a loss.
 
     Example:
         >>> is_loss("loss"), is_loss("d_loss"), is_loss("loss/gen"), is_loss("accuracy")
@@ -38,12 +38,12 @@ def is_loss(name: str) -> bool:
 
 
 def are_gradients(name: str) -> bool:
-    """Returns whether a value is called gradients."""
+    """Returns whether the name of a value means gradients."""
     return _GRADIENTS.fullmatch(name) is not None
 
 
 def returned_names(function: Any) -> Labels:
-    """Returns the names of the variables that a function returns; None without its source, or if its returns differ."""
+    """Returns the names of the variables in a function's `return`; None without source, or if its returns differ."""
     while not inspect.isroutine(function) or hasattr(function, "__wrapped__"):
         inner = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
         if inner is None:
@@ -51,7 +51,7 @@ def returned_names(function: Any) -> Labels:
         function = inner
     try:
         (made,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    except (OSError, TypeError, ValueError, SyntaxError):  # It has none, or is a lambda inside of an expression.
+    except (OSError, TypeError, ValueError, SyntaxError):  # There is no source, or it is a lambda in an expression.
         return None
     if not isinstance(made, ast.FunctionDef):
         return None
@@ -74,7 +74,7 @@ def _label(value: ast.expr | None) -> Labels:
 
 
 def named_losses(values: Sequence[Any], labels: Sequence[Labels]) -> Any:
-    """Returns metrics, of which several losses have the names of the variables that were returned.
+    """Returns metrics; two or more losses get the names of the returned variables.
 
     Example:
         >>> named_losses([0.5, 0.25, 3.0], ["d_loss", "g_loss", "logits"])
@@ -96,7 +96,7 @@ def named_losses(values: Sequence[Any], labels: Sequence[Labels]) -> Any:
     return (losses, *rest) if rest else losses
 
 
-# Of many parts, not all ways to leave some out are tried.
+# With many parts, only so many ways to leave some out are tried.
 _MOST_TRIED = 500
 _NO_NAMES = {"", "new", "next", "old", "updated"}
 
@@ -104,11 +104,11 @@ _NO_NAMES = {"", "new", "next", "old", "updated"}
 def split_result(
     before: Sequence[Any], names: Sequence[str], returned: Any, labels: Labels = None
 ) -> tuple[dict[str, Any], Any]:
-    """Reads the result of a step as the parts of the new state, by name, and the metrics.
+    """Splits the result of a step into the parts of the new state, by name, and the metrics.
 
     The parts are side by side, in the order of the parameters; the values before and after them are metrics. Or one
-    value is a tuple of all parts, or a dict of some by name. A part may be missing where no value can be that part.
-    The structures, shapes and dtypes must leave exactly one reading.
+    value is a tuple of all parts, or a dict of some by name. A part may be missing if no returned value can be that
+    part. A reading is one way to match the values to the parts; structures, shapes and dtypes must allow exactly one.
 
     Args:
         before: The parts of the state before the step.
@@ -133,18 +133,18 @@ def split_result(
     if not isinstance(labels, tuple) or len(labels) != len(returned):
         labels = (None,) * len(returned)
     reading = _ResultReader(before, names, list(returned), labels).reading()
-    rest = [place for place in range(len(returned)) if place not in reading.places]
-    return reading.found, named_losses([returned[place] for place in rest], [labels[place] for place in rest])
+    rest = [index for index in range(len(returned)) if index not in reading.places]
+    return reading.found, named_losses([returned[index] for index in rest], [labels[index] for index in rest])
 
 
 class _Reading(NamedTuple):
-    """One way to read the values that a step returned.
+    """One way to match the values that a step returned to the parts of the state.
 
     Attributes:
-        found: The parts that came back, by name.
-        places: The places of the values that hold them.
-        shown: The values in words.
-        of: If the parts came back side by side, the parts of the state, and the numbers of those.
+        found: The returned parts, by name.
+        places: The indices of the returned values that contain them.
+        shown: The returned values in words, for messages.
+        of: If the parts were returned side by side, the parts of the state, and the indices of the returned ones.
     """
 
     found: dict[str, Any]
@@ -157,13 +157,13 @@ class _Reading(NamedTuple):
 
 
 class _ResultReader:
-    """The values that a step returned, and the parts of the state."""
+    """Finds the readings of the values that a step returned."""
 
     def __init__(self, before: Sequence[Any], names: Sequence[str], items: list[Any], labels: Sequence[Labels]) -> None:
         self._before, self._names, self._items, self._labels = before, names, items, labels
 
     def reading(self) -> _Reading:
-        """Returns the only reading."""
+        """Returns the only reading; raises `InvalidStep` for none or several."""
         everything = range(len(self._before))
         readings = [*self._side_by_side(self._before, self._names, everything), *self._spread(), *self._together()]
         readings = readings or [*self._by_name()] or self._in_part()
@@ -187,7 +187,7 @@ class _ResultReader:
                 yield _Reading(found, range(start, start + count), self._shown(start, [*found]), (before, numbers))
 
     def _spread(self) -> Iterator[_Reading]:
-        """Yields the readings of a state that is one tuple and came back as several values."""
+        """Yields the readings in which a state that is one tuple was returned as several values."""
         if len(self._before) == 1 and type(self._before[0]) is tuple and self._before[0]:
             (whole,), (name,) = self._before, self._names
             parts = [f"{name}[{number}]" for number in range(len(whole))]
@@ -195,24 +195,24 @@ class _ResultReader:
                 yield reading._replace(found={name: tuple(reading.found.values())})
 
     def _together(self) -> Iterator[_Reading]:
-        """Yields the readings of several parts that came back as one tuple."""
+        """Yields the readings in which several parts were returned as one tuple."""
         count = len(self._before)
-        for place, item in enumerate(self._items):
+        for index, item in enumerate(self._items):
             is_tuple = count > 1 and isinstance(item, tuple | list) and len(item) == count
             if is_tuple and all(map(_fits, self._before, item)):
-                shown = self._shown(place, [f"({', '.join(self._names)})"])
-                yield _Reading(dict(zip(self._names, item, strict=True)), range(place, place + 1), shown)
+                shown = self._shown(index, [f"({', '.join(self._names)})"])
+                yield _Reading(dict(zip(self._names, item, strict=True)), range(index, index + 1), shown)
 
     def _by_name(self) -> Iterator[_Reading]:
-        """Yields the readings of a dict of parts by name."""
-        for place in range(len(self._items)):
-            found = self._named(place)
-            reading = _Reading(found, range(place, place + 1), self._shown(place, [f"{{{', '.join(found)}}}"]))
+        """Yields the readings in which a value is a dict of parts by name."""
+        for index in range(len(self._items)):
+            found = self._named(index)
+            reading = _Reading(found, range(index, index + 1), self._shown(index, [f"{{{', '.join(found)}}}"]))
             if found and not self._may_lack(reading, by_place=False):
                 yield reading
 
     def _in_part(self) -> list[_Reading]:
-        """Returns the readings with the most parts, of which some did not come back."""
+        """Returns up to two readings with as many parts as possible, if not all parts were returned."""
         count = len(self._before)
         for size in range(min(count - 1, len(self._items)), 0, -1):
             readings = (
@@ -226,68 +226,69 @@ class _ResultReader:
         return []
 
     def _named(self, place: int) -> dict[str, Any]:
-        """Returns a value that is a dict of parts by name; else an empty dict."""
+        """Returns the value at an index if it is a dict of parts by name; else an empty dict."""
         item, known = self._items[place], dict(zip(self._names, self._before, strict=True))
         is_one = len(known) > 1 and type(item) is dict and item.keys() <= known.keys()
         return item if is_one and all(_fits(known[name], part) for name, part in item.items()) else {}
 
     def _may_lack(self, reading: _Reading, by_place: bool = True) -> bool:
-        """Returns whether one of the metrics of a reading may be a part that did not come back.
+        """Returns whether one of the metrics of a reading may be a part that seems to be missing.
 
-        Beside a dict of parts by name an array is a metric.
+        Beside a dict of parts by name, an array is a metric.
         """
         pairs = zip(self._names, self._before, strict=True)
         missing = {name: part for name, part in pairs if name not in reading.found}
         is_short = len(self._items) <= len(self._before)
         return any(
-            name in self._named(place) or _resembles(part, self._items[place], is_short)
-            for place in range(len(self._items))
-            if place not in reading.places
+            name in self._named(index) or _resembles(part, self._items[index], is_short)
+            for index in range(len(self._items))
+            if index not in reading.places
             for name, part in missing.items()
             if by_place or not _is_leaf(part)
         )
 
     def _check_metrics(self, reading: _Reading) -> None:
-        """Refuses a reading in which a part may just as well be a metric.
+        """Raises `InvalidStep` if a part of a reading may just as well be a metric.
 
-        So may the first or the last value, if it is an array or has the type of another part, and no metric is left or
-        another part is missing: `return params, loss` for params and a weight. So may a value that is returned as a
-        variable called a loss or gradients. One that is returned as a variable with the name of the part is the part.
+        This holds for the first and the last part, if it is an array or has the type of another part, and there is no
+        metric or another part is missing: `return params, loss` for a state of params and a weight. It also holds for a
+        returned variable whose name means a loss or gradients. A returned variable with the name of the part is the
+        part.
         """
         before, numbers = reading.of or ((), ())
-        # A state that is one tuple came back whole: none of its values may be missing.
+        # A state that is one tuple was returned in full: none of its values can be missing.
         is_whole = len(numbers) == len(self._items) and before is not self._before
         is_sure = is_whole or (len(numbers) < len(self._items) and len(numbers) == len(before))
-        for number, place in reversed([*zip(numbers, reading.places, strict=False)]):
-            part, item = before[number], self._items[place]
+        for number, index in reversed([*zip(numbers, reading.places, strict=False)]):
+            part, item = before[number], self._items[index]
             if _is_leaf(part):
                 is_likely = _may_be_metric(item)
             else:  # Gradients have the type of the parameters.
                 others = [other for at, other in enumerate(before) if at != number]
                 is_likely = _is_inexact(part) and any(_fits(other, item) for other in others)
-            name, is_at_end = reading.shown[place], place in (reading.places[0], reading.places[-1])
-            label = self._labels[place]
+            name, is_at_end = reading.shown[index], index in (reading.places[0], reading.places[-1])
+            label = self._labels[index]
             words = _stem_words(label) if isinstance(label, str) else set()
             if words and words == _stem_words(name):
                 continue
             if others := [other for other in reading.found if words and words == _stem_words(other)]:
                 self._refuse_names(name, others[0])
-            # Of one part alone nothing else may be missing.
+            # If the state has only one part, no other part can be missing.
             is_other = bool(words) and len(self._before) > 1 and words.isdisjoint(_stem_words(name))
             is_odd = not is_sure or (is_other and not self._are_named(reading))
-            if is_likely and (self._is_no_part(reading, place) or (is_at_end and is_odd)):
+            if is_likely and (self._is_no_part(reading, index) or (is_at_end and is_odd)):
                 shown = [*reading.shown]
-                shown[place] = "metric"
+                shown[index] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")
 
     def _is_no_part(self, reading: _Reading, place: int) -> bool:
-        """Returns whether a value is returned as a variable called a loss or gradients, and the part is not."""
+        """Returns whether the returned variable's name means a loss or gradients, and the part's name does not."""
         label, name = self._labels[place], reading.shown[place]
         return isinstance(label, str) and any(what(label) and not what(name) for what in (is_loss, are_gradients))
 
     def _are_named(self, reading: _Reading) -> bool:
-        """Returns whether all metrics of a reading are dicts, so that no other value is one."""
-        rest = [item for place, item in enumerate(self._items) if place not in reading.places]
+        """Returns whether there are metrics and all of them are dicts, so that no array is a metric."""
+        rest = [item for index, item in enumerate(self._items) if index not in reading.places]
         return bool(rest) and all(isinstance(item, Mapping) for item in rest)
 
     def _refuse_names(self, name: str, other: str) -> None:
@@ -313,16 +314,16 @@ class _ResultReader:
         if len(before) > 5 or len(items) > 8:
             return
         for order in itertools.permutations(range(len(items)), len(before)):
-            if all(_fits(part, items[place]) for part, place in zip(before, order, strict=True)):
-                found = {place: name for name, place in zip(names, order, strict=True)}
-                shown = ", ".join(found.get(place, "...") for place in range(len(items)))
+            if all(_fits(part, items[index]) for part, index in zip(before, order, strict=True)):
+                found = {index: name for name, index in zip(names, order, strict=True)}
+                shown = ", ".join(found.get(index, "...") for index in range(len(items)))
                 raise InvalidStep(
                     f"it returned the parts of the state in another order than its parameters, or not side by side: "
                     f"{shown}. Write `return {', '.join(names)}, {{'loss': loss}}`"
                 )
 
     def _most_similar(self) -> _Reading:
-        """Returns the values that are most like the state, which the caller compares leaf by leaf."""
+        """Returns the reading with the values most like the state; the caller compares them leaf by leaf."""
         before, names, items = self._before, self._names, self._items
         count, written = len(before), f"Write `return {', '.join(names)}, {{'loss': loss}}`"
         if len(items) < count:
@@ -363,7 +364,7 @@ def _fits(before: Any, after: Any) -> bool:
 
 
 def _resembles(part: Any, item: Any, is_short: bool) -> bool:
-    """Returns whether a value may be meant as a part whose type it does not have.
+    """Returns whether a value may be intended as a part although it has another type.
 
     Args:
         part: The part.
@@ -387,7 +388,7 @@ def _is_inexact(part: Any) -> bool:
 
 
 def _stem_words(name: str) -> set[str]:
-    """Returns what a variable's name says of its value: `new_params2` is params."""
+    """Returns the stems of the words in a variable's name, without words like "new": "param" for `new_params2`."""
     return {word.rstrip("s") for word in re.split(r"[_\d\W]+", name.lower())} - _NO_NAMES
 
 
