@@ -25,7 +25,8 @@ class Trigger(abc.ABC):
 
     A trigger takes no action. The session calls `should_trigger_for_step` to decide whether a hook fires, and
     `update_last_triggered_step` after each firing. With `every(100)`, a training resumed at step 150 fires at 200. A
-    due step stays due until the trigger fires, so no run skips it: a run from step 195 to 205 fires.
+    due step stays due until the trigger fires, so a run of several steps does not skip it: this trigger fires after a
+    run from step 195 to 205.
 
     Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
     the steps on which both are due: `every(3) & every(5)` fires at 15. In it, a trigger in steps is due only on its own

@@ -39,7 +39,8 @@ class ProgressHook(SessionRunHook):
 
     - On a terminal, one line at the bottom is redrawn five times a second, with a bar if Rich is installed
       (`pip install hookline[cli]`). Log lines and `print` appear above it.
-    - In a notebook, one output of the cell with a bar is updated five times a second. The notebook keeps the last one.
+    - In a notebook, one output of the cell with a bar is updated five times a second. The notebook keeps its last
+      state.
     - Elsewhere (a file, a pipe, a task of `hookline launch`, which writes the task's name before each line), a plain
       line is printed at the first step, then every `every_secs` seconds, and at the last step.
 
