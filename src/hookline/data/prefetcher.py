@@ -203,11 +203,12 @@ class Prefetcher:
                 if row:
                     self._enqueue(row, max_count)
                 # A Ctrl-C comes first in the queue: it is for the run that waits now.
-                is_now = isinstance(error, KeyboardInterrupt)
+                is_interrupt = isinstance(error, KeyboardInterrupt)
                 if isinstance(error, StopIteration):  # The frames in its traceback would keep the session alive.
                     error = StopIteration()
                 self._add(
-                    PrefetchedBatch(self, self._count, error=error, traceback=error.__traceback__), in_front=is_now
+                    PrefetchedBatch(self, self._count, error=error, traceback=error.__traceback__),
+                    in_front=is_interrupt,
                 )
             return False
 
@@ -240,9 +241,9 @@ class Prefetcher:
         # other threads used. Prefetching does not shorten the second wait: a quarter of the computing time is
         # subtracted for it. The limit and the average below keep one long wait from changing the decision.
         idle = max(took - 1.25 * computed, 0)
-        paid = self.is_worthwhile
+        was_worthwhile = self.is_worthwhile
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
-        if paid and not self.is_worthwhile:
+        if was_worthwhile and not self.is_worthwhile:
             with self._changed:
                 self._changed.notify_all()  # The thread stops reading: runs that wait for it now read themselves.
         return read

@@ -129,14 +129,14 @@ class MonitoredSession(FrontEndObject):
         arguments.check_optional(who, "recovery", recovery, RecoveryPolicy)
         # A session that a callback of another session opens, such as an evaluation, leaves signals to the outer one,
         # and continues to its end.
-        heeds = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
+        handles_signals = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
         # In a notebook, until the `with` block is entered, an interrupt ends only the cell; the session continues.
         self._is_in_cell_mode = notebooks.ipython_shell() is not None and wanted.on_signal == EXIT
         self._summary_dir, self._writers = summary_dir, WriterScope(raise_on_write_errors)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
         inside = lambda: self._guard.is_held_by_this_thread  # noqa: E731
         self._preemption = SessionSignals(
-            wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=heeds
+            wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=handles_signals
         )
         self._signals = self._preemption.signals
         # The hooked session while a step function runs, but not during its runs with hooks; else None.
@@ -187,13 +187,13 @@ class MonitoredSession(FrontEndObject):
         """Catches signals, so that none interrupts a run; closes gracefully if a save or another process needs it."""
         # A worker saves nothing, but closes gracefully for the workers that continue. SPMD processes close together.
         setup = self._setup
-        is_worth_it = (
+        is_graceful = (
             setup.hooks.save_on_failure_callbacks
             or isinstance(setup.creator, WorkerSessionCreator)
             or self._spmd is not None
         )
         # In a notebook the session outlives the cell.
-        self._preemption.open(graceful=bool(is_worth_it) or notebooks.ipython_shell() is not None)
+        self._preemption.open(graceful=bool(is_graceful) or notebooks.ipython_shell() is not None)
 
     def _end_cell_mode(self) -> None:
         """Lets an interrupt end the session from now on: in its `with` block, and while it closes."""

@@ -109,8 +109,8 @@ class CachedStep:
             read += [*program.counters, *program.read_only]
         self.uses_remote_variables = plan.uses_remote_variables(read)
         # A program of several steps has checks of its own: `RepeatedStep.check` and `computes_hook_fetches`.
-        more = self.uses_remote_variables or plan.before or host_stage.after or self.counters
-        self.is_program = program is not None and (max_steps > 1 or not more)
+        needs_host = self.uses_remote_variables or plan.before or host_stage.after or self.counters
+        self.is_program = program is not None and (max_steps > 1 or not needs_host)
         self._is_bare_program = self.is_program and max_steps == 1 and not plan.sources
         # Starts a run; the caller holds the session's lock.
         self._start: Callable[[RunState, int | None], Any] = (
