@@ -481,6 +481,6 @@ def test_earlier_session_does_not_reclaim_the_lease_of_a_later_one(tmp_path):
     with later:
         for _ in range(5):
             later.run(step)
-    with pytest.raises(FailedPreconditionError, match="because a session that was opened later in this process saves"):
+    with pytest.raises(FailedPreconditionError, match="a session that was opened later in this process saves"):
         earlier.close()
     assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-5")

@@ -35,9 +35,9 @@ def test_callback_that_is_not_run_by_a_call_is_refused():
         async def end(self, session):
             pass
 
-    with pytest.raises(TypeError, match=r"hooks\[0\], a Yields, has a after_run that calling does not run"):
+    with pytest.raises(TypeError, match=r"hooks\[0\], a Yields, has a generator or coroutine function as after_run"):
         MonitoredSession(hooks=[Yields()])
-    with pytest.raises(TypeError, match=r"hooks\[0\], a Awaits, has a end that calling does not run"):
+    with pytest.raises(TypeError, match=r"hooks\[0\], a Awaits, has a generator or coroutine function as end"):
         MonitoredSession(hooks=[Awaits()])
 
 

@@ -102,7 +102,10 @@ def test_state_that_does_not_fit_is_logged(tmp_path, caplog):
     job(tmp_path, Fussy(), steps=2)
     job(tmp_path, Fussy(), steps=1)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "hook Fussy starts over, because its state in the checkpoint does not fit it: KeyError: 'new'" in warning
+    assert (
+        "hook Fussy starts over, because it cannot be restored from its state in the checkpoint: KeyError: 'new'"
+        in warning
+    )
 
 
 def test_state_that_cannot_be_saved_names_the_hook(tmp_path):

@@ -159,7 +159,7 @@ def test_step_context_works_only_in_its_own_thread(training):
             thread.join()
             return thread.outcome
 
-        assert "is for the thread of its step function" in str(session.run_step_fn(step))
+        assert "only in the thread of the step function" in str(session.run_step_fn(step))
 
 
 def test_step_context_of_a_lost_session_is_invalid(training):
@@ -171,7 +171,7 @@ def test_step_context_of_a_lost_session_is_invalid(training):
             if len(kept) == 1:
                 training.faults.append(AbortedError(None, None, "lost"))
             else:
-                with pytest.raises(RuntimeError, match="A step context is for"):
+                with pytest.raises(RuntimeError, match="may be called only in the thread of the step function"):
                     kept[0].run_with_hooks(training.train_op)
             return step_context.run_with_hooks(training.train_op)
 

@@ -1,4 +1,4 @@
-"""Prefetches: a thread reads batches and puts them on devices before runs need them."""
+"""Prefetches batches: a thread reads them and puts them on devices before runs need them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from hookline.graph import placement
 from hookline.signals.interrupts import calls_user_code
 
 _EXIT_SECS = 1.0
-# Roughly the time to pass a batch from one thread to another, if both share the processor.
+# Roughly the time to pass a batch from one thread to another on one processor.
 _HANDOVER_SECS = 1e-4
 
 
 @dataclasses.dataclass(slots=True)
 class PrefetchedBatch:
-    """An item of a prefetcher's queue: a batch, a block of batches, or the error that replaces the next batch.
+    """An item of a prefetcher's queue: a single batch, batches of a block, or an error in place of the next batch.
+
+    A block is several batches stacked along a new first axis.
 
     Attributes:
-        prefetcher: The prefetcher that read it.
-        number: The number of its last batch, counted from the prefetcher's first.
-        value: The batch; or the block, whose arrays have one more dimension in front.
-        start: The index of its first batch in the block.
-        count: The number of its batches.
+        prefetcher: The prefetcher that read the item.
+        number: The number of the item's last batch; the first batch of the prefetcher has number 1.
+        value: The batch, or the whole block.
+        start: The index in the block of the item's first batch.
+        count: The number of the item's batches.
         capacity: The length of the block, whose last rows may be unused; 0 for a single batch.
         position: Returns the position after the batch at an index of the block.
-        error: The error that a run gets instead: the source's, or `StopIteration` at the end.
-        traceback: The original traceback of that error; the error's own grows each time it is raised.
+        error: The error that a run gets instead of a batch: the source's error, or `StopIteration` at the end.
+        traceback: The original traceback of the error, because `error.__traceback__` grows each time it is raised.
     """
 
     # A prefetcher's batches 5 to 8 in a block. A run takes two of them:
@@ -53,7 +55,7 @@ class PrefetchedBatch:
     #     the run's item    number 6, start 0, count 2: the same arrays, and position(1) is the position after batch 6
     #     the rest          number 8, start 2, count 2
     #
-    # If the run fails before it was applied, `give_back` merges both again.
+    # If the run fails before its updates are applied, `give_back` merges both items again.
 
     prefetcher: Prefetcher
     number: int
@@ -67,21 +69,21 @@ class PrefetchedBatch:
 
     @property
     def position_after(self) -> Callable[[], dict[str, Any]]:
-        """A function that returns the position after this item; it holds no reference to the item's value."""
+        """A function that returns the position after this item; it does not keep the item's value in memory."""
         return functools.partial(self.position, self.start + self.count - 1)
 
     def batch(self, place: int) -> Any:
-        """Returns one of its batches as a single batch."""
+        """Returns the batch at an index of the item, as a single batch."""
         return batches.get_row(self.value, self.start + place) if self.capacity else self.value
 
     def take_first(self) -> PrefetchedBatch:
-        """Removes the first batch, and returns it as a single batch."""
+        """Removes the first batch from the item, and returns it as a single batch."""
         value, position, index = self.batch(0), self.position, self.start
         self.start, self.count = index + 1, self.count - 1
         return PrefetchedBatch(self.prefetcher, self.number - self.count, value, position=lambda _: position(index))
 
     def take_part(self, count: int) -> PrefetchedBatch:
-        """Removes the first batches, and returns them as a part of the same block."""
+        """Removes the first `count` batches, and returns them as an item of the same block."""
         start, left = self.start, self.count - count
         self.start, self.count = start + count, left
         return PrefetchedBatch(
@@ -90,17 +92,19 @@ class PrefetchedBatch:
 
 
 class Prefetcher:
-    """A queue of batches that a thread fills and runs empty. It refers to no session, so a session can be collected.
+    """A queue of batches: a thread fills it, and runs take batches from it.
+
+    It holds no reference to a session, so the session can be garbage-collected.
 
     Args:
         begin: Returns the stream of batches after a position.
         position: Returns the position to begin at.
-        started: A stream that was started at that position already, and its request.
-        batch_spec: The form of the batches.
+        started: A stream that already began at that position, and its request; None to begin one.
+        batch_spec: The required shapes and dtypes of the batches.
         batch_sharding: The shardings of the batches.
         limit: The number of items that the thread keeps ready.
-        read_size: The number of batches to read at once for runs that take one each, if the source gives many at a
-            time, which takes hardly longer than one.
+        read_size: The number of batches to request in one read if runs take one batch each. A source that can return
+            many reads them in hardly more time than one.
     """
 
     def __init__(
@@ -126,27 +130,28 @@ class Prefetcher:
         self._count = 0
         self._group_size = 0  # The number of single batches that the last read returned.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # Entering it takes longer than entering its lock.
+        self._changed = threading.Condition(self._lock)  # The same lock; `with self._lock` is faster.
         self.items: deque[PrefetchedBatch] = deque()
         self.thread: threading.Thread | None = None
         self.mesh_context: Any = None
         self._on_one_cpu = batch_sharding.on_one_cpu
-        # The mean time, over the last reads, in which a read waits for something other than the processor.
+        # The time in a read that waits for a disk or a network: a moving average over the last reads.
         self._idle_secs = 2 * _HANDOVER_SECS
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether the thread shortens the wait of runs.
+        """Whether runs wait less if a thread prefetches.
 
-        A program on the CPU shares the processor with the source. There a thread saves only the time in which the
-        source waits for a disk or a network. A source that only computes is slower in a thread, by the handover.
+        On the CPU backend, programs and the source compute on the same processor. There a thread saves only the time in
+        which the source waits for a disk or a network. For a source that only computes, a thread adds the time of the
+        handover.
         """
         return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
-    # By the thread ----------------------------------------------------------------------------------------------
+    # Calls of the thread ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Reads until the sequence ends, or no more batches are wanted."""
+        """Reads until the sequence ends or reading is stopped."""
         with placement.enter_mesh(self.mesh_context):
             while self._wait_for_room():
                 most = self.request.capacity
@@ -160,14 +165,17 @@ class Prefetcher:
             return not self.request.is_cancelled
 
     def _has_room(self) -> bool:
-        # Of batches that are read together, half are kept ready.
+        # If a read returns many single batches, the next read begins when half of them are left.
         limit = max(self._limit, self._group_size // 2) if self.request.capacity == 1 else self._limit
         return len(self.items) < limit and self.is_worthwhile
 
     def read(self, max_count: int, *, ahead: bool = False, read_size: int = 1) -> bool:
-        """Reads up to `max_count` batches, if none are ready or with `ahead`; returns whether more may follow.
+        """Reads batches, unless some are ready; returns whether more may follow.
 
-        `read_size` is the number to request from a source that gives many at a time.
+        Args:
+            max_count: The largest number of batches to read.
+            ahead: Whether to read even if batches are ready.
+            read_size: The number of batches to request if the source can return more than `max_count` at once.
         """
         with self._reading:
             if self.items and (not ahead or self.items[-1].error is not None):
@@ -179,7 +187,7 @@ class Prefetcher:
                     read = self._next()
                     is_block = read.size is not None
                     if row and (is_block or _shapes(read.batch) != _shapes(row[0].batch)):
-                        begun, row = row, []
+                        begun, row = row, []  # Emptied first: if `_enqueue` fails, the handler must not repeat it.
                         self._enqueue(begun, max_count)
                         row = [read]
                         break
@@ -190,21 +198,22 @@ class Prefetcher:
                 self._enqueue(done, max_count)
                 return True
             except ReadCancelled:
-                self._stream = None  # After the stop the next read starts another stream.
-            except BaseException as error:  # Runs get the batches read so far, and then the error.
+                self._stream = None  # A read after the stop begins another stream at `_end_position`.
+            except BaseException as error:  # Runs first get the batches that were read, and then the error.
                 if row:
                     self._enqueue(row, max_count)
-                # A Ctrl-C is meant for the run that waits, even if batches were read before it.
-                is_now = isinstance(error, KeyboardInterrupt)
+                # A Ctrl-C comes first in the queue: it is for the run that waits now.
+                is_interrupt = isinstance(error, KeyboardInterrupt)
                 if isinstance(error, StopIteration):  # The frames in its traceback would keep the session alive.
                     error = StopIteration()
                 self._add(
-                    PrefetchedBatch(self, self._count, error=error, traceback=error.__traceback__), in_front=is_now
+                    PrefetchedBatch(self, self._count, error=error, traceback=error.__traceback__),
+                    in_front=is_interrupt,
                 )
             return False
 
     def _next(self) -> ReadResult:
-        """Returns the next batch or block, converted to the form of `BatchSpec`."""
+        """Returns the next batch or block, converted to the shapes and dtypes of `BatchSpec`."""
         if self._stream is None:
             self._stream = self._begin(self._end_position(), self.request)
         while True:
@@ -214,12 +223,12 @@ class Prefetcher:
             except InvalidArgumentError:
                 if read.size is None:
                     raise
-                # Only the batch that does not fit is an error.
+                # Reads the batches of the block one by one, so that only the batch that does not fit is an error.
                 self._stream = itertools.chain(_split_block(read, read.size), self._stream)
                 continue
             if value is read.batch:
                 return read
-            if value is not None:
+            if value is not None:  # Else `BatchSpec` drops this batch.
                 return read._replace(batch=value)
 
     def _timed_next(self) -> ReadResult:
@@ -228,27 +237,28 @@ class Prefetcher:
         start, computed = clock.monotonic(), clock.thread_cpu_time()
         read = next(self._stream)
         took, computed = clock.monotonic() - start, clock.thread_cpu_time() - computed
-        # The read may have waited for the processor, used by other threads; prefetching does not shorten such a wait.
-        # So a quarter of the computing time is subtracted for it, and one long wait counts little.
+        # In the time in which the read did not compute, it waited for a disk or a network, or for the processor that
+        # other threads used. Prefetching does not shorten the second wait: a quarter of the computing time is
+        # subtracted for it. The limit and the average below keep one long wait from changing the decision.
         idle = max(took - 1.25 * computed, 0)
-        paid = self.is_worthwhile
+        was_worthwhile = self.is_worthwhile
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
-        if paid and not self.is_worthwhile:
+        if was_worthwhile and not self.is_worthwhile:
             with self._changed:
-                self._changed.notify_all()  # Runs that wait for the thread must read themselves from now on.
+                self._changed.notify_all()  # The thread stops reading: runs that wait for it now read themselves.
         return read
 
     def _enqueue(self, row: list[ReadResult], max_count: int) -> None:
-        """Adds batches of one form, or a block, to the queue as an item.
+        """Adds batches with equal shapes, or a block, to the queue.
 
-        A batch that a run takes alone stays a single batch. If batches are put on a device and runs take blocks, they
-        are stacked here, because stacking on the device would copy them again.
+        A batch that a run takes alone stays a single batch, unless it is put on a device and runs may also take blocks:
+        then it is stacked on the host first, because stacking on the device would copy it again.
         """
         value, position, size = row[0]
         one, count, capacity = None, len(row), 0
         is_placed = not (self._batch_sharding.stay_on_host and self._batch_spec.block_error is None)
         if size is not None and self.request.capacity == 1 and self._batch_sharding.sharding is None:
-            # Runs take them one by one. All are put on the device together, which takes hardly longer than for one.
+            # Runs take them one by one. To put all on the device together takes hardly longer than for one batch.
             value = self._batch_sharding.device_put(value, jax.tree.map(_batch_outline, value)) if is_placed else value
             alone = batches.unstack(value, size)
             before, self._count, self._group_size = self._count, self._count + size, size
@@ -262,7 +272,7 @@ class Prefetcher:
             count, capacity = size, len(jax.tree.leaves(value)[0])
             one = jax.tree.map(_batch_outline, value) if is_placed else None
         elif max_count > 1 or (is_placed and self.request.capacity > 1 and self._batch_spec.block_error is None):
-            # By now the runs may take blocks of another size.
+            # The request may have another capacity by now than when the batches were read.
             capacity, positions = max(self.request.capacity, count), [read.position for read in row]
             value, one = batches.stack([read.batch for read in row], capacity), jax.tree.map(outline, value)
             position = lambda index: positions[index](0)  # noqa: E731
@@ -278,7 +288,7 @@ class Prefetcher:
             (self.items.extendleft if in_front else self.items.extend)(items)
             self._notify()
 
-    # By the runs ------------------------------------------------------------------------------------------------
+    # Calls of the runs ------------------------------------------------------------------------------------------
 
     @property
     def front(self) -> PrefetchedBatch | None:
@@ -286,7 +296,7 @@ class Prefetcher:
         return self.items[0] if self.items else None
 
     def num_in_row(self, max_count: int) -> int:
-        """Counts the batches of one form in front, up to `max_count`. There must be an item."""
+        """Counts the batches in front that have equal shapes, up to `max_count`. The queue must have an item."""
         front = self.items[0]
         if front.error is not None or front.capacity or max_count == 1 or self._batch_spec.block_error is not None:
             return min(front.count, max_count)
@@ -300,7 +310,7 @@ class Prefetcher:
 
     @calls_user_code
     def wait(self) -> None:
-        """Blocks until there is an item, or no thread prefetches."""
+        """Blocks until there is an item, or the thread reads no more."""
         with self._changed:
             while self.is_worthwhile and not (self.items or self.request.is_cancelled):
                 clock.wait_for(
@@ -308,12 +318,12 @@ class Prefetcher:
                 )
 
     def _notify(self) -> None:
-        """Wakes the thread, if it may have work, and the runs that wait for it."""
+        """Wakes the thread, which may have work, and the runs that wait for it."""
         if self.thread is not None and self.is_worthwhile:
             self._changed.notify_all()
 
     def take(self) -> PrefetchedBatch:
-        """Takes the first batch."""
+        """Removes the first batch from the queue and returns it."""
         with self._lock:
             item = self.items[0]
             found = item.take_first() if item.capacity else item
@@ -326,22 +336,25 @@ class Prefetcher:
         return found
 
     def take_block(self, count: int, capacity: int) -> PrefetchedBatch:
-        """Takes the first `count` batches, which are ready and of one form, as a block of length `capacity`."""
+        """Removes the first `count` batches and returns them as a block of length `capacity`.
+
+        `num_in_row` must have returned at least `count`.
+        """
         with self._lock:
             parts = [self._pop(count)]
             left = count - parts[0].count
-            for _ in range(left):  # There are some only if the first item is a single batch; so are these.
+            for _ in range(left):  # If any are left, the first item and these are single batches.
                 parts.append(self._pop(1))
             self._notify()
         if parts[0].capacity == capacity:
             return parts[0]
-        # They were read before a run took blocks of this capacity.
+        # They were read before runs took blocks of this capacity.
         try:
             rows = [(part, index) for part in parts for index in range(part.count)]
             value = batches.stack([part.batch(index) for part, index in rows], capacity)
             if not self._batch_sharding.stay_on_host:
                 value = self._batch_sharding.device_put(value, jax.tree.map(outline, parts[0].batch(0)))
-        except BaseException:  # The next run gets the batches.
+        except BaseException:  # The next run must get these batches.
             for part in reversed(parts):
                 self.give_back(part)
             raise
@@ -353,7 +366,7 @@ class Prefetcher:
         return front.take_part(count) if front.count > count else self.items.popleft()
 
     def give_back(self, item: PrefetchedBatch) -> None:
-        """Puts batches back in front, merged with the rest of their block."""
+        """Returns an item to the front of the queue, merged with the rest of its block."""
         with self._lock:
             front = self.items[0] if self.items else None
             if front is not None and front.value is item.value and item.start + item.count == front.start:
@@ -372,13 +385,13 @@ class Prefetcher:
                 self.thread.start()
 
     def stop(self) -> None:
-        """Stops the thread, and cancels a source's reading towards a position."""
+        """Stops the thread; a source that is still skipping to its position stops too."""
         with self._changed:
             self.request.is_cancelled = True
             self._changed.notify_all()
 
     def read_after_stop(self, max_count: int, *, ahead: bool = False) -> None:
-        """Reads after a stop, for a run that needs a batch."""
+        """Reads once after a stop, for a run that needs a batch."""
         self.resume()
         try:
             self.read(max_count, ahead=ahead)
@@ -392,7 +405,7 @@ class Prefetcher:
             self.thread = None
 
     def recover_from_interrupt(self) -> None:
-        """Removes an interrupt; the next read starts another stream of the source, after the batches read so far."""
+        """Removes an interrupt from the queue; the next read begins another stream, after the batches read so far."""
         with self._starting:
             self.items.popleft()
             self._stream = self.thread = None
@@ -417,7 +430,7 @@ _reading: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
 
 
 def _stop_at_exit(ahead: Prefetcher) -> None:
-    """Stops the thread at exit, before Python removes the objects that it uses."""
+    """Stops the thread at exit, before Python destroys the objects that the thread uses."""
     if not _reading:
         with contextlib.suppress(Exception):
             atexit.unregister(_stop_all)

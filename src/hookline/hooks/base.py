@@ -21,9 +21,10 @@ class SessionRunArgs(NamedTuple):
     Args:
         fetches: Tensors, operations and names of them, in any nesting of lists, tuples, named tuples and dicts; None
             fetches nothing. `SessionRunValues.results` has the same structure; an operation yields None.
-        feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
-        options: Merged with the options of the caller and of the other hooks: the larger number counts (of
-            `last_step`, the smaller), booleans are or-ed, lists are joined.
+        feed_dict: Values for tensors of the graph. If the caller or another hook feeds the same tensor, that is an
+            error.
+        options: Options for the run, merged with those of the caller and of the other hooks. Of numbers the larger
+            counts, but of `last_step` the smaller; booleans are or-ed; lists are joined.
 
     Example:
         >>> SessionRunArgs({"loss": "loss:0"}).fetches
@@ -43,7 +44,7 @@ class SessionRunValues(NamedTuple):
 
     Args:
         results: The values of the hook's own fetches, in their structure; None without fetches. Device values are
-            `jax.Array`s that may still be computed; reading one blocks until it is ready.
+            `jax.Array`s that may not be ready yet (asynchronous dispatch); to read one blocks until it is ready.
         options: The merged options of the run.
         run_metadata: The metadata that the options requested; else empty.
 
@@ -65,12 +66,12 @@ class Firing(NamedTuple):
     """The argument of `on_trigger`: the values and the circumstances of one firing.
 
     Args:
-        values: The values of the hook's `fetches`, in their structure; None without fetches, and if a latch fired it.
-            Values on the device are `jax.Array`s; for a deferred hook they are computed already.
-        global_step: The global step after the run that computed them; None in a graph without one.
-        elapsed_steps: Global steps since the trigger last fired; None the first time, and the first time after the step
-            moved back.
-        elapsed_secs: Seconds since then; None in the same cases.
+        values: The values of the hook's `fetches`, in their structure; None without fetches, and if a latch (see
+            `train.latched`) fired the hook. Device values are `jax.Array`s; for a deferred hook they are ready.
+        global_step: The global step after the run that computed the values; None in a graph without one.
+        elapsed_steps: Global steps since the trigger last fired; None for the first firing, and for the first one after
+            the global step moved back (a restore).
+        elapsed_secs: Seconds since the trigger last fired; None in the same cases.
         options: The merged options of the run.
         run_metadata: The metadata that the options requested; else empty.
         context: The context of the current run, for `request_stop()` and the raw session.
@@ -91,7 +92,7 @@ class Firing(NamedTuple):
 
 
 def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
-    """Returns the request of a hook that another hook calls, outside the session's list, with its own context."""
+    """Returns the request of a hook that is not in the session's list, because another hook forwards its callbacks."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return None
@@ -108,7 +109,7 @@ def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> Sess
 
 
 def deliver_standalone(hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
-    """Calls `on_trigger` of a hook outside the session's list, if it fires; see `request_standalone`."""
+    """Calls `on_trigger` of a hook that is not in the session's list, if it fires; see `request_standalone`."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return
@@ -119,7 +120,7 @@ def deliver_standalone(hook: SessionRunHook, context: SessionRunContext, run_val
     if hook.fetches is not None and run_values.results is None:
         return
     asks = getattr(hook.before_trigger, "__func__", None) is not SessionRunHook.before_trigger
-    if asks and not vars(hook).get(_ASKED):  # This run lacks its request, so it fires on the next one.
+    if asks and not vars(hook).get(_ASKED):  # This run lacks the hook's request, so the hook fires in the next one.
         return
     step = _global_step(context.session)
     asked = vars(hook).get(_RUNS, 0) if step is None else step
@@ -142,7 +143,7 @@ def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
     """Returns the trigger of a hook, and resets it for a new raw session."""
     trigger, known = instance_trigger(hook), vars(hook).get(_SESSION)
     if trigger is not None and session is not None and (known is None or known() is not session):
-        # A firing that after_create_session recorded belongs to this session.
+        # A trigger that after_create_session has set to the present step is not reset.
         if known is not None and trigger.last_triggered_step() != _global_step(session):
             trigger.reset()
         vars(hook)[_SESSION] = weakref.ref(session)
@@ -154,7 +155,7 @@ def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
 def _deliver_latched(
     latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
 ) -> None:
-    """Calls `on_trigger` once for each latch that has latched."""
+    """Calls `on_trigger` once for each latch that is set."""
     delivered = vars(hook).setdefault(_DELIVERED, set())
     for latch in latches:
         step = context.session.latched(latch)
@@ -172,7 +173,7 @@ def instance_trigger(hook: Any) -> Any:
     """Returns the trigger of a hook; a trigger that the class declares is copied for the hook first.
 
     Raises:
-        TypeError: The class declares one, and the hook cannot hold a copy.
+        TypeError: The class declares a trigger, and the hook cannot hold a copy.
     """
     trigger = getattr(hook, "trigger", None)
     if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "clone"):
@@ -200,14 +201,12 @@ class SessionRunContext:
     Args:
         original_args: The caller's request, without the additions of hooks.
         session: The raw session. Running it calls no hooks.
-        runs: As below.
+        runs: The number of earlier runs of the monitored session. Runs without this hook and runs before a recovery
+            count too; a run that a recovery repeats counts once.
 
     Attributes:
-        original_args: As above.
-        session: As above.
-        stop_requested: Whether a hook has called `request_stop` on this run.
-        runs: The number of earlier runs of the monitored session, including those without this hook and those before a
-            recovery. A run that a recovery repeats counts once.
+        original_args, session, runs: As above.
+        stop_requested: Whether a hook has called `request_stop` in this run.
 
     Example:
         >>> context = SessionRunContext(SessionRunArgs("train_op"), session=None)
@@ -237,26 +236,29 @@ class SessionRunContext:
 
         Args:
             final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop` saves
-                it with the checkpoint, and trains no step when it is started again, unless with `train_on=True`. A
-                reason that is a hook's attribute `final` counts only while a hook has it: after a change of the
-                threshold in it, the training continues. Without a reason, and outside of a `Loop`, the training
-                continues when it is started again.
+                the reason with the checkpoint. When it is started again, it trains no step, unless `train_on=True`.
+
+                A hook may set the reason as its attribute `final`. Then it holds only while some hook has an equal
+                `final`: if you change the threshold in the text or remove the hook, the training continues.
+
+                Without a reason, or outside of a `Loop`, a training that is started again continues.
         """
         self.stop_requested = True
 
     def deliver_pending(self) -> None:
         """Delivers all results that hooks still wait for; for use in `after_run` and `on_trigger`.
 
-        A hook that is about to make the present state permanent calls it first: otherwise a checkpoint could hold a
-        NaN that no hook has read yet. First the hooks later in the list get their `after_run` of this run, then
-        deferred firings are delivered, then latches are read.
+        A hook calls it before it saves the present state. Otherwise a checkpoint could hold a NaN that no hook has read
+        yet. First the hooks later in the list get their `after_run` of this run. Then deferred firings are delivered,
+        and at last latches are read.
         """
 
     def stop_callbacks(self, hook: Any) -> None:
-        """Stops the calls of `before_run` and `after_run` until the next raw session; the trigger still fires.
+        """Stops the calls of a hook's `before_run` and `after_run` until the next raw session; its trigger still fires.
 
-        Call it when these callbacks have done their work, so that later runs do not pay for them. A callback that a
-        subclass overrides is still called. Has no effect for a hook that is not in the session's list.
+        A hook calls it when these callbacks have done their work, so that later runs do not pay for them. If a subclass
+        overrides one of them again, that callback is still called. For a hook outside the session's list this has no
+        effect.
         """
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
@@ -280,10 +282,10 @@ class SessionRunHook:
     | `trigger` | when the hook fires, such as `train.every(100)` | None: never |
     | `fetches` | values to fetch then: any nesting of tensors, operations and names | None: nothing |
     | `deferred` | whether to call `on_trigger` later: True, once the values are computed; n, after n runs | False |
-    | `stacked` | whether to get the values of all steps of a run at once, one row for each step | False |
+    | `stacked` | whether values have a leading axis: a run of several steps gives a row for each | False: last step |
     | `output_description` | its output and the destination, as text, for `Loop.describe` | nothing |
     | `steps_written` | a method: the steps of that output, for `Loop.describe` | its trigger's steps, and the last |
-    | `state_key` | a text that distinguishes it, in checkpoints, from others of its class | None: its `name`, a str |
+    | `state_key` | the key of its state in checkpoints, unique among hooks of its class | None: its `name`, a str |
 
     | callback | when | the graph |
     |---|---|---|
@@ -293,16 +295,18 @@ class SessionRunHook:
     | `on_trigger` | after a run in which the hook fires | finalized |
     | `before_run`, `after_run` | around every run, where a class overrides them | finalized |
     | `end` | on close, unless an error ends the session; the end of the input is no error | finalized |
-    | `on_exception` | in place of `end`: a run or the body of the `with` block failed | finalized |
+    | `on_exception` | instead of `end`, if a run or the body of the `with` block failed | finalized |
     | `get_state`, `set_state` | when a checkpoint is saved, and restored | |
 
-    The declarations are read after `after_create_session`, which may still set them. A trigger that a class declares is
-    copied for each hook; hooks that share one trigger share its phase, and fire together. A hook with neither `fetches`
-    nor an own `before_trigger` fires in the run that reaches the step, even if another session advanced the step; any
-    other hook may then fire one run later. `on_exception` is looked up by name, and is not defined here.
+    The declarations are read after `after_create_session`, which may still set them. If a class declares a trigger,
+    each of its hooks gets a copy. Hooks that share one trigger share its phase, and fire together.
 
-    A hook may also declare its order relative to others, with `comes_after` and `comes_before`: a hook class, a hook,
-    or a tuple of them. Otherwise the order of the list is kept.
+    The session adds fetches before a run, for the global step that it expects after the run. If another session
+    advances the step, the run may reach a due step that was not expected. Then a hook with `fetches` or its own
+    `before_trigger` fires one run later; any other hook fires in this run.
+
+    `comes_after` and `comes_before` declare the order of hooks: each is a hook class, a hook, or a tuple of them.
+    Otherwise the hooks are called in list order. `on_exception` is looked up by name, and is not defined here.
 
     Example:
         >>> from hookline import train
@@ -326,13 +330,13 @@ class SessionRunHook:
     def begin(self) -> None:
         """Called once, in the constructor of the monitored session, with the session's graph as default graph.
 
-        It may add to the graph, or look up tensors. A second call on the same graph must not change the graph.
+        It may add operations to the graph, or look up tensors. A second call on the same graph must add nothing.
         """
 
     def get_state(self) -> Any:
-        """Returns the state of the hook for a checkpoint, or None for no state.
+        """Returns the state of the hook for a checkpoint.
 
-        Called when a checkpoint of the whole model is saved, after every hook has had its `after_run` of that run.
+        Called when a checkpoint of the whole model is saved, after the `after_run` of every hook in that run.
 
         Returns:
             Numbers, strings, bools, bytes and arrays in dicts and lists; None for no state.
@@ -351,16 +355,17 @@ class SessionRunHook:
     def set_state(self, state: Any) -> None:
         """Restores the state of the hook; called after `begin`, before `after_create_session`.
 
-        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. A hook is identified
-        by its class (with the module) and its `state_key`, else its `name`; the order of the hooks does not matter. Two
-        hooks with a state and the same identity are an error. While a hook is absent, checkpoints keep its state.
+        Called after a restart or a recovery, if the restored checkpoint has a state for this hook. The class (with its
+        module) and the `state_key`, or else the `name`, identify a hook; its position in the list does not matter. Two
+        hooks with a state and the same identity are an error. If a session lacks the hook, its checkpoints keep the
+        state.
 
         Args:
-            state: The value that `get_state` returned; types are kept, also of tuples and numbers.
+            state: The value that `get_state` returned, with the same types.
         """
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Called once a session is created and initialised or restored, and again after every recovery.
+        """Called when a session has been created, and initialised or restored; again after every recovery.
 
         Args:
             session: The raw session. Running it calls no hooks.
@@ -381,7 +386,7 @@ class SessionRunHook:
         return None if self.fetches is None else SessionRunArgs(self.fetches)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Called when the trigger fires: in the `after_run` of its run, in list order; later if the hook is deferred.
+        """Called when the trigger fires: after its run, in list order. A deferred hook is called later.
 
         Args:
             firing: The values, the step and the context.
@@ -390,7 +395,7 @@ class SessionRunHook:
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Called before each run, if a class overrides it.
 
-        The default returns the request of `before_trigger`, if the hook fires. An override in a hook that has a trigger
+        If the hook fires, the default returns the request of `before_trigger`. An override in a hook that has a trigger
         must call `super()`.
 
         Args:
@@ -404,13 +409,13 @@ class SessionRunHook:
     def steps_written(self, trigger: Any, first: int, last: int | None) -> Iterable[int] | None:
         """Returns the steps at which a training will write `output_description`, for `Loop.describe`.
 
-        By default these are the steps on which its trigger fires, and the last one if it overrides `end`.
+        By default these are the steps on which the trigger fires, and `last` if the hook overrides `end`.
 
         Args:
-            trigger: A copy of the trigger, with its phase in the checkpoint; it may be changed. A trigger that never
-                fires if the hook has none.
+            trigger: A copy of the trigger, with the phase in the checkpoint; the method may change it. For a hook
+                without a trigger, one that never fires.
             first: The global step at which the training begins.
-            last: The global step at which it ends; None if unknown, in which case no last step is returned.
+            last: The global step at which the training ends; None if unknown, and then not among the steps.
 
         Returns:
             The steps, in order; None if they do not depend on steps alone.
@@ -420,9 +425,9 @@ class SessionRunHook:
         return None if fired is None else itertools.chain(fired, [last] if ends and last is not None else ())
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Called after each run that did not raise, if a class overrides it.
+        """Called after each successful run, if a class overrides it.
 
-        The default calls `on_trigger`, if the hook fires.
+        If the hook fires, the default calls `on_trigger`.
 
         Args:
             run_context: The object that `before_run` got. Its `request_stop()` ends the training.

@@ -23,14 +23,15 @@ _MAX_MISSES = 100_000
 class Trigger(abc.ABC):
     """Decides when a hook fires, from the global step, the time, the count of runs, and the last firing.
 
-    A trigger takes no action. The session asks it whether its hooks fire, and reports each firing with
-    `update_last_triggered_step`. A training resumed at step 150 with `every(100)` fires at 200. A step on which it was
-    due stays due until it has fired, so a run of several steps cannot skip it.
+    A trigger takes no action. The session calls `should_trigger_for_step` to decide whether a hook fires, and
+    `update_last_triggered_step` after each firing. With `every(100)`, a training resumed at step 150 fires at 200. A
+    due step stays due until the trigger fires, so a run of several steps does not skip it: this trigger fires after a
+    run from step 195 to 205.
 
     Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
-    the steps that both have, so `every(3) & every(5)` fires at 15. A part in steps is due only on its own steps; a part
-    in seconds stays due until the combination fires. Triggers that count runs or read a latch have no steps, so they
-    cannot be combined with `&`.
+    the steps on which both are due: `every(3) & every(5)` fires at 15. In it, a trigger in steps is due only on its own
+    steps, and a trigger in seconds stays due until the combination fires. Triggers that count runs or read a latch (a
+    condition that the device checks in each run, see `latched`) have no steps, so `&` does not take them.
 
     A subclass defines `next_step`, and also `is_due` if the steps alone do not decide.
 
@@ -50,27 +51,29 @@ class Trigger(abc.ABC):
         The timers of `tf.train` (`SecondOrStepTimer`), with the same methods; combinations have no counterpart there.
     """
 
-    # Two steps bound the past. A run of several steps must not skip a step on which the trigger is due, and no step
-    # may fire twice. With every(100), in a training resumed at 150:
+    # `_base` and `_checked_step` record which steps are past. A run of several steps must not skip a step on which the
+    # trigger is due, and no step may fire twice. With every(100), in a training resumed at 150:
     #
-    #   start(150)       base 150, checked 150   no step up to 150 is due any more
-    #   asked about 199  checked 199             no step in 151..199 is due
-    #   asked about 230  due                     200 is due, in 200..230; checked stays 199
-    #   the run fails    asked again about 230   still due, because it has not fired
-    #   fired at 230     base 230, checked 230
-    #   back at 210      base 210, checked 210   it fires at 300 next
+    #   call or event                  _base   _checked_step
+    #   start(150)                       150             150   no step up to 150 is due any more
+    #   should_trigger_for_step(199)     150             199   returns False: no step in 151..199 is due
+    #   should_trigger_for_step(230)     150             199   returns True: 200 is due
+    #   the run fails, and is repeated   150             199   returns True again, because it has not fired
+    #   update_last_triggered_step(230)  230             230
+    #   start(210), after a restore      210             210   it fires at 300 next
     #
-    # The step of the start or the last firing: no step up to this one is due any more.
+    # The step of the start or of the last firing; no step up to it is due any more.
     _base: int | None = None
-    # The last step for which the answer was no; steps up to it are not checked again.
+    # The last step for which `should_trigger_for_step` returned False; steps up to it are not checked again.
     _checked_step: int = -1
     # The time of the last firing, or of the start.
     _since_secs: float = 0.0
     _fired_step: int | None = None
     _moved_back: bool = False
-    # Whether the time has passed, as the SPMD processes have agreed; None: the clock of this process decides.
+    # The result of `has_elapsed` in SPMD processes, which agree on it; None in a single process, which reads its clock.
     agreed: bool | None = None
-    # Whether each step must be checked; if so, of a large jump (a restore) only the last steps are checked.
+    # Whether `next_step` returns steps that may not be due, so that each one is checked. After a large jump, such as a
+    # restore, only the last `_MAX_CHECKED_STEPS` steps are checked.
     _checks_each_step: bool = False
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -84,24 +87,24 @@ class Trigger(abc.ABC):
 
     @property
     def has_steps(self) -> bool:
-        """Whether it reads the global step, so that the graph must have one."""
+        """Whether it reads the global step; if so, the graph must have one."""
         return not self.time_only
 
     @property
     def latches(self) -> tuple[Any, ...]:
-        """The latches that fire it; they are part of every run."""
+        """The latches that make it fire; the session adds them to every run."""
         return ()
 
     @abc.abstractmethod
     def next_step(self, after: int) -> int:
-        """Returns the smallest step greater than `after` on which it can be due; `NEVER` if there is none."""
+        """Returns the smallest step greater than `after` on which the trigger can be due; `NEVER` if there is none."""
 
     def is_due(self, step: int) -> bool:
-        """Returns whether it is due now on `step`, which `next_step` returned."""
+        """Returns whether the trigger is due now on `step`; called for steps that `next_step` returned."""
         return True
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether to fire on the run that brought the training to `step`; never twice at one step."""
+        """Returns whether to fire on the run that ends at `step`; after a firing at `step`, it returns False for it."""
         if self._base is None or step < self._base:
             self.start(step - 1)
         assert self._base is not None
@@ -118,8 +121,8 @@ class Trigger(abc.ABC):
         """Records a firing at `step`.
 
         Returns:
-            The seconds and the steps since the previous firing; both are None the first time, and the first time after
-            the step moved back.
+            The seconds and the steps since the previous firing. Both are None for the first firing, and for the first
+            one after the step moved back.
         """
         now = clock.monotonic()
         elapsed = None, None
@@ -131,20 +134,20 @@ class Trigger(abc.ABC):
         return elapsed
 
     def has_elapsed(self, secs: float) -> bool:
-        """Returns whether `secs` seconds have passed since the last firing, or since the start; for `is_due`.
+        """Returns whether `secs` seconds have passed since the last firing or the start; for use in `is_due`.
 
-        In SPMD processes the chief's clock decides, for all of them in the same run.
+        In SPMD processes the chief's clock decides, and all processes get True in the same run.
         """
         return clock.monotonic() >= self._since_secs + secs if self.agreed is None else self.agreed
 
     def last_triggered_step(self) -> int | None:
-        """Returns the step at which it last fired, or None."""
+        """Returns the step of the last firing, or None."""
         return self._fired_step
 
     def start(self, step: int) -> None:
-        """Starts, resumes or moves back to `step`.
+        """Starts or resumes at `step`, or moves back to it.
 
-        A trigger that is already at this step or an earlier one does not change.
+        If the trigger has started at this step or an earlier one, nothing changes.
         """
         if self._base is None:
             self._since_secs = clock.monotonic()
@@ -165,29 +168,29 @@ class Trigger(abc.ABC):
         """Called for each new raw session, also after a recovery."""
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns the smallest n, at least 1, for which it may fire at `step + n`, whatever the time."""
+        """Returns the smallest n, at least 1, for which it may fire at `step + n`, without regard to time."""
         following = self.next_step(step if self._base is None else max(self._base, min(self._checked_step, step)))
         return NEVER if following >= NEVER else max(1, following - step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds after which it may fire at an earlier step; infinity if time does not matter."""
+        """Returns the seconds after which it may fire before the step of `steps_until_trigger`; infinity if never."""
         return math.inf
 
     def runs_until_trigger(self) -> int:
-        """Returns the number of runs after which it may fire at an earlier step; `NEVER` if runs do not matter."""
+        """Returns the runs after which it may fire before the step of `steps_until_trigger`; `NEVER` if never."""
         return NEVER
 
     def count_runs(self, runs: int) -> None:  # noqa: B027 - most do not count
-        """Sets the number of the run to be asked about: 1 for the first run of its hook."""
+        """Sets the number of the run that the next queries are about: 1 for the first run of the hook."""
 
     def clone(self) -> Trigger:
-        """Returns a copy that was never started."""
+        """Returns a copy without a start or firings."""
         other = copy.copy(self)
         other.reset()
         return other
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state for `set_state` and `resume`: a dict of numbers and the trigger's description."""
+        """Returns the state for `set_state` and `resume`: a dict of numbers, and the `repr` of the trigger as text."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
             "text": _description(self),
@@ -203,7 +206,7 @@ class Trigger(abc.ABC):
         self._apply_state(state)
 
     def _apply_state(self, state: Mapping[str, Any]) -> None:
-        for name in ("base", "looked", "fired", "waited_secs"):  # Checked here, because a text would fail much later.
+        for name in ("base", "looked", "fired", "waited_secs"):  # A string, say, would fail much later.
             if not isinstance(state[name], int | float | None):
                 raise TypeError(f"{name} is {state[name]!r}, not a number")
         if state["base"] is not None:
@@ -211,10 +214,10 @@ class Trigger(abc.ABC):
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
     def resume(self, state: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
-        """Resumes at `step` from a saved state of this trigger, or of another one that was used instead.
+        """Resumes at `step` from a saved state: of an equal trigger, or of the trigger that the hook had then.
 
-        An equal trigger resumes exactly. Any other one counts from the last firing, and steps up to `step` are not due
-        any more: saved at 250 with `every(100)`, `every(20)` fires at 260.
+        From the state of an equal trigger it resumes exactly. From another state it takes the last firing, and steps up
+        to `step` are not due any more: saved at 250 with `every(100)`, `every(20)` fires at 260.
 
         Args:
             state: The result of `get_state`.
@@ -230,12 +233,15 @@ class Trigger(abc.ABC):
             self.skip_to(step)
 
     def check_up_to(self, step: int) -> None:
-        """Checks the steps up to `step`, before a save, so that the state records whether one of them is due.
+        """Checks the steps up to `step`, so that a checkpoint of `step` records whether one of them is due.
 
         Example:
-            A hook bound to the runs of a generator is due at 100, in a run of the discriminator. The checkpoint of 100
-            records this, and the hook fires in the next run of the generator. `every(20)`, which fired at 240, has
-            checked 250: if it is resumed there with another predicate or cadence, no earlier step is due.
+            A hook takes part only in the runs of a generator, and becomes due at step 100, in a run of the
+            discriminator. The checkpoint of step 100 records that the hook is due: after a restore it fires in the next
+            run of the generator.
+
+            `every(20)` has fired at 240. A checkpoint of 250 records that steps up to 250 were checked: if a script
+            resumes there with another cadence, no step up to 250 is due.
         """
         if self._base is not None and self._base <= step and not self.should_trigger_for_step(step):
             self._checked_step = max(self._checked_step, step)
@@ -246,14 +252,14 @@ class Trigger(abc.ABC):
             self._checked_step = max(self._checked_step, step)
 
     def _adopt_state(self, state: Mapping[str, Any]) -> None:
-        """Takes the last firing and the elapsed seconds from the state of another trigger, or of its equal part."""
+        """Takes the last firing and the elapsed seconds from another trigger's state, or from an equal part of that."""
         equal = [part for part in state.get("parts", ()) if part.get("text") == _description(self)]
         self.set_state(equal[0] if equal else state)
 
     def firing_steps(self, first: int, last: int | None) -> Iterator[int] | None:
         """Yields the steps after `first`, up to `last`, on which it fires; returns None if steps alone do not decide.
 
-        It records each firing. Without a last step it ends after many steps on which it does not fire.
+        Each firing is recorded in this trigger. If `last` is None, the steps end after many steps without a firing.
 
         Example:
             >>> from hookline.train import every
@@ -261,7 +267,7 @@ class Trigger(abc.ABC):
             [100, 200]
         """
         for leaf in self.leaves():
-            # A user's method may depend on other things than the step.
+            # A subclass that overrides a public method may depend on anything, so its steps cannot be predicted.
             own = [kind for kind in type(leaf).__mro__ if kind.__module__.partition(".")[0] != "hookline"]
             is_known = not any(name in vars(Trigger) and name[0] != "_" for kind in own for name in vars(kind))
             if not is_known or not leaf.has_steps or leaf.time_only or leaf.latches:
@@ -279,7 +285,7 @@ class Trigger(abc.ABC):
                 misses += 1
 
     def leaves(self) -> list[Trigger]:
-        """Returns the parts of a combined trigger; of any other, only itself."""
+        """Returns the parts of a combined trigger, also of nested ones; for any other trigger, the trigger itself."""
         return [self]
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -290,7 +296,7 @@ class Trigger(abc.ABC):
 
 
 class _Composite(Trigger):
-    """A combination of triggers; its state consists of theirs."""
+    """A combination of triggers; its state contains the states of the parts."""
 
     _symbol = ""
 
@@ -346,7 +352,7 @@ class _Composite(Trigger):
         return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        Trigger.reset(self)  # Not the parts: a trigger that counts runs has no state, and continues.
+        Trigger.reset(self)  # Without the parts: one that counts runs has no state, and must continue.
         self._apply_state(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
@@ -378,19 +384,19 @@ class _Composite(Trigger):
 
 
 def _description(trigger: Trigger) -> str:
-    """Returns the `repr` of a trigger, to compare with another process's; empty if it has an object's address."""
+    """Returns the `repr` of a trigger, to compare it across processes; empty if it has the address of an object."""
     text = repr(trigger)
     return "" if " at 0x" in text else text
 
 
 def _is_due(part: Trigger, step: int) -> bool:
-    # A combined trigger asks its parts, because searching for its next step may take long.
+    # For a combined trigger, `is_due` checks the parts: to search for its next step may take long.
     on_step = isinstance(part, _Composite) or part.next_step(step - 1) == step
     return on_step and part.is_due(step)
 
 
 class _AnyOf(_Composite):
-    """Fires whenever a part would; only the parts that were due restart their count. `a | b` makes it."""
+    """Fires whenever a part would; made by `a | b`. A firing changes the phase of only the parts that were due."""
 
     _symbol = "|"
 
@@ -401,11 +407,11 @@ class _AnyOf(_Composite):
         return any(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        # All parts are asked, because each records the steps that it has checked.
+        # A list, so that all parts are called: each records the steps that it has checked.
         return any([part.should_trigger_for_step(step) for part in self.parts])
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Records a firing at `step`; if no part was due, all of them count from there."""
+        """Records a firing at `step` in the parts that are due; if none is, in all parts."""
         due = [part for part in self.parts if part.should_trigger_for_step(step)]
         for part in due or self.parts:
             part.update_last_triggered_step(step)
@@ -419,7 +425,7 @@ class _AnyOf(_Composite):
 
 
 class _AllOf(_Composite):
-    """Fires on a step on which all parts are due. `a & b` makes it."""
+    """Fires on a step on which all parts are due; made by `a & b`."""
 
     _checks_each_step = True
     _symbol = "&"
@@ -436,7 +442,7 @@ class _AllOf(_Composite):
         super().__init__(*parts)
 
     def next_step(self, after: int) -> int:
-        """Returns the first step that all parts share, or an earlier one if the search takes too long."""
+        """Returns the first step on which all parts can be due, or an earlier one if the search takes too long."""
         candidate = after + 1
         for _ in range(self._MAX_TRIES):
             following = max(part.next_step(candidate - 1) for part in self.parts)
@@ -458,13 +464,13 @@ class _AllOf(_Composite):
         return self.time_only or super().should_trigger_for_step(step)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Records a firing at `step`: all parts count from there."""
+        """Records a firing at `step` in all parts."""
         for part in self.parts:
             part.update_last_triggered_step(step)
         return super().update_last_triggered_step(step)
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns the steps until all parts may be due; `NEVER` if time alone decides."""
+        """Returns the number of steps until all parts may be due; `NEVER` if time alone decides."""
         return NEVER if self.time_only else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:

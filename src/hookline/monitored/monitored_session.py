@@ -52,18 +52,18 @@ class MonitoredSession(FrontEndObject):
     """Runs a graph with hooks: initialises or restores the model, recovers a lost session, stops threads at the end.
 
     The constructor calls every hook's `begin`, finalizes the scaffold, creates the session, initialises or restores the
-    model, and calls every hook's `after_create_session`, in this order. Closing calls every hook's `end`. Use it as a
-    context
-    manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block without an error.
+    model, and calls every hook's `after_create_session`, in this order. `close` calls every hook's `end`. Use the
+    session as a context manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block
+    without an error.
 
     Args:
         session_creator: Creates the raw session; by default a `ChiefSessionCreator`.
         hooks: Hooks, called in this order. A hook belongs to one open session at a time.
-        stop_grace_period_secs: The maximum wait for threads when the session closes.
-        recovery: The policy for a lost session; None raises the error.
+        stop_grace_period_secs: How many seconds closing waits for threads at most.
+        recovery: The policy for a lost session; with None the error is raised.
         summary_dir: The directory of the shared writer `summary_writer`.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
-            By default they are lost, with a warning.
+            By default a warning is logged, and these events are lost.
         preemption: The reaction to SIGTERM and Ctrl-C; the defaults if None.
         steps_per_run: The maximum number of steps of a run, in one compiled loop; see `MonitoredTrainingSession`.
 
@@ -127,27 +127,28 @@ class MonitoredSession(FrontEndObject):
         arguments.check_path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.check_number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.check_optional(who, "recovery", recovery, RecoveryPolicy)
-        # A session that a callback of another one opens, such as an evaluation, continues to its end after a signal.
-        heeds = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
-        # In a notebook, before its `with` block: an interrupt ends a cell, and the session continues.
+        # A session that a callback of another session opens, such as an evaluation, leaves signals to the outer one,
+        # and continues to its end.
+        handles_signals = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
+        # In a notebook, until the `with` block is entered, an interrupt ends only the cell; the session continues.
         self._is_in_cell_mode = notebooks.ipython_shell() is not None and wanted.on_signal == EXIT
         self._summary_dir, self._writers = summary_dir, WriterScope(raise_on_write_errors)
         self._guard, self._fast_path = SessionGuard(self._writers), FastPath(self._writers)
         inside = lambda: self._guard.is_held_by_this_thread  # noqa: E731
         self._preemption = SessionSignals(
-            wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=heeds
+            wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=handles_signals
         )
         self._signals = self._preemption.signals
-        # During a step function, outside of its runs with hooks: the hooked session, and the number of writes to its
-        # variables when the function began or last ran with hooks.
+        # The hooked session while a step function runs, but not during its runs with hooks; else None.
         self._step_fn_session: HookedSession | None = None
+        # The session's count of writes to variables when the step function began, or after its last run with hooks.
         self._step_fn_writes: int | None = None
         self._last_fetches: Any = None
         self._is_open = False
         self._spmd = None
         if others is not None:
             self._spmd = SpmdSync(others, self._stop, lambda why: self._teardown.log_stop_reason(why))
-            recovery = None  # When a process is lost, the others end too, and all are started again.
+            recovery = None  # When an SPMD process is lost, all of them end, and are started again.
         self._setup = SessionSetup(
             creator,
             get_default_graph(),
@@ -183,19 +184,19 @@ class MonitoredSession(FrontEndObject):
             raise
 
     def _install_signal_handlers(self) -> None:
-        """Catches signals: to close gracefully if a save or another process needs that, else to interrupt no run."""
-        # A worker saves nothing; it closes gracefully for the workers that continue. SPMD processes close together.
+        """Catches signals, so that none interrupts a run; closes gracefully if a save or another process needs it."""
+        # A worker saves nothing, but closes gracefully for the workers that continue. SPMD processes close together.
         setup = self._setup
-        is_worth_it = (
+        is_graceful = (
             setup.hooks.save_on_failure_callbacks
             or isinstance(setup.creator, WorkerSessionCreator)
             or self._spmd is not None
         )
         # In a notebook the session outlives the cell.
-        self._preemption.open(graceful=bool(is_worth_it) or notebooks.ipython_shell() is not None)
+        self._preemption.open(graceful=bool(is_graceful) or notebooks.ipython_shell() is not None)
 
     def _end_cell_mode(self) -> None:
-        """Makes an interrupt end the session from now on: in its `with` block, and while it closes."""
+        """Lets an interrupt end the session from now on: in its `with` block, and while it closes."""
         if self._is_in_cell_mode:
             self._is_in_cell_mode = False
             self._install_signal_handlers()
@@ -221,8 +222,8 @@ class MonitoredSession(FrontEndObject):
     def summary_writer(self) -> FileWriter | None:
         """The writer that the library's hooks share, for summaries of your own; None without a summary directory.
 
-        It is closed with the session, unless other code took it from `FileWriterCache` too. Then the property returns a
-        new one.
+        It is closed with the session, unless other code took the same writer from `FileWriterCache`. After that the
+        property returns a new one.
         """
         if self._summary_dir is None:
             return None
@@ -233,10 +234,10 @@ class MonitoredSession(FrontEndObject):
             WRITER_SCOPE.reset(outer)
 
     def raw_session(self) -> Session:
-        """Returns the raw session, whose runs call no hooks; a new one after a recovery.
+        """Returns the raw session, whose runs call no hooks.
 
         Use it between runs for work without hooks: an evaluation, reading a variable, `load`. Its errors cause no
-        recovery, except inside `run_step_fn`. A recovery closes it.
+        recovery, except inside `run_step_fn`. A recovery closes it; then this returns a new one.
 
         Raises:
             RuntimeError: The session is closed.
@@ -249,7 +250,8 @@ class MonitoredSession(FrontEndObject):
     def add_hook(self, hook: Any) -> None:
         """Adds a hook, which takes part from the next run on.
 
-        Calls its `begin` and `after_create_session` at once. It comes last, unless a hook declares another order.
+        Its `begin` and `after_create_session` are called at once. The hook comes last, unless a hook declares another
+        order.
 
         Args:
             hook: A hook whose `begin` adds nothing to the graph.
@@ -257,8 +259,8 @@ class MonitoredSession(FrontEndObject):
         Raises:
             TypeError: It is not a hook.
             ValueError: It has the identity of another hook of the session, and one of both has a state.
-            RuntimeError: Its `begin` adds to the graph, which is finalized by now; a run is under way; it already
-                belongs to a session; or the session is closed.
+            RuntimeError: The `begin` of the hook adds to the graph, which is finalized by now; a run is under way; the
+                hook already belongs to a session; or the session is closed.
             BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
         """
         (hook,) = checked_hooks([hook])
@@ -299,6 +301,7 @@ class MonitoredSession(FrontEndObject):
         if self._is_in_cell_mode:
             preemption.reinstall_handlers()
         signals = self._signals
+        # A list, because the guard compares keys by identity.
         guard, key, failed = self._guard, [threading.get_ident()], None
         try:
             if not guard.enter(key):
@@ -310,12 +313,12 @@ class MonitoredSession(FrontEndObject):
                     result = self._fast_path.run(fetches, feed_dict)
                     if result is not SLOW_PATH:
                         return result
-                except BaseException as error:  # The session may be lost; `_run_with_hooks` then recovers.
+                except BaseException as error:  # If the session is lost, `_run_with_hooks` recovers it.
                     failed = error
             # Outside of the `except` block: an error of a second attempt must not have this one as its context.
             return self._run_with_hooks(fetches, feed_dict, options, run_metadata, failed)
         finally:
-            failed = None  # Its traceback refers to this frame, and so to the fed values.
+            failed = None  # The traceback refers to this frame, and so to the fed values.
             guard.leave(key)
             if signals.interrupt_pending:  # A Ctrl-C came during the run.
                 signals.raise_pending_interrupt()
@@ -323,7 +326,7 @@ class MonitoredSession(FrontEndObject):
     def _run_with_hooks(
         self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
     ) -> Any:
-        """Makes a run with hooks; with `failed`, handles the error of a run on the fast path and may retry it."""
+        """Makes a run with hooks; given the error of a run on the fast path, handles it and may retry that run."""
         if self._stop.closed:
             raise RuntimeError(_CLOSED)
         outer = WRITER_SCOPE.set(self._writers)
@@ -338,12 +341,12 @@ class MonitoredSession(FrontEndObject):
             WRITER_SCOPE.reset(outer)
 
     def _attempt(self, function: Callable[[HookedSession], Any], failed: BaseException | None = None) -> Any:
-        """Calls a function that runs the session, and again after each recovery; notifies the hooks of an error."""
+        """Calls a function that runs the session, again after each recovery; after an error it notifies the hooks."""
         try:
             if failed is None and self._signals.shutdown_signal is not None:
                 self._preemption.check()
             elif failed is None and self._signals.must_exit_now:
-                preemption.reinstall_handlers()  # The script caught a second Ctrl-C, and continues.
+                preemption.reinstall_handlers()  # The script has caught the exit of a second Ctrl-C, and continues.
             return self._recoverable.call(function, failed)
         except BaseException as exc:  # The hooks must be notified, so that they release their resources.
             # The last state is not saved if a step function has changed variables outside of runs with hooks.
@@ -363,8 +366,8 @@ class MonitoredSession(FrontEndObject):
             The function's result.
 
         Raises:
-            ValueError: It has other parameters.
-            StopIteration: It called `step_context.request_stop()`; the `with` block swallows it.
+            ValueError: The function has other parameters.
+            StopIteration: The function called `step_context.request_stop()`; the `with` block swallows this.
             Preempted: The process received a signal to end.
             RuntimeError: The session is closed.
         """
@@ -397,8 +400,8 @@ class MonitoredSession(FrontEndObject):
     def _run_in_step_fn(self, hooked: HookedSession, *args: Any, **kwargs: Any) -> Any:
         if not self._guard.is_held_by_this_thread or self._step_fn_session is not hooked:
             raise RuntimeError(
-                "A step context is for the thread of its step function, while that function runs and outside of its "
-                "runs with hooks."
+                "step_context.run_with_hooks may be called only in the thread of the step function, while that "
+                "function runs, and not from a hook."
             )
         self._step_fn_session = None
         try:
@@ -434,8 +437,9 @@ class MonitoredSession(FrontEndObject):
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.
 
-        If a thread has reported a preemption error, this recovers, as often as the policy allows. After any other error
-        it returns True, and `close` raises the error. During a run, which recovers itself, it returns False.
+        If a thread has reported a preemption error (`AbortedError`, `UnavailableError`), this recovers the session, as
+        often as the policy allows. After any other error it returns True, and `close` raises the error. While a run is
+        under way it returns False: the run recovers the session itself.
         """
         stop = self._stop
         if not stop.was_ever_requested and self._signals.shutdown_signal is None and self._spmd is None:
@@ -447,10 +451,12 @@ class MonitoredSession(FrontEndObject):
         return self._reserve_next_run(self._spmd) or stop.requested or self._recoverable.failure is not None
 
     def _reserve_next_run(self, spmd: SpmdSync) -> bool:
-        """Reserves the next run, unless the SPMD processes have agreed to stop before it; other threads only check.
+        """Reserves the next run of the SPMD processes, unless they have agreed to stop before it.
+
+        Only the thread that runs the session reserves a run; in other threads this only returns the result.
 
         Returns:
-            Whether they have agreed to end because of a signal.
+            Whether the processes have agreed to end because of a signal.
         """
         with SessionAccess(self._guard) as claim:
             if spmd.thread == threading.get_ident() and claim.acquire() and self._recoverable.failure is None:
@@ -466,7 +472,7 @@ class MonitoredSession(FrontEndObject):
     def request_stop(self, *, final: str | None = None) -> None:
         """Makes `should_stop()` true and requests the threads to stop.
 
-        In SPMD processes this takes effect before the next run that none of them has started.
+        In SPMD processes this takes effect before the first run that no process has started.
 
         Args:
             final: The reason for a final stop, as in `SessionRunContext.request_stop`.
@@ -523,7 +529,7 @@ class MonitoredSession(FrontEndObject):
         with SessionAccess(self._guard) as claim:
             try:
                 self._enter_for_close(claim)
-            except BaseException as waiting:  # Also after a Ctrl-C the hooks must be notified of the body's error.
+            except BaseException as waiting:  # Even after a Ctrl-C, the hooks must get the error of the body.
                 if ended or exception is None:
                     raise
                 self._teardown.notify_hooks(exception)
@@ -557,7 +563,7 @@ class MonitoredSession(FrontEndObject):
         self._leave_block(None)
 
     def _enter_for_close(self, claim: SessionAccess) -> None:
-        """Waits for the end of another thread's run, and excludes other threads from now on."""
+        """Waits until no other thread runs the session, and excludes other threads from now on."""
         if self._guard.is_held_by_this_thread:
             raise RuntimeError(_CLOSED_INSIDE)
         if claim.acquire():
@@ -578,7 +584,7 @@ class MonitoredSession(FrontEndObject):
     def _make_remaining_runs(self) -> bool:
         """Makes the runs that other SPMD processes have started when this script exits; returns whether it could.
 
-        They repeat the last run. If there was none, or it had feeds or options, this process cannot repeat it.
+        These repeat the last run. If there was no run, or the last one had feeds or options, it cannot repeat it.
         """
         if self._spmd is None or self._spmd.has_failed or self._stop.closed or self._last_fetches is None:
             return False
@@ -598,7 +604,7 @@ class SingularMonitoredSession(MonitoredSession):
         master: Where variables are: in this process (""), or on a `hookline.distributed.Cluster` or its `target`.
         config: The raw session's configuration.
         checkpoint_dir: A directory; its newest checkpoint is restored, if it has one.
-        stop_grace_period_secs: The maximum wait for threads when the session closes.
+        stop_grace_period_secs: How many seconds closing waits for threads at most.
         checkpoint_filename_with_path: A checkpoint to restore.
         preemption: As in `MonitoredSession`.
 

@@ -1,4 +1,4 @@
-"""The base class of sinks, which receive the summaries and hyperparameters of a run."""
+"""The base class of sinks, which receive the summaries and hyperparameters of a training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Point(NamedTuple):
     Attributes:
         kind: "scalar", "text", "image", "audio" or "histogram".
         tag: The name. Tags of an evaluation begin with the evaluation's name: `eval/loss`.
-        step: The global step; None if it was written without one.
+        step: The global step; None if the summary was written without one.
         time: Seconds since the epoch.
         value: A float for a scalar, a string for a text, the bytes of a PNG for an image, the bytes of a WAV for audio,
-            a `Histogram` for a histogram. Summaries hold scalars as 32-bit floats; the value is the shortest number
-            that rounds to the same float.
+            a `Histogram` for a histogram. Summaries hold scalars as 32-bit floats: a scalar here is the shortest
+            decimal number that rounds to this float.
     """
 
     kind: str
@@ -44,14 +44,14 @@ class Histogram(NamedTuple):
 
 
 class RunInfo(NamedTuple):
-    """The start of a session, or its continuation after a recovery.
+    """The argument of `Sink.open`: the state when a session starts, or continues after a recovery.
 
     Attributes:
         folder: The directory for summaries; None if the session has none.
-        step: The global step. Points of later steps, from a lost session, will be written again.
+        step: The global step. After a recovery, points of later steps may be written a second time.
         hparams: Hyperparameters by name: numbers, booleans, strings, None, and lists of them. Nested names have
             slashes.
-        is_new: Whether the training begins: no checkpoint was restored.
+        is_new: Whether the training is new. It is not if a checkpoint was restored, or after a recovery.
     """
 
     folder: str | None
@@ -63,17 +63,19 @@ class RunInfo(NamedTuple):
 class Sink:
     """The base class of sinks, which receive the summaries that the hooks of a session write.
 
-    A subclass defines `write`, and may define `open`, `flush` and `close`. A session calls `open` before its first
-    step, on the session's thread: an error there is raised, unless it is a full disk or an unreachable server. All
-    other calls are made by one thread of the sink, one at a time, so no step waits for them. If `write` raises, a
-    WARNING is logged, the training continues, and these points are lost; the next attempt follows after ten seconds.
-    Until then up to 10,000 summaries or 64 MB wait. The number of lost ones is logged at the end of the session. A
-    session with `raise_on_write_errors=True` ends with the error.
+    A subclass defines `write`, and may define `open`, `flush` and `close`. The thread of the session calls `open`
+    before the first step. All other calls come from one thread of the sink, one at a time, so no step waits for them.
+
+    If `open` raises, the session raises the error; after a full disk or an unreachable server, `open` is called again
+    later instead. If `write` raises, its points are lost, a WARNING is logged, and the training continues. The next
+    attempt follows after ten seconds; until then up to 10,000 summaries or 64 MB are buffered, and further ones are
+    lost. At the end of the session the number of lost summaries is logged. With `raise_on_write_errors=True`, the
+    session ends with the error instead.
 
     Attributes:
-        takes: The kinds of points for `write`, and "hparams" if `open` uses them. Other kinds are left out, and each
-            is logged once.
-        close_secs: The longest wait for the last points at the end of a session.
+        takes: The kinds of points that `write` gets, and "hparams" if `open` uses these. Points of other kinds are left
+            out; each of these kinds is logged once.
+        close_secs: How long the end of a session waits for the last points, in seconds.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -96,20 +98,20 @@ class Sink:
         """Opens the sink at the start of a session, and again after a recovery.
 
         Raises:
-            OSError: It cannot open. After a transient cause, such as a full disk, `open` is called again later;
-                otherwise the session raises the error.
+            OSError: The sink cannot open. After a full disk or an unreachable server, `open` is called again later;
+                after another error, the session raises it.
         """
 
     def write(self, points: Sequence[Point]) -> None:
         """Writes the points of about one second, in order.
 
         Raises:
-            Exception: The sink failed, and these points are lost.
+            Exception: The sink could not write. These points are not written again.
         """
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Makes all written points durable; called before a checkpoint is committed."""
+        """Makes all written points durable. Called before a checkpoint is committed."""
 
     def close(self, failed: bool) -> None:
         """Closes the sink; `failed` is true if an error has ended the training."""

@@ -37,12 +37,14 @@ class _HasSaver(Protocol):
 class CheckpointSaverHook(SessionRunHook):
     """Saves a checkpoint when the session is created, then at a cadence, and at the end.
 
-    The cadence counts the global step after the run and needs no run of its own. The checkpoint is written while the
-    training continues, unless a listener defines `after_save`, which must find a complete checkpoint. A failed save
-    ends the training with its cause, after one more attempt to save the state after the run. If a step is already on
-    disk when the session is created, it is not written again, but its listeners are called. Runs `begin`,
-    `after_create_session`, `on_trigger` and `end`, whose save is complete when it returns. On an exception it waits for
-    a pending save.
+    `save_steps` counts global steps, and a checkpoint holds the state after the run; to save needs no further run. The
+    checkpoint is written while the training continues. If a listener defines `after_save`, which must find a complete
+    checkpoint, the training waits instead. If a save fails, the hook tries once more to save the state; then the
+    training ends with the error of the save. If the checkpoint of the step is on disk when the session is created, it
+    is not written again, but the listeners are called.
+
+    Callbacks: `begin`, `after_create_session`, `on_trigger`, `end`, which returns when its save is complete, and
+    `on_exception`, which waits for a pending save.
 
     To save at other times, give a `trigger`. To do more around a save, or something else instead, override `save`. To
     choose the saver, override `get_saver`.
@@ -54,24 +56,25 @@ class CheckpointSaverHook(SessionRunHook):
         saver: The saver; by default the scaffold's, or the one in collection `SAVERS`.
         checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
         scaffold: The scaffold that has the saver.
-        listeners: Called around every save, in order. Like hooks, they need not inherit or have every callback.
+        listeners: Called around every save, in order. They need not be `CheckpointSaverListener`s: an object with at
+            least one of the callbacks is enough.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
         trigger: Decides when to save, instead of `save_secs` and `save_steps`.
-        lock_timeout_secs: The longest wait, in `begin`, while another process saves in the directory.
+        lock_timeout_secs: How long `begin` waits if another process saves in the directory.
 
     Attributes:
         trigger: Decides when to save.
         checkpoint_dir, scaffold: As given.
         given_saver: The argument `saver`.
         used_saver: The result of `get_saver` for this session; None before `after_create_session`.
-        save_path: The path of its checkpoints, without the global step that is appended.
+        save_path: The path of the checkpoints without `-<global step>`.
         listeners: The listeners, in order.
         summary_writer: The writer of the checkpoint directory; None before `begin`.
         saved_step: The global step of the last save; None before the first one.
 
     Raises:
         ValueError: No cadence, a cadence beside a trigger, or both saver and scaffold.
-        TypeError: A listener has none of the callbacks.
+        TypeError: A listener has none of the callbacks of a listener.
         InvalidArgumentError: The directory is the address of an object store.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
         FailedPreconditionError: From `begin`: another process saves in the directory.
@@ -84,14 +87,14 @@ class CheckpointSaverHook(SessionRunHook):
         ValueError: CheckpointSaverHook requires save_steps, save_secs, both or trigger, got none.
 
     References:
-        `tf.train.CheckpointSaverHook`. Differences: with `save_steps`, no second run at each step; both cadences at
-        once; saves in the background; `graph.txt` with a listing instead of `graph.pbtxt`; `trigger`; the methods to
-        override are public.
+        `tf.train.CheckpointSaverHook`. Differences: a save with `save_steps` needs no second run; `save_steps` and
+        `save_secs` may be given together; checkpoints are written in the background; the graph is listed as text in
+        `graph.txt`, not in `graph.pbtxt`; `trigger`; the methods to override are public.
     """
 
     trigger: Trigger
 
-    # Identifies the monitored session; None in a loop that calls its hooks itself.
+    # Identifies the monitored session of the hook; None if another loop calls the hook.
     _scope: object = None
 
     def __init__(
@@ -130,12 +133,13 @@ class CheckpointSaverHook(SessionRunHook):
         self.used_saver: Saver | None = None
         self.summary_writer: FileWriter | None = None
         self._pending: PendingSave | None = None
-        # Gets the error of a failed background save. A weak reference, so that the save's thread keeps no session.
+        # Returns the coordinator, which gets the error of a failed background save. In a session this is a weak
+        # reference: the thread of the save must not keep the session in memory.
         self._coordinator: Callable[[], Coordinator | None] = lambda: None
         self.saved_step: int | None = None
         self._graph_written = False
         self._save_failed = False
-        self._step_on_disk: int | None = None  # The step at which a job was resumed, if its checkpoint is on disk.
+        self._step_on_disk: int | None = None  # The first step of the session, if on disk.
 
     def get_saver(self, graph: Graph) -> Saver:
         """Returns the saver to use. Called once for each created session. Override it to choose another.
@@ -162,12 +166,12 @@ class CheckpointSaverHook(SessionRunHook):
     def save(self, session: Session, global_step: int) -> bool:
         """Saves, and calls the listeners before and after. Override it to do more, or something else.
 
-        Called when the session was created, when the trigger fires, and at the end, unless it was already called at
-        that step. It may return before the checkpoint is complete. If a resumed job finds the step on the disk, it is
+        Called when the session is created, when the trigger fires, and at the end if the last save was at another step.
+        It may return before the checkpoint is complete. If the checkpoint of the session's first step is on disk, it is
         not written again, but the listeners are called.
 
         Returns:
-            True, if a listener's `after_save` returned True, to stop the training. Other values have no effect.
+            True to stop the training: a listener's `after_save` returned True. Other values have no effect.
 
         Raises:
             OpError: This checkpoint or the previous one could not be written.
@@ -184,7 +188,7 @@ class CheckpointSaverHook(SessionRunHook):
         listener.call_listeners(self.listeners, "before_save", session, global_step)
         if global_step == self._step_on_disk:
             return listener.call_listeners(self.listeners, "after_save", session, global_step)
-        # If other workers train too, the step comes from the copied values, not from the last report.
+        # Other workers may advance the step: then the name gets the step among the saved values.
         step: Any = get_global_step(session.graph) if session.backend.shared else global_step
         with self._noting_save_failure():
             if not listener.any_after_save(self.listeners):
@@ -195,17 +199,17 @@ class CheckpointSaverHook(SessionRunHook):
         return listener.call_listeners(self.listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
-        """Saves regardless of the cadence, unless the last save was at this step.
+        """Saves now, unless the last save was at this step.
 
         Args:
             session: The raw session.
-            again: Whether to save even then.
+            again: Whether to save even if the last save was at this step.
 
         Returns:
             Whether a listener requests a stop of the training.
 
         Raises:
-            OpError: As of `save`.
+            OpError: This checkpoint or the previous one could not be written.
         """
         global_step = session.global_step
         if global_step == self.saved_step and not again:
@@ -219,7 +223,7 @@ class CheckpointSaverHook(SessionRunHook):
         """Waits for a pending save.
 
         Raises:
-            OpError: It could not be written.
+            OpError: The checkpoint could not be written.
         """
         if self._pending is None:
             return
@@ -236,7 +240,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.saved_step = None
         self._graph_written = False
         self.after_close()
-        # Before the checkpoint to restore is chosen: another process may still save a newer one.
+        # Here, before the session chooses a checkpoint to restore: another process may still save a newer one.
         collective.current().run_on_chief(self._take_lease)
         self.summary_writer = FileWriterCache.get(self.checkpoint_dir)
         listener.call_listeners(self.listeners, "begin")
@@ -251,9 +255,9 @@ class CheckpointSaverHook(SessionRunHook):
         held = lease.get_lease(self.checkpoint_dir)
         if held is not None and self._scope is not None and held.session is not self._scope:
             raise FailedPreconditionError.from_message(
-                f"CheckpointSaverHook cannot save in '{self.checkpoint_dir}' any more, because a session that was "
-                f"opened later in this process saves there, and its checkpoints would be replaced by older ones. Close "
-                f"a session before you open the next one on its directory.",
+                f"CheckpointSaverHook cannot save in '{self.checkpoint_dir}' any more: a session that was opened later "
+                f"in this process saves there, and older checkpoints would replace its checkpoints. Close a session "
+                f"before you open the next one on its directory.",
             )
 
     def after_close(self) -> None:
@@ -263,16 +267,16 @@ class CheckpointSaverHook(SessionRunHook):
             give_back()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Writes the graph's description, and saves unless the checkpoint of this step is on disk."""
+        """Writes the graph's description, and saves; if the step is on disk, only the listeners are called."""
         self._wait_for_lost_save(session)
         saver = self.get_saver(session.graph)
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self.used_saver = saver
         session_savers(session)[saver] = self.save_now
-        if coord is not None:  # It is None in a loop that calls its hooks itself.
+        if coord is not None:  # It may be None if another loop calls the hook.
             self._coordinator = weakref.ref(coord)
-        # Summaries up to the saved step must be on the disk with the checkpoint.
+        # Before a checkpoint is committed, the summaries up to its step must be on disk.
         saver.add_pre_commit(FileWriterCache.sync)
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
@@ -284,7 +288,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._step_on_disk = global_step if is_there else None
         self.save_now(session, again=True)
         self._step_on_disk = None
-        # A subclass may decide itself when to save, and so have no trigger.
+        # A subclass that decides itself when to save may have no trigger.
         if self.trigger is not None and self.trigger.last_triggered_step() is None:
             self.trigger.update_last_triggered_step(global_step)
 
@@ -299,9 +303,9 @@ class CheckpointSaverHook(SessionRunHook):
     def save_after_run(self, context: SessionRunContext) -> None:
         """Saves the state after a run, and stops the training if a listener requests it.
 
-        For `on_trigger`, and for the `after_run` of a subclass that decides itself when to save. The session delivers
-        pending results first, so that no checkpoint has a NaN that a hook has yet to report. If the save fails, one
-        more attempt is made to save the state.
+        For `on_trigger`, and for the `after_run` of a subclass that decides itself when to save. Pending results are
+        delivered to the hooks first, so that they find a NaN before it is saved. If the save fails, one more attempt is
+        made to save the state.
 
         Args:
             context: The context of the run.
@@ -316,13 +320,13 @@ class CheckpointSaverHook(SessionRunHook):
             if self.save_now(session, again=True):
                 context.request_stop()
         except Exception as failure:
-            # Variables on parameter servers are not lost.
+            # Variables on parameter servers outlive this process, so no last save is needed.
             if self._save_failed and not session.backend.shared and not preemption.must_exit_now():
                 self._try_save_on_failure(context, failure)
             raise
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires, the last one, and the first unless its checkpoint exists."""
+        """Returns the steps of the saves: `first` unless its checkpoint exists, the trigger's steps, and `last`."""
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
         begins = [] if checkpoint_exists(f"{self.save_path}-{first}") else [first]
@@ -330,11 +334,11 @@ class CheckpointSaverHook(SessionRunHook):
         return None if fired is None else itertools.chain(begins, fired, () if last is None else [last])
 
     def end(self, session: Session) -> None:
-        """Saves if the last save was at another step, waits for it, and calls the listeners' `end`."""
+        """Saves if the last save was at another step, waits for the save, and calls the listeners' `end`."""
         try:
             self.finish_save()
         finally:
-            # Also if the previous save failed: this one may succeed.
+            # Even if the previous save failed: this one may succeed.
             self.save_now(session)
             self.finish_save()
             listener.call_listeners(self.listeners, "end", session, session.global_step)
@@ -344,12 +348,12 @@ class CheckpointSaverHook(SessionRunHook):
     def save_on_failure(self, session: Session, exception: BaseException) -> None:
         """Saves the state of the last completed run, when a run or the body of the session has failed.
 
-        If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept
-        beyond `max_to_keep`, and replaces an earlier checkpoint of this kind. Listeners are not called. If a save has
-        just failed after its retries, this one is not retried.
+        If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It does not
+        count towards `max_to_keep`; of such checkpoints only the latest is kept. Listeners are not called. If a save
+        has just failed after its retries, this one is tried only once.
 
         Raises:
-            OpError: It could not be written.
+            OpError: The checkpoint could not be written.
         """
         if self.used_saver is None:
             return
@@ -360,7 +364,7 @@ class CheckpointSaverHook(SessionRunHook):
         global_step = session.global_step
         if global_step != self.saved_step:
             self._check_lease_owner()
-            # The retries of the failed save have waited for the disk already.
+            # After a failed save, whose retries have waited for the disk already, this one is tried only once.
             retry = RetryPolicy(max_attempts=1) if self._save_failed else None
             pending = self.used_saver.save_async(session, self.save_path, global_step, extra=True, retry=retry)
             pending.wait()
@@ -383,7 +387,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     @contextlib.contextmanager
     def _noting_save_failure(self) -> Iterator[None]:
-        """Records the failure of a save, to distinguish it from failures of listeners and other hooks."""
+        """Records an error that comes from a save, not from a listener or another hook."""
         try:
             yield
         except Exception:
@@ -391,18 +395,18 @@ class CheckpointSaverHook(SessionRunHook):
             raise
 
     def _on_save_done(self, path: str, error: BaseException | None) -> None:
-        """Logs a complete background save, or requests a stop of the coordinator with the error."""
+        """Logs a background save that is complete; after a failed one, requests a stop with its error."""
         if error is None:
             try:
                 self._log_commit(path)
             except Exception as failure:
                 error = failure
         if error is not None and (coordinator := self._coordinator()) is not None:
-            with contextlib.suppress(type(error)):  # After `join` it raises the error, which `finish_save` raises too.
+            with contextlib.suppress(type(error)):  # Raised after `join`; `finish_save` raises the error too.
                 coordinator.request_stop(error)
 
     def _wait_for_lost_save(self, session: Session) -> None:
-        """Waits for the save of a lost session. The cause of the loss may have ended the save too."""
+        """Waits for the pending save of a lost session; logs an error if the loss of the session has caused it."""
         try:
             self.finish_save()
         except Exception as exc:
@@ -417,7 +421,7 @@ class CheckpointSaverHook(SessionRunHook):
     def _log_commit(self, path: str) -> None:
         _logger.info("Saved checkpoint %s.", path)
         if self.summary_writer is not None:
-            named = os.fsencode(path).decode("utf-8", "replace")  # A message takes only text.
+            named = os.fsencode(path).decode("utf-8", "replace")  # A protobuf string must be UTF-8.
             self.summary_writer.add_session_log(
                 summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=named), _step_of(path)
             )
@@ -426,11 +430,11 @@ class CheckpointSaverHook(SessionRunHook):
         if not process_group.is_primary():
             return
         path = os.path.join(self.checkpoint_dir, "graph.txt")
-        held = lease.get_lease(self.checkpoint_dir)  # None if a subclass has not taken it in `begin`.
+        held = lease.get_lease(self.checkpoint_dir)  # None if a subclass's `begin` takes no lease.
         try:
             with contextlib.nullcontext() if held is None else held.ensure_held():
                 durable.write_text(path, graph.as_text())
-        except (OSError, OpError) as error:  # A training does not need the file.
+        except (OSError, OpError) as error:  # A training does not need this file.
             _logger.warning("CheckpointSaverHook could not write '%s', and continues without it: %s", path, error)
         if self.summary_writer is not None:
             self.summary_writer.add_graph(graph)

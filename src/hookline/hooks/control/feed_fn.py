@@ -11,11 +11,13 @@ from hookline.signals.interrupts import calls_user_code
 
 
 class FeedFnHook(SessionRunHook):
-    """Adds `feed_fn()` to the feeds of each run. Runs `before_run` only.
+    """Adds the result of `feed_fn()` to the feeds of each run.
+
+    Callback: `before_run`.
 
     Args:
-        feed_fn: Called before each run, without arguments; returns a feed dict. To end the training it may raise
-            `StopIteration` or `OutOfRangeError`.
+        feed_fn: A function without arguments that returns a feed dict; called before each run. To end the training it
+            may raise `StopIteration` or `OutOfRangeError`.
 
     Example:
         >>> batches = iter([{"x:0": 1.0}, {"x:0": 2.0}])

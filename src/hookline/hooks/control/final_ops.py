@@ -16,7 +16,7 @@ _logger = log.get_logger(__name__)
 class FinalOpsHook(SessionRunHook):
     """Evaluates `final_ops` when the session ends, and keeps the values.
 
-    Runs `begin` and `end`; no `end` after an exception.
+    Callbacks: `begin`, `end`; after an exception nothing is evaluated.
 
     Args:
         final_ops: Any structure that a session can fetch.
@@ -44,7 +44,7 @@ class FinalOpsHook(SessionRunHook):
         return self._values
 
     def begin(self) -> None:
-        """Forgets the values of an earlier session."""
+        """Drops the values of an earlier session."""
         self._values = None
 
     def end(self, session: Session) -> None:

@@ -16,11 +16,13 @@ from hookline.signals.interrupts import calls_user_code
 class FunctionHook(SessionRunHook):
     """Calls `function(firing)` at a cadence, with the values of its fetches.
 
-    It is called before a checkpoint of the same step is saved, which so has the function's changes of the state. Runs
-    `on_trigger`.
+    If a checkpoint is saved at the same step, the function is called first: the checkpoint contains the function's
+    changes of the state.
+
+    Callback: `on_trigger`.
 
     Args:
-        function: The function; it gets a `Firing`. Its result is not used.
+        function: A function of a `Firing`. Its result is not used.
         every: Global steps between calls, or a trigger: `train.every(secs=60)`.
         fetches: The fetches whose values are in `firing.values`: any structure that a session can fetch, such as
             `loop.metrics`.

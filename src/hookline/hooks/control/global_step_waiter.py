@@ -19,16 +19,18 @@ class GlobalStepWaiterHook(SessionRunHook):
     """Delays this worker's first run until the shared global step is at least `wait_until_step`.
 
     For asynchronous workers (parameter servers) that should start one after another: `wait_until_step=int(K *
-    log(task_id + 1))`, where task 0 is the chief. After the first wait it never waits again, even after a recovery;
-    only `begin` resets it. A recovery during the wait does not end the wait.
+    log(task_id + 1))`, where task 0 is the chief. Only the first run of a monitored session waits, not the
+    first run after a recovery. A recovery during the wait does not end the wait.
 
-    If a stop is requested during the wait, the wait ends with a `StopIteration`: no step runs, and the session closes
-    as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
+    If a stop is requested during the wait, `before_run` raises `StopIteration`: no step is run, and the session closes
+    as at the end of the input.
+
+    Callbacks: `begin`, `after_create_session`, `before_run`.
 
     Args:
-        wait_until_step: The global step to wait for; with 0 or less it never waits.
+        wait_until_step: The global step to wait for; with 0 or less the hook never waits.
         timeout_secs: The longest wait, across all recoveries; None means no limit.
-        poll_secs: The interval for checking for a stop request. The session reports the step, which needs no polling.
+        poll_secs: Seconds between checks for a stop request. The step is not polled: the session reports it.
 
     Raises:
         ValueError: `poll_secs` is not positive.
@@ -68,15 +70,15 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._deadline = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Keeps the coordinator, to check for stop requests."""
+        """Keeps the coordinator, whose stop requests end the wait."""
         self._coord = coord
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Waits for the global step, the first time.
+        """Waits for the global step before the first run.
 
         Raises:
-            StopIteration: The training was stopped during the wait.
-            DeadlineExceededError: `timeout_secs` have passed.
+            StopIteration: A stop was requested during the wait.
+            DeadlineExceededError: The wait has taken `timeout_secs`.
         """
         if not self._started:
             self._wait(run_context.session)

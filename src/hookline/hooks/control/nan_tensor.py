@@ -33,44 +33,46 @@ _MAX_TIMES = 10
 class NanTensorHook(SessionRunHook):
     """Reacts to NaN in a tensor, usually the loss: ends the training, skips the update, or rolls back.
 
-    The device checks the value in the step, and keeps the first run with a NaN (`hookline.latch`). The session reads
-    that from time to time, and calls the hook if a NaN was found. A NaN is therefore reported up to
-    `SessionConfig.max_runs_ahead` (28) runs later, but before any checkpoint is written and before the `end` of any
-    hook; the error names the step of the NaN. Runs `begin`, `after_create_session` and `on_trigger`; nothing after an
-    exception.
+    The device checks the value in each step, and a latch (`hookline.latch`) records the first run with a NaN. The
+    session reads the latch from time to time, and calls the hook if there was a NaN. So the hook may react up to
+    `SessionConfig.max_runs_ahead` (28) runs after the NaN, but always before a checkpoint is written, and before the
+    `end` of any hook. The error names the step of the NaN.
+
+    Callbacks: `begin`, `after_create_session`, `before_trigger`, `on_trigger`, `get_state`, `set_state`; nothing after
+    an exception.
 
     `on_nan` chooses the reaction:
 
-    - "raise" ends the training with an error, "stop" with a warning. In a `Loop` the stop is final: started again, it
-      trains no step, unless with another reaction or `train_on=True`.
-    - "skip": the run changes nothing but the global step, keys and the position in the data. The device skips the
+    - "raise" ends the training with an error, and "stop" with a warning. In a `Loop` such a stop is final: when it is
+      started again it trains no step, unless you choose another reaction or `train_on=True`.
+    - "skip": the run changes only the global step, keys and the position in the data. The device skips all other
       updates in the same program, as with `hookline.skip_updates_if`. The hook reads the check of each run.
-    - "rollback": all variables but the global step and keys (weights, optimizer slots, averages) are restored from the
-      last checkpoint from which a finite value was computed, or else from the newest (`Saver.roll_back`). The global
-      step, keys and data advance, so no batch is used twice. A rollback happens exactly eight runs after the NaN, or
-      before the next checkpoint if that comes first. The last checkpoint that is known to be good is kept until a later
-      one is.
+    - "rollback": all variables except the global step and keys (weights, optimizer slots, averages) are restored from
+      the last good checkpoint, or from the newest if none is known to be good (`Saver.roll_back`). A checkpoint is good
+      if a finite value was computed from it; the last good one is not deleted. The global step, keys and data go on, so
+      no batch is used twice. A rollback happens exactly eight runs after the NaN, or before the next checkpoint if that
+      comes first.
 
     Args:
         loss_tensor: The tensor to check, or its name. Its value may be any structure of arrays.
-        fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop. Not with `on_nan`.
-        include_inf: Whether infinities count as well.
-        strict: Whether to wait for each run and report in its `after_run`.
+        fail_on_nan_loss: Whether a NaN is an error; otherwise it is a warning and a request to stop. Not with `on_nan`.
+        include_inf: Whether an infinity counts as a NaN.
+        strict: Whether to wait for each run, and to react in its `after_run`.
         on_nan: "raise", "stop", "skip" or "rollback".
         max_times: The number of consecutive skips or rollbacks that is allowed, 10 by default; one more is an error.
-            A later checkpoint that is known to be good ends the count of rollbacks. A restart keeps the count.
+            When a later checkpoint is known to be good, the count of rollbacks starts again. A restart keeps the count.
         saver: The saver of the checkpoints for rollbacks; by default the saver of the session's `CheckpointSaverHook`.
 
     Attributes:
         loss_tensor, include_inf: As given.
         on_nan: The reaction in use.
-        final: The reason of a final stop in a `Loop`, for "stop"; None for other reactions.
+        final: With "stop", the reason of the final stop in a `Loop`; None with other reactions.
 
     Raises:
         ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
             parameter servers.
         RuntimeError: From `after_create_session`: there is no saver for rollbacks, or there are several.
-        NanLossDuringTrainingError: From `on_trigger`.
+        NanLossDuringTrainingError: From `on_trigger`: there was a NaN, and it is an error.
 
     Example:
         >>> hook = NanTensorHook("loss:0", include_inf=True)
@@ -84,7 +86,7 @@ class NanTensorHook(SessionRunHook):
         `include_inf`; the error names the step; `on_nan`.
     """
 
-    final: str | None = None  # In the class, because published subclasses do not call this constructor.
+    final: str | None = None  # In the class, because some published subclasses do not call this constructor.
 
     def __init__(
         self,
@@ -114,15 +116,15 @@ class NanTensorHook(SessionRunHook):
             self.comes_after = CheckpointSaverHook
         self._saver: Saver | None = None
         self._last_step = 0
-        # The last known number of the saver's rollbacks, which other hooks may make, too.
+        # The number of the saver's rollbacks that this hook knows of; other hooks may make some too.
         self._rollbacks = 0
-        # The runs up to this step were rolled back, so their checks do not count.
+        # The runs up to this step were rolled back, so their checks are ignored.
         self._rolled_back_step = -1
         self._consecutive = 0
         self._rollback_checkpoint: str | None = None
 
     def begin(self) -> None:
-        """Adds the check to the graph, unless the graph has it.
+        """Adds the check to the graph, unless another hook has added it.
 
         Raises:
             KeyError: The tensor is not in the graph.
@@ -152,7 +154,7 @@ class NanTensorHook(SessionRunHook):
         self._consecutive, self._rollback_checkpoint = state["times"], state["gone_back_to"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Looks up the saver, and forgets the runs of a lost session."""
+        """Looks up the saver, and forgets the runs of an earlier session."""
         if self.on_nan in (SKIP, ROLLBACK) and session.backend.shared:
             raise ValueError(
                 f"NanTensorHook does not support on_nan={self.on_nan!r} with variables on parameter servers, which "
@@ -164,15 +166,15 @@ class NanTensorHook(SessionRunHook):
             self._rollbacks = self._saver.rollbacks
 
     def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Requests the check, unless it is a latch."""
+        """Requests the check; a latch needs no request."""
         self._notice_rollbacks(run_context.session)
         return super().before_trigger(run_context)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Reacts to a NaN that a latch or the check of a step has found.
+        """Reacts to a NaN that the latch or the check of a step has found.
 
         Raises:
-            NanLossDuringTrainingError: A NaN was found, and is an error.
+            NanLossDuringTrainingError: There was a NaN, and it is an error.
         """
         step = firing.global_step
         assert step is not None, "begin has checked that there is a global step"

@@ -14,7 +14,9 @@ _LINES = 10
 
 
 class StopAfterNEvalsHook(SessionRunHook):
-    """Requests a stop when the evaluation step reaches a number. Runs `begin` and `after_run` only.
+    """Requests a stop when the evaluation step reaches a number.
+
+    Callbacks: `begin`, `after_run`.
 
     Args:
         num_evals: The number of runs; None evaluates until the input ends.
@@ -22,7 +24,7 @@ class StopAfterNEvalsHook(SessionRunHook):
 
     Raises:
         TypeError: `num_evals` is not a whole number.
-        ValueError: It is less than 1.
+        ValueError: `num_evals` is less than 1.
 
     Example:
         >>> import hookline as hl
@@ -51,7 +53,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         """Looks up the evaluation step.
 
         Raises:
-            RuntimeError: The graph has none.
+            RuntimeError: The graph has no evaluation step.
         """
         self._eval_step = get_eval_step(get_default_graph())
         if self._eval_step is None:

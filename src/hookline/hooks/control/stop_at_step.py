@@ -13,18 +13,20 @@ _logger = log.get_logger(__name__)
 
 
 class StopAtStepHook(SessionRunHook):
-    """Requests a stop after the run that brings the global step to or past a target.
+    """Requests a stop after the run in which the global step reaches or passes a target.
 
-    It also limits every run to the target: an update that would begin there or later is not applied. So workers that
-    train the same model, and whose runs advance the step by one, end exactly on the target. A run that advances the
-    step by several may pass it. If the session is created at the target, it runs no step, with a warning. A hook that
-    is not in the session's list does not limit runs: the hook that forwards its callbacks decides what a stop means.
-    Runs `begin`, `after_create_session` and `on_trigger`; nothing after an exception.
+    The session also limits every run to the target: an update that would begin at the target or later is not applied.
+    So if several workers train the same model, and each run advances the step by one, they end exactly at the target. A
+    run that advances the step by more may pass the target. If the session begins at the target, no step is run, and a
+    warning is logged. If the hook is not in the session's list, runs are not limited: the hook that forwards its
+    callbacks decides what a stop means.
+
+    Callbacks: `begin`, `after_create_session`, `on_trigger`; nothing after an exception.
 
     Args:
-        num_steps: The number of steps to run, counted from the global step at which the session is first created. A
-            recovery does not move the target; a new monitored session does.
-        last_step: The global step to stop at. A float such as 5e5 is a whole number, too.
+        num_steps: The number of steps to run from the global step at which the monitored session begins. After a
+            recovery the target is the same.
+        last_step: The global step to stop at. It may be a float with a whole value, such as 5e5.
 
     Attributes:
         num_steps: As given.
@@ -32,7 +34,7 @@ class StopAtStepHook(SessionRunHook):
 
     Raises:
         TypeError: The argument is not a whole number.
-        ValueError: Not exactly one of the two is given, or it is negative.
+        ValueError: Not exactly one of the two is given, or the number is negative.
 
     Example:
         >>> StopAtStepHook()
@@ -64,10 +66,10 @@ class StopAtStepHook(SessionRunHook):
         self._is_first = True
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Sets the target and limits all runs to it; requests a stop at once if it has been reached.
+        """Sets the target and limits all runs to it; if the step has reached the target, requests a stop at once.
 
-        A hook that is not in the session's list only sets the target; if that has been reached, it requests a stop
-        after the next run.
+        If the hook is not in the session's list, it only sets the target; if the step has reached the target, it
+        requests a stop after the next run.
         """
         global_step = session.global_step
         if self.last_step is None:
@@ -86,7 +88,7 @@ class StopAtStepHook(SessionRunHook):
         firing.context.request_stop()
 
     def _warn_reached(self, session: Session, global_step: int) -> None:
-        """Warns that a new training has no step left; not after a recovery behind the last step."""
+        """Warns that a new training has no step left; a session after a recovery logs nothing."""
         if self.num_steps is None and self._is_first and process_group.is_primary():
             _logger.warning(
                 "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",

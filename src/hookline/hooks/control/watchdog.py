@@ -20,19 +20,20 @@ _POLLS_PER_TIMEOUT = 4
 class WatchdogHook(SessionRunHook):
     """Logs the stacks of all threads and the state of the session if no step has run for a while.
 
-    It logs once for each stall; the next step ends the stall. A thread polls the session's count of runs that wrote
-    variables, so runs cost nothing more. It detects a stall at most a quarter of `timeout_secs` late, and does not wait
-    for the device. The time counts from the creation of the session, so choose it longer than the compilation of the
-    first step, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the
-    session, or when a stop of its coordinator is requested.
+    A stall is logged once; the next step ends it. A thread polls the number of runs that wrote variables, so runs do
+    not become slower. It detects a stall at most a quarter of `timeout_secs` late, and does not wait for the device.
+    The time begins when the session is created: choose it longer than the compilation of the first step, and longer
+    than an evaluation between steps. The thread ends with the session, or when a stop is requested.
+
+    Callback: `after_create_session`.
 
     Args:
-        timeout_secs: The number of seconds without a step that counts as a stall.
-        stop: Whether to also request a stop of the session. This ends a loop that checks `should_stop()`; it does not
-            interrupt a call that hangs.
+        timeout_secs: Seconds without a step that count as a stall.
+        stop: Whether a stall also requests a stop of the session. This ends a loop that checks `should_stop()`; it does
+            not interrupt a call that hangs.
 
     Raises:
-        ValueError: `timeout_secs` is not above 0.
+        ValueError: `timeout_secs` is not greater than 0.
 
     Example:
         >>> hook = WatchdogHook(timeout_secs=600)
@@ -48,7 +49,7 @@ class WatchdogHook(SessionRunHook):
         self._stop = stop
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Starts the thread, one for each raw session."""
+        """Starts a thread for this raw session."""
         _WatchdogThread(session, coord, self._timeout_secs, self._stop).start()
 
 
@@ -102,7 +103,7 @@ def _state(session: Session, coord: Coordinator) -> str:
 
 
 def stacks_of_all_threads() -> str:
-    """Returns the stack of each Python thread, the latest call last."""
+    """Returns the stacks of all Python threads as text, the latest call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

@@ -25,23 +25,26 @@ _logger = log.get_logger(__name__)
 
 
 class LoggingTensorHook(SessionRunHook):
-    """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
+    """Logs the values of tensors at INFO: on the first run, then every `every_n_iter` runs or `every_n_secs` seconds.
 
-    Only the logged runs fetch the values. They are logged once they are computed: on a later run, before the next
-    checkpoint, or at the end. The training does not wait for them. Numbers print without scientific notation. Each
-    process counts its own runs, and logs its first. Runs `begin`, `on_trigger` and `end`; after an exception the
-    computed values are still logged.
+    Runs are those of this process, not global steps. Only the logged runs fetch the values. A line is written once its
+    values are computed: on a later run, before the next checkpoint, or at the end. So the training does not wait for
+    the values. Numbers print without scientific notation.
+
+    Callbacks: `begin`, `on_trigger`, `end`. After an exception, values that are computed are still logged.
 
     To change the line, give a `formatter` or override `format_line`; to write the values elsewhere, override `log`.
 
     Args:
         tensors: A dict from tag to tensor or name, logged in alphabetical order of the tags, or an iterable of tensors
             and names, whose names are the tags. The name `"loss"` means the tensor `"loss:0"`.
-        every_n_iter: Runs of this session (not global steps) from one line to the next.
+        every_n_iter: Runs from one line to the next.
         every_n_secs: Seconds from one line to the next.
-        at_end: Whether to log once more when the session ends; alone, or added to a cadence.
+        at_end: Whether to log also when the session ends. Without `every_n_iter`, `every_n_secs` and `trigger` it logs
+            only then.
         formatter: Makes the line from a dict of the values by tag.
-        trigger: Used instead of both cadences. It counts global steps, not runs.
+        trigger: Used instead of `every_n_iter` and `every_n_secs`. `every(100)` counts global steps, `every(runs=100)`
+            runs.
 
     Attributes:
         trigger: The trigger in use.
@@ -49,9 +52,9 @@ class LoggingTensorHook(SessionRunHook):
         at_end, formatter: As given.
 
     Raises:
-        TypeError: `tensors` is neither a dict nor a list, or a cadence is not a number.
-        ValueError: There is no tensor, there is no cadence and `at_end` is False, there are two cadences, or one is out
-            of range.
+        TypeError: `tensors` is neither a dict nor a list, or `every_n_iter` or `every_n_secs` is not a number.
+        ValueError: There is no tensor; more than one of `every_n_iter`, `every_n_secs` and `trigger` is given, or none
+            without `at_end`; or a number is out of range.
 
     Example:
         >>> hook = LoggingTensorHook({"loss": "loss:0"}, every_n_iter=100)
@@ -61,9 +64,9 @@ class LoggingTensorHook(SessionRunHook):
         ValueError: LoggingTensorHook requires every_n_iter >= 1, got 0.
 
     References:
-        `tf.train.LoggingTensorHook`. Differences: scalars, too, print without scientific notation; a tensor in an
-        iterable has its name as tag; if the input has ended, the last line is a warning; `trigger`; `format_line`
-        and `log`.
+        `tf.train.LoggingTensorHook`. Differences: scalars also print without scientific notation; a tensor in an
+        iterable has its name as tag; if the input has ended, a warning replaces the line at the end; `trigger`;
+        `format_line` and `log`.
     """
 
     trigger: Trigger
@@ -138,7 +141,7 @@ class LoggingTensorHook(SessionRunHook):
     def on_trigger(self, firing: Firing) -> None:
         """Logs the values."""
         values = {tag: firing.values[tag] for tag in self.tensors_by_tag}
-        own = self.__dict__  # `log` or `format_line` may be set on this object alone.
+        own = self.__dict__  # `log` or `format_line` may be replaced on this instance.
         if self._has_default_format and "log" not in own and "format_line" not in own:
             self.log(values, firing.elapsed_secs)
             return
@@ -177,13 +180,13 @@ def _choose_trigger(
 
 
 def _format_value(value: Any) -> str:
-    """Formats a value as text; arrays inside a structure are formatted as arrays alone."""
+    """Formats a value as text; arrays inside a structure print like arrays outside of one."""
     if not isinstance(value, float | np.generic | np.ndarray | jax.Array):
         leaves, structure = jax.tree.flatten(value)
         if not jax.tree_util.treedef_is_leaf(structure):
             with np.printoptions(suppress=True):
                 return repr(structure.unflatten([_Verbatim(_format_value(leaf)) for leaf in leaves]))
-    # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
+    # NumPy's print options have no effect on scalars, or on arrays whose values differ by many orders of magnitude.
     dtype = np.dtype(float) if isinstance(value, float) else getattr(value, "dtype", None)
     if dtype is None or not (getattr(dtype, "kind", None) == "f" or jnp.issubdtype(dtype, jnp.floating)):
         if getattr(value, "shape", ()) == ():  # Setting the options takes longer than writing a line of numbers.
@@ -198,7 +201,7 @@ def _format_value(value: Any) -> str:
             return text
         text = format(Decimal(text), "f")
         return text if "." in text else f"{text}.0"
-    if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
+    if not issubclass(array.dtype.type, np.floating):  # NumPy cannot format bfloat16 and similar types.
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})
 

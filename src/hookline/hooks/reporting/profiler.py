@@ -22,27 +22,29 @@ _logger = log.get_logger(__name__)
 
 
 class ProfilerHook(SessionRunHook):
-    """Profiles the run on which it fires, with `jax.profiler`: the work of host and devices, and its duration.
+    """Profiles single runs with `jax.profiler`: the work of host and devices, and its duration.
 
-    The first run of a session compiles and is never profiled; the first profile is made one cadence later. A profile
-    holds one run: the hook waits for the earlier runs before the profile begins, and for the profiled run before it
-    ends. The hook is called on no other run. Each operation of the graph is a name scope of the compiled program: the
-    work of `loss` is under `loss`, and the work of its derivatives under `gradients`.
+    The first run of a session compiles and is never profiled. The first profile is made `save_steps` or `save_secs`
+    after it. A profile holds exactly one run: the hook waits for the earlier runs before the profile begins, and for
+    the profiled run before the profile ends. The hook is not called on other runs. In the compiled program each
+    operation of the graph is a name scope: the work of `loss` is under `loss`, and the work of its derivatives under
+    `gradients`.
 
     A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the expected global step after the run.
-    A run that advances the step by less, such as an evaluation, does not count; the next run is profiled instead. The
-    event file has the durations of the run's stages, under the tag `step_<n>`. If no profile can be made (another
-    profiler is running, the disk is full), a WARNING gives the reason, and the training continues. Runs `begin`,
-    `after_create_session`, `after_run` once, `before_trigger`, `on_trigger` and `end`; a failed run also leaves its
-    profile.
+    If the run does not reach that step, such as an evaluation, the next run is profiled. The event file has the
+    durations of the run's stages, under the tag `step_<n>`. If no profile can be made (another profiler is running, the
+    disk is full), a WARNING gives the reason, and the training continues.
+
+    Callbacks: `begin`, `after_create_session`, `after_run` once, `before_trigger`, `on_trigger`, `end`, and
+    `on_exception`, which writes the profile of a failed run.
 
     Args:
         save_steps: Global steps from one profile to the next.
         save_secs: Seconds from one profile to the next.
         output_dir: The log directory of TensorBoard. Each worker needs its own.
-        show_dataflow: Whether the profile holds the compiled program. TensorBoard then draws the dataflow and names the
-            operation of the graph for each piece of work. Without it, the profile is smaller.
-        show_memory: Whether to also write `<output_dir>/memory_step_<n>.prof`, the contents of the devices' memory
+        show_dataflow: Whether the profile holds the compiled program. With the program TensorBoard draws the dataflow
+            and names the graph's operation for each piece of work; without it the profile is smaller.
+        show_memory: Whether to also write `<output_dir>/memory_step_<n>.prof`: the contents of the devices' memory
             after the run, for the tool `pprof`.
         trigger: Used instead of `save_steps` and `save_secs`.
 
@@ -50,7 +52,7 @@ class ProfilerHook(SessionRunHook):
         trigger: The trigger in use.
 
     Raises:
-        ValueError: Not exactly one cadence is given.
+        ValueError: Not exactly one of `save_steps`, `save_secs` and `trigger` is given.
 
     Example:
         >>> ProfilerHook(save_steps=1000, save_secs=600)
@@ -93,7 +95,7 @@ class ProfilerHook(SessionRunHook):
 
     @property
     def summary_writer(self) -> FileWriter | None:
-        """The writer, which all hooks with this directory share; None before `begin`."""
+        """The writer of the directory, which all hooks with this directory share; None before `begin`."""
         return self._writer
 
     def begin(self) -> None:
@@ -105,13 +107,13 @@ class ProfilerHook(SessionRunHook):
         """Skips the first run of a session."""
         self._stop_profile()
         self._started = False
-        # The first profile is made one cadence later.
+        # A firing is recorded at this step, so that the first profile is made `save_steps` or `save_secs` later.
         self._start_step = session.global_step if self.trigger.last_triggered_step() is None else None
         if self._start_step is not None:
             self.trigger.update_last_triggered_step(self._start_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Starts the cadence after the first run, which compiles."""
+        """Restarts the trigger's count after the first run, which compiles."""
         super().after_run(run_context, run_values)
         self._started = True
         if self._start_step is not None:
@@ -141,7 +143,7 @@ class ProfilerHook(SessionRunHook):
         self._stop_profile()
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires: the first profile comes one cadence after the beginning."""
+        """Returns the steps on which the trigger fires, as if it had fired at `first`."""
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
         return trigger.firing_steps(first, last)
@@ -173,7 +175,7 @@ class ProfilerHook(SessionRunHook):
 
 
 class _Profile:
-    """A running profile of the run that leads to a step. If it cannot be made, a warning gives the reason."""
+    """A running profile of the run that ends at a step. If no profile can be made, a warning gives the reason."""
 
     def __init__(self, directory: str, step: int, dataflow: bool) -> None:
         self.name = f"step_{step}"
@@ -182,8 +184,8 @@ class _Profile:
         options = jax.profiler.ProfileOptions()
         options.session_id = self.name
         options.enable_hlo_proto = dataflow
-        # Otherwise a conflict with another profiler would be an error only at the end, and JAX would then consider this
-        # profile running.
+        # Otherwise a conflict with another profiler is an error only at the end, and JAX then regards this profile as
+        # still running.
         options.raise_error_on_start_failure = True
         try:
             jax.profiler.start_trace(directory, profiler_options=options)

@@ -37,17 +37,19 @@ _RUNS_THAT_COMPILE = 2
 class ProgressHook(SessionRunHook):
     """Shows the step and the last step, chosen values, the steps per second and the time left.
 
-    On a terminal this is one line at the bottom, redrawn five times a second, with a bar if Rich is installed
-    (`pip install hookline[cli]`); log lines and `print` go above it. In a notebook it is one output of the cell, with a
-    bar, updated as often, and the notebook keeps the last state. Elsewhere (a file, a pipe, the tasks of
-    `hookline launch`, which writes the task's name before each line) it is a plain line at the first step, then every
-    `every_secs` seconds, and at the last step.
+    - On a terminal, one line at the bottom is redrawn five times a second, with a bar if Rich is installed
+      (`pip install hookline[cli]`). Log lines and `print` appear above it.
+    - In a notebook, one output of the cell with a bar is updated five times a second. The notebook keeps its last
+      state.
+    - Elsewhere (a file, a pipe, a task of `hookline launch`, which writes the task's name before each line), a plain
+      line is printed at the first step, then every `every_secs` seconds, and at the last step.
 
-    The training does not wait: a line shows a step once the device has computed its values. Values are fetched only in
-    the runs that are shown, and in the third run, by which both programs (with and without values) are compiled. The
-    steps per second are measured from that run on: over the last 30 seconds, or since the last line if that is longer.
-    If the output fails (a closed pipe), a warning is logged once, and the training continues. Runs `begin`,
-    `after_create_session`, `on_trigger` and `end`; after an exception the line is ended.
+    The training does not wait: a step is shown once the device has computed its values. Values are fetched only in the
+    runs that are shown, and in the third run, because by then both programs (with and without values) are compiled. The
+    steps per second are measured from the third run on: over the last 30 seconds, or since the last line if that is
+    longer. If the output fails (a closed pipe), a warning is logged once, and the training continues.
+
+    Callbacks: `begin`, `after_create_session`, `on_trigger`, `end`, and `on_exception`, which ends the line.
 
     Args:
         values: The values beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
@@ -123,7 +125,7 @@ class ProgressHook(SessionRunHook):
         require_global_step(self)
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
-        # All SPMD processes fire at the same runs, whatever the chief's output; only the chief writes.
+        # In all SPMD processes the hook fires at the same runs, whatever the chief's output is; only the chief writes.
         output: _PlainLines | _TerminalBar | CellLine = _PlainLines(file)
         if process_group.current() is None:
             output = CellLine() if is_notebook_cell(file) else _TerminalBar(file) if is_terminal(file) else output
@@ -150,7 +152,7 @@ class ProgressHook(SessionRunHook):
         return limit if self._given_last_step is None else self._given_last_step
 
     def on_trigger(self, firing: Firing) -> None:
-        """Shows the step and the computed values; at the third run the measurement starts."""
+        """Shows the step and its values; in the third run it starts to measure the steps per second."""
         step = firing.global_step
         assert step is not None, "begin requires a global step"
         is_third = step == self._third_run.last_triggered_step()
@@ -164,7 +166,7 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def end(self, session: Session) -> None:
-        """Shows the last step, if it was not shown yet and there was a run."""
+        """Shows the last step, unless it is shown already or there was no run."""
         if self._third_run.has_run and session.global_step > self._shown_step:
             self._show(None, session.global_step)
         self._finish()
@@ -200,7 +202,7 @@ class ProgressHook(SessionRunHook):
 
 
 class _AtStep(Trigger):
-    """Fires at one step, which may become known later."""
+    """Fires at one step; the step may become known after the start."""
 
     def __init__(self, step: Callable[[], int | None]) -> None:
         self._step = step
@@ -220,7 +222,7 @@ class _PlainLines:
         print(progress, file=self._file, flush=True)
 
     def finish(self) -> None:
-        """Does nothing: each line is ended already."""
+        """Does nothing, because `show` ends each line."""
 
 
 class _TerminalBar:

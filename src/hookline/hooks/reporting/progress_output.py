@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def detail_texts(self) -> list[str]:
-        """The texts after the step: percentage, values, rates and time left, as far as known."""
+        """The texts after the step: the percentage, values, rates and time left, without those that are not known."""
         texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
         texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
         if rate := self.steps_per_sec:
@@ -61,7 +61,7 @@ class Progress:
 
 
 def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
-    """Returns a function from progress and a width in cells to a line, with a bar if Rich is installed."""
+    """Returns a function that renders progress as a line of at most some cells, with a bar if Rich is installed."""
     return _rich_renderer(terminal) if importlib.util.find_spec("rich") else _render_plain
 
 
@@ -120,8 +120,8 @@ def is_terminal(file: Any) -> bool:
 class TerminalLine:
     """Redraws one line at the bottom of a terminal.
 
-    Until `finish`, output to `sys.stdout` and `sys.stderr`, also from log handlers, is printed above the line. After
-    output without a newline at its end, the line is not redrawn until the newline comes. A stream that is not a
+    Until `finish`, other output to `sys.stdout` and `sys.stderr`, also from log handlers, is printed above the line. If
+    such output does not end with a newline, the line is redrawn only after the newline. A stream that is not a
     terminal, such as a file, stays unchanged. Any thread may print.
     """
 
@@ -171,7 +171,8 @@ class TerminalLine:
             text, self._text = self._text, ""
             if text:
                 self._write(f"\n{text}\n" if self._has_partial_line else "\n")
-        # Without this lock: a thread that logs holds its handler's lock, which is needed here, and waits for this one.
+        # Without `_lock`, to avoid a deadlock: `setStream` takes the lock of a log handler, which a thread that logs
+        # holds while it waits for `_lock`.
         for proxy in self._proxies:
             _replace_stream(proxy, proxy.stream)
 
@@ -216,9 +217,9 @@ def is_notebook_cell(file: Any) -> bool:
 class CellLine:
     """Shows the progress as one output of the running cell, which each `show` replaces.
 
-    Printed and logged lines have their own outputs. A cell that continues the training gets a new output, and the
-    earlier cell's output stays as it is. The notebook keeps the last progress, as text and as HTML with a bar; no
-    widget is needed.
+    Lines that are printed or logged have their own outputs. If another cell continues the training, that cell gets a
+    new output, and the output of the earlier cell stays. The notebook keeps the last progress, as text and as HTML with
+    a bar; no widget is needed.
     """
 
     def __init__(self) -> None:

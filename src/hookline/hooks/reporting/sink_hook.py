@@ -27,18 +27,20 @@ _PLAIN = bool | int | float | str | None
 class SinkHook(SessionRunHook):
     """Passes the summaries of the session's hooks to sinks, and hyperparameters to sinks and TensorBoard.
 
-    `LoggingOptions(sinks=...)` adds this hook to a `Loop` and a `MonitoredTrainingSession`; to other sessions, pass it
+    In a `Loop` and a `MonitoredTrainingSession`, `LoggingOptions(sinks=...)` adds this hook; in other sessions, pass it
     as a hook. The sinks get all summaries that are written with the writers of `FileWriterCache`, which hooks and
-    `session.summary_writer` use. The tags from a directory below `output_dir`, such as an evaluation's, begin with its
-    name. In SPMD processes only the chief writes. Runs `begin`, `after_create_session`, which opens the sinks,
-    `on_exception` and `after_close`, which closes them.
+    `session.summary_writer` use. If a writer's directory is below `output_dir`, as an evaluation's, its tags begin with
+    the directory's name. In SPMD processes only the chief writes.
+
+    Callbacks: `begin`, `after_create_session`, which opens the sinks, `on_exception`, and `after_close`, which closes
+    them.
 
     Args:
         sinks: The sinks. Each serves one session at a time.
         output_dir: The directory for summaries. With None, no hyperparameters are written for TensorBoard, and some
             sinks require their own path.
-        hparams: Hyperparameters: numbers, booleans, strings, None, and lists of them, in a dict, which may be nested,
-            or a dataclass. Nested names get slashes.
+        hparams: Hyperparameters, in a dict, which may be nested, or a dataclass. The values are numbers, booleans,
+            strings, None, and lists of them. Nested names are joined with slashes.
 
     Attributes:
         sinks: The sinks.
@@ -46,8 +48,8 @@ class SinkHook(SessionRunHook):
     Raises:
         TypeError: An item of `sinks` is not a sink, or a hyperparameter is of another type.
         RuntimeError: From `begin`: a sink serves another session.
-        Exception: From `after_create_session`: a sink cannot open. A full disk or an unreachable server is no error,
-            but loses summaries.
+        Exception: From `after_create_session`: a sink cannot open. A full disk or an unreachable server raises nothing:
+            the sink is opened again later, and summaries may be lost.
 
     Example:
         >>> SinkHook([], hparams={"rate": 0.1, "schedule": print})
@@ -117,7 +119,7 @@ class SinkHook(SessionRunHook):
 
 
 def checked(who: str, sinks: Any, hparams: Any) -> tuple[list[Sink], dict[str, Any]]:
-    """Checks sinks and hyperparameters, and returns both, hyperparameters by name; `who` is named in errors."""
+    """Checks and returns sinks and hyperparameters, the latter by name. Errors begin with `who`."""
     if isinstance(sinks, Sink):
         raise TypeError(f"{who} requires a list as sinks, got one sink: sinks=[{type(sinks).__name__}(...)].")
     found = arguments.check_list(who, "sinks", sinks, optional=True)

@@ -27,10 +27,10 @@ _EVERY_N_STEPS = DefaultSteps(100)
 
 
 def checked_per_step(who: str, per_step: Mapping[str, float] | None) -> dict[str, float]:
-    """Checks and returns the `per_step` argument of a hook: the count of examples, tokens, ... in one step, by name.
+    """Checks and returns the `per_step` argument of a hook: the counts of examples, tokens, ... in one step, by name.
 
     Raises:
-        TypeError: It is not a dict from names to numbers.
+        TypeError: `per_step` is not a dict from names to numbers.
         ValueError: A number is not above 0.
     """
     arguments.check_mapping(who, "per_step", per_step, optional=True)
@@ -78,37 +78,37 @@ def _gigabytes(count: int) -> str:
 class StepCounterHook(SessionRunHook):
     """Writes and logs the steps per second at a cadence.
 
-    The tag is `<name of the global step>/sec`. The first firing writes nothing, because it only starts the measurement;
-    the same holds for the first firing after a recovery that moved the step back. Runs `begin`, `after_create_session`,
-    `on_trigger` and `end`, which flushes; nothing after an exception.
+    The tag is `<name of the global step>/sec`. The first firing starts the measurement and writes nothing. If a
+    recovery moves the step back, the next firing starts it again.
 
-    With `per_step` it also writes examples, tokens or floating point operations per second, under tags such as
-    `examples/sec`, and logs them in the same line.
+    With `per_step` the hook also writes examples, tokens or floating point operations per second, under tags such as
+    `examples/sec`, and logs them in the same line. To record something else, override `record`.
 
-    To record something else, override `record`.
+    Callbacks: `begin`, `after_create_session`, `on_trigger`, and `end`, which flushes; nothing after an exception.
 
     Args:
         every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
         every_n_secs: Seconds from one firing to the next.
-        trigger: Used instead of both.
+        trigger: Used instead of `every_n_steps` and `every_n_secs`.
         output_dir: The directory of the event file; all hooks with this directory share one writer.
         summary_writer: A writer to use instead of `output_dir`. With neither, the rate is only logged.
         per_step: The counts in one step, by name: `{"examples": 32, "tokens": 32 * 512}`.
-        peak_flops: The peak of floating point operations a second of all devices together. With `per_step["flops"]`,
-            the share of the peak (MFU) is written under `peak_share`.
-        memory: Whether to write the memory in use on this process's fullest device, and its peak, in bytes, under
-            `device_memory/bytes_in_use` and `device_memory/peak_bytes`. Devices that do not report it, such as a CPU,
+        peak_flops: The peak of floating point operations per second of all devices together. With `per_step["flops"]`,
+            the share of this peak (MFU) is written under the tag `peak_share`.
+        memory: Whether to write, for this process's fullest device, the bytes in use and their peak, under the tags
+            `device_memory/bytes_in_use` and `device_memory/peak_bytes`. Devices that do not report them, such as a CPU,
             are skipped.
 
     Attributes:
         trigger: The trigger in use.
         output_dir: As given.
-        summary_writer: The writer; None if there is none, and with `output_dir` before `begin`.
+        summary_writer: The writer; None without one. With `output_dir` it is None before `begin`.
         tag: The name of the global step and `/sec`; empty before `begin`.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Not exactly one cadence, or a number that is not above 0.
+        ValueError: Not exactly one of `every_n_steps`, `every_n_secs` and `trigger` is given, or a number is not above
+            0.
 
     Example:
         >>> StepCounterHook(every_n_secs=60)
@@ -199,7 +199,7 @@ class StepCounterHook(SessionRunHook):
             self.summary_writer = self._opened_writer = get_writer(self.output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Makes the session warn if the global step does not advance."""
+        """Lets the session warn if the global step does not advance."""
         session.backend.expects_steps = True
 
     def on_trigger(self, firing: Firing) -> None:
@@ -208,7 +208,7 @@ class StepCounterHook(SessionRunHook):
             self.record(firing.elapsed_steps, firing.elapsed_secs, firing.global_step)
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires, without a training's first, which only starts the measurement."""
+        """Returns the steps on which it writes: all firings, without the one that starts the measurement."""
         is_first = trigger.last_triggered_step() is None
         fired = trigger.firing_steps(first, last)
         return None if fired is None else itertools.islice(fired, is_first, None)

@@ -20,11 +20,11 @@ _logger = log.get_logger(__name__)
 class SummaryAtEndHook(SessionRunHook):
     """Evaluates summaries when the session ends, and writes them with the global step of the checkpoint.
 
-    Runs `begin` and `end`; no `end` after an exception.
+    Callbacks: `begin`, `end`; after an exception nothing is evaluated.
 
     Args:
-        log_dir: The directory of the event file; all hooks with this directory share one writer. In a directory below
-            the training's, such as `runs/a/eval`, TensorBoard shows both curves.
+        log_dir: The directory of the event file; all hooks with this directory share one writer. If it is below the
+            training's directory, such as `runs/a/eval`, TensorBoard shows the curves of both.
         summary_writer: A writer to use instead of `log_dir`.
         summary_op: A tensor of a serialized `Summary`, or a list of them; by default all summaries of the graph.
         feed_dict: Feeds for that run.

@@ -28,31 +28,34 @@ class _HasSummaryOp(Protocol):
 class SummarySaverHook(SessionRunHook):
     """Fetches summaries on the first run and then at a cadence, and writes them with the global step after the run.
 
-    Other runs do not compute the summaries. They are written once they are computed: on a later run, before the next
-    checkpoint, or at the end; the training does not wait for them. Before the first run of each session it writes
-    `SessionLog(START)` with the next step, so that TensorBoard drops the points of a crashed run at that step and
-    later. Runs `begin`, `after_create_session`, `on_trigger` and `end`, which flushes; after an exception the computed
-    summaries are still written.
+    Other runs do not compute the summaries. Summaries are written once they are computed: on a later run, before the
+    next checkpoint, or at the end. So the training does not wait for them. Before the first run of each session the
+    hook writes `SessionLog(START)` with the next step: TensorBoard then drops the points that a crashed run wrote at
+    that step and later.
 
-    To fetch other summaries, override `get_summary_op`; to write them in another way, `write`.
+    Callbacks: `begin`, `after_create_session`, `on_trigger`, and `end`, which flushes. After an exception, summaries
+    that are computed are still written.
+
+    To fetch other summaries, override `get_summary_op`; to write them in another way, override `write`.
 
     Args:
         save_steps: Global steps from one firing to the next.
         save_secs: Seconds from one firing to the next.
         output_dir: The directory of the event file; all hooks with this directory share one writer.
         summary_writer: A writer to use instead of `output_dir`. With neither, nothing is written, and `begin` warns.
-        scaffold: An object with a `summary_op`, which is read when the graph is final; if it is None, nothing is
-            written.
+        scaffold: An object with a `summary_op`, which is read when the graph is final. If `summary_op` is None, nothing
+            is written.
         summary_op: A tensor of a serialized `Summary`, or a list of them.
         trigger: Used instead of `save_steps` and `save_secs`, such as `every(100) | every(secs=60)`.
 
     Attributes:
         trigger: The trigger in use.
         output_dir, scaffold, summary_op: As given.
-        summary_writer: The writer; None without one, and with `output_dir` before `begin`.
+        summary_writer: The writer; None without one. With `output_dir` it is None before `begin`.
 
     Raises:
-        ValueError: Not exactly one cadence, or not exactly one of scaffold and `summary_op`.
+        ValueError: Not exactly one of `save_steps`, `save_secs` and `trigger` is given, or not exactly one of
+            `scaffold` and `summary_op`.
 
     Example:
         >>> SummarySaverHook(save_steps=100, save_secs=60, summary_op="merged:0")
@@ -61,9 +64,9 @@ class SummarySaverHook(SessionRunHook):
         ValueError: SummarySaverHook requires exactly one of save_steps, save_secs or trigger, got save_steps, ...
 
     References:
-        `tf.train.SummarySaverHook`. Differences: after a recovery the cadence keeps its phase, and START is written
-        again; START is written before the first run. The reference writes it after that run, which drops the points of
-        hooks earlier in the list. `trigger`; `get_summary_op` and `write`.
+        `tf.train.SummarySaverHook`. Differences: after a recovery the trigger keeps its phase, and START is written
+        again; START is written before the first run (the reference writes it after that run, and so drops the points of
+        hooks earlier in the list); `trigger`; `get_summary_op` and `write`.
     """
 
     deferred = True
@@ -163,7 +166,7 @@ class SummarySaverHook(SessionRunHook):
             self.write(firing.values, firing.global_step)
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps on which it fires: at the end it only flushes."""
+        """Returns the steps on which the trigger fires; `end` only flushes."""
         return trigger.firing_steps(first, last)
 
     def end(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Finds and checks the callbacks of a user's hooks, and names the identity of a hook in checkpoints."""
+"""Finds and checks the callbacks of hooks, and returns the identity of a hook in checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LAZY_FUNCTIONS = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, ins
 
 
 def call_after_create_session(hook: Any, session: Session, coord: Coordinator) -> None:
-    """Calls the `after_create_session` of a hook, if it has one, and checks that the session is still open.
+    """Calls `after_create_session` if the hook has one, and checks that the session is still open.
 
     Raises:
         RuntimeError: The hook has closed the session.
@@ -52,7 +52,7 @@ def call_after_create_session(hook: Any, session: Session, coord: Coordinator) -
 
 
 def overridden_callback(hook: Any, name: str) -> Callback | None:
-    """Returns the bound callback `name` of a hook; None if it is missing or the no-op of `SessionRunHook`."""
+    """Returns the bound callback `name` of a hook; None if it is missing, or is inherited from `SessionRunHook`."""
     callback = getattr(hook, name, None)
     if callback is None:
         return None
@@ -69,12 +69,12 @@ def describe(hook: Any) -> str:
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
-    """Checks the hooks that a user gave as an argument, and returns them as a tuple.
+    """Checks the hooks in an argument, and returns them as a tuple.
 
     Raises:
-        TypeError: An item is a class or a function, has no callback, or has a callback that is a generator or coroutine
+        TypeError: An item is a class or a function, or has no callback; a callback is a generator or coroutine
             function; or the argument is not iterable.
-        ValueError: Hooks with the same identity, one of them with a state.
+        ValueError: Several hooks have the same identity, and one of them has a state.
     """
     if hooks is None:
         return ()
@@ -102,7 +102,7 @@ def _keeps_state(hook: Any) -> bool:
 
 
 def is_hook(candidate: Any) -> bool:
-    """Returns whether an object has a callback of a hook."""
+    """Returns whether an object has at least one callback of a hook."""
     return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
 
 
@@ -125,24 +125,24 @@ def _check_hook(place: str, hook: Any) -> None:
         callback = getattr(hook, name, None)
         if any(is_kind(callback) for is_kind in _LAZY_FUNCTIONS):
             raise TypeError(
-                f"{place}, a {type(hook).__name__}, has a {name} that calling does not run: it is a generator or "
-                "coroutine function. Take out yield and async."
+                f"{place}, a {type(hook).__name__}, has a generator or coroutine function as {name}, whose body a call "
+                "does not run. Take out yield and async."
             )
 
 
 def declared_trigger(hook: Any) -> Trigger | None:
-    """Returns the trigger of a hook if the session asks it; None without one, or if nothing acts when it fires."""
+    """Returns the trigger of a hook; None if it has none, or if the hook does nothing when the trigger fires."""
     trigger = getattr(hook, "trigger", None)
     return trigger if isinstance(trigger, Trigger) and acts_on_trigger(hook) else None
 
 
 def acts_on_trigger(hook: Any) -> bool:
-    """Returns whether a hook acts when its trigger fires; a hook with only a `trigger` asks the trigger itself."""
+    """Returns whether a hook declares what to do when its trigger fires; otherwise it asks the trigger itself."""
     called = overridden_callback(hook, "on_trigger") or overridden_callback(hook, "before_trigger")
     return called is not None or getattr(hook, "fetches", None) is not None
 
 
-# Identity: the hook of a state in a checkpoint -----------------------------------------------------------------
+# Identity: which hook a state in a checkpoint belongs to -------------------------------------------------------
 
 
 def class_name_of(hook: Any) -> str:
@@ -188,7 +188,7 @@ def indices_by_identity(hooks: Sequence[Any]) -> dict[str, list[int]]:
 
 
 def duplicate_identity_error(hooks: Sequence[Any], indices: Sequence[int], argument: str) -> ValueError:
-    """Returns the error for hooks with a state and the same identity."""
+    """Returns the error for hooks with the same identity, one of which has a state."""
     hook = unwrap(hooks[indices[0]])
     by_name = getattr(hook, "state_key", None) is None and _state_key(hook) is not None
     remedy = (
@@ -207,10 +207,10 @@ _CHIEF_ONLY = ("after_run", "end", "save_on_failure")
 
 
 def chief_only(hook: Any) -> Any:
-    """Makes a hook request the same values as on the chief, without using them; returns the hook.
+    """Removes from a hook, in a process other than the chief, the callbacks that only the chief calls; returns it.
 
-    `on_trigger`, `after_run`, `end` and `save_on_failure` are called on the chief alone. The other callbacks are called
-    in every process, so that a run has the same fetches everywhere: requests must not depend on effects of these four.
+    These are `on_trigger`, `after_run`, `end` and `save_on_failure`. The other callbacks are called in every process,
+    so that all processes run the same fetches: a request must not depend on effects of the four.
     """
     callbacks: dict[str, Any] = dict.fromkeys(_CHIEF_ONLY)
     if overridden_callback(hook, "on_trigger") is not None:
@@ -219,7 +219,7 @@ def chief_only(hook: Any) -> Any:
 
 
 def replace_callbacks(hook: Any, callbacks: dict[str, Any]) -> Any:
-    """Replaces callbacks of a hook and returns it; for one without a `__dict__`, returns a proxy."""
+    """Replaces callbacks of a hook, and returns the hook; if it has no `__dict__`, returns a proxy instead."""
     if hasattr(hook, "__dict__"):
         vars(hook).update(callbacks)
         return hook

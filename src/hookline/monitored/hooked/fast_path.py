@@ -1,4 +1,4 @@
-"""FastPath: makes the runs between two firings, which ask no trigger."""
+"""FastPath: makes the runs between two firings, in which no trigger is checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline.session import STEP_MISMATCH, Backend, DeferredResults
 from hookline.summary.writer_cache import WriterScope
 
 SLOW_PATH = object()
-"""Returned in place of results: the hooks must be asked before this run."""
+"""Returned in place of results: the triggers must be checked before this run."""
 
 FastRunFunction = Callable[["Mapping[Any, Any] | None", "int | None", float], Any]
 """Makes a run if the global step is the expected one, else returns `STEP_MISMATCH`.
@@ -24,14 +24,14 @@ _NO_FETCHES = object()
 
 
 class FastPathLimits(NamedTuple):
-    """The limits of the runs that may take the fast path, because no hook fires in them.
+    """The limits of the runs on the fast path; within them no hook fires.
 
     Args:
         max_runs: The maximum number of runs. If a run may have several steps, each step counts.
-        deadline: The reading of the clock at which the fast path ends.
+        deadline: The time on the monotonic clock at which the fast path ends.
         start_step: The global step before the first run; None in a graph without one.
         step_delta: The increase of the global step in each run.
-        latched_count: The session's count of set latches; the fast path ends when it changes.
+        latched_count: The session's count of set latches; the fast path ends when this count changes.
         pending_results: Deferred results of hooks; the fast path ends when one is ready.
     """
 
@@ -44,13 +44,14 @@ class FastPathLimits(NamedTuple):
 
 
 class FastPath:
-    """Makes the runs of a monitored session in which no hook fires, without asking the hooks.
+    """Makes the runs of a monitored session in which no hook fires, without a check of the triggers.
 
-    A hooked session that knows when the next hook is due lets the runs before that take the fast path. They must have
-    the same fetches, and the global step must be the expected one. If a run may have several steps, each step counts as
-    a run here. Hooks that are called on each run are called on these too.
+    The hooked session finds when the next hook is due; the runs before that take the fast path. They must have the same
+    fetches, and the global step must be the expected one. If a run may have several steps, each step counts as a run
+    here. Hooks that are called on each run are called on these runs too.
 
-    A hook is due every 100 steps, and each run advances the step by one. The ordinary run to step 100 began this:
+    Example: a hook is due every 100 steps, and each run advances the step by one. After the ordinary run to step 100
+    the fast path begins with these limits:
 
         FastPathLimits(max_runs=99, start_step=100, step_delta=1)
         run to step   made   expected   found
@@ -59,17 +60,17 @@ class FastPath:
         199             98        198     198   made, the last one
         200             99                      made >= max_runs: an ordinary run, in which the hook fires
 
-    If `load` sets the step to 500 after the run to step 102, the next run expects 102 and finds 500. So it does not run
-    on the fast path: an ordinary run asks the triggers.
+    If `load` sets the step to 500 after the run to step 102, the next run expects 102 and finds 500. So it is an
+    ordinary run, before which the triggers are checked.
 
     Args:
-        scope: The scope of the summary writers that these runs take.
+        scope: The scope of the summary writers that are opened in these runs.
 
     Attributes:
         scope: As above.
-        is_active: Whether the fast path has begun and not ended; a stopped one is still active.
+        is_active: Whether `begin` was called, and `end` was not. After `stop` it is still true.
         num_runs: The number of runs made since the last `begin`.
-        writes_before: The session's count of writes before the last of these runs.
+        writes_before: The session's count of writes to variables before the last of these runs.
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
@@ -120,11 +121,11 @@ class FastPath:
         return made
 
     def stop(self) -> None:
-        """Admits no more runs; `end` still returns the number of runs made."""
+        """Makes `run` return `SLOW_PATH` from now on; `end` still returns the number of runs made."""
         self._max_runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run and returns the caller's results; returns `SLOW_PATH` if an ordinary run must be made."""
+        """Makes a run and returns the caller's results; if an ordinary run is required, returns `SLOW_PATH`."""
         made = self.num_runs
         if fetches is not self._fetches or made >= self._max_runs or (feed_dict and not self._allow_feeds):
             return SLOW_PATH
@@ -138,7 +139,7 @@ class FastPath:
         start_step = self._start_step
         expected = None if start_step is None else start_step + self._step_delta * made
         found = self._run_one(feed_dict, expected, self._max_runs - made)
-        if found is STEP_MISMATCH:  # Other code has set the step, or a run advanced it by more than expected.
+        if found is STEP_MISMATCH:  # Other code has set the step, or a run advanced it further than expected.
             return SLOW_PATH
         self.num_runs += found[2]
         return found[0]

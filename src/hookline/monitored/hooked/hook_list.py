@@ -29,22 +29,23 @@ logger = log.get_logger(__name__)
 
 
 class HookList:
-    """Holds the hooks of one monitored session, in list order unless a hook declares another; see `sort_hooks`.
+    """The hooks of one monitored session, in calling order (see `sort_hooks`).
 
-    A missing callback and the no-op of `SessionRunHook` are not called. Hooks need not inherit from `SessionRunHook`.
+    Hooks need not inherit from `SessionRunHook`. A callback that is missing or inherited from it is not called.
 
     Args:
         hooks: The hooks; None for none.
-        wrap_callback: Wraps each callback of a run: it takes the hook, the name and the callback. None wraps nothing.
-        previous: The list of the open session, before a hook was added.
+        wrap_callback: Wraps each callback of a run; takes the hook, the name and the callback. None wraps nothing.
+        previous: If a hook is added to an open session, its list so far; else None.
 
     Attributes:
         hooks: The hooks, in calling order.
         states: Saves and restores the states of the hooks.
 
     Raises:
-        TypeError: An item is a class or a function, has no callback, or has a generator or coroutine function as one.
-        ValueError: Hooks with the same identity, one of them with a state.
+        TypeError: An item is a class or a function, or has no callback; or a callback is a generator or coroutine
+            function.
+        ValueError: Several hooks have the same identity, and one of them has a state.
         RuntimeError: The declared orders contradict each other.
 
     Example:
@@ -97,10 +98,10 @@ class HookList:
             call_after_create_session(hook, session, coord)
 
     def end(self, session: Session) -> list[BaseException]:
-        """Calls every `end`, even if others raise.
+        """Calls every `end`, even if one raises.
 
         Returns:
-            Their errors, in order.
+            The errors, in order.
         """
         failures = []
         for hook, end in self.callbacks("end"):
@@ -114,7 +115,7 @@ class HookList:
 
     @property
     def save_on_failure_callbacks(self) -> list[Callback]:
-        """The `save_on_failure` callbacks, each of which saves a last checkpoint after a failure."""
+        """The `save_on_failure` callbacks, which save a last checkpoint after a failure."""
         return [save_on_failure for _, save_on_failure in self.callbacks("save_on_failure")]
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
@@ -130,9 +131,10 @@ class HookList:
                 )
 
     def claim(self, owner: object) -> None:
-        """Claims these hooks for a session; triggers that it has claimed before keep their phase.
+        """Claims these hooks for a session, so that no other session uses them.
 
-        A claim ends with `release`, or when its owner or this list is garbage-collected.
+        Triggers of hooks that the session has claimed before keep their phase; other triggers start over. The claim
+        ends with `release`, or when the owner or this list is garbage-collected.
 
         Raises:
             RuntimeError: A hook or its trigger belongs to another open session; a hook is listed twice; or two hooks
@@ -156,7 +158,6 @@ class HookList:
                 instance_trigger(hook)
             self._check_triggers(others)
             for trigger in map(declared_trigger, self._bare):
-                # A trigger of an earlier session starts over.
                 if trigger is not None and not any(trigger is known for known in kept):
                     trigger.reset()
             self._owner = weakref.ref(owner)
@@ -201,7 +202,7 @@ class HookList:
             _claimed_lists.discard(self)
 
     def after_close(self) -> list[BaseException]:
-        """Calls every `after_close`, even if others raise; returns the errors, in order."""
+        """Calls every `after_close`, even if one raises; returns the errors, in order."""
         failures: list[BaseException] = []
         for hook, after_close in self.callbacks("after_close"):
             try:
@@ -224,7 +225,7 @@ def _bound_operation_names(hook: Any) -> set[str] | None:
     )
 
 
-# The lists of open sessions, and of sessions that were garbage-collected without being closed.
+# The lists of open sessions; some may belong to sessions that were garbage-collected before they were closed.
 _claimed_lists: weakref.WeakSet[HookList] = weakref.WeakSet()
 _lock = threading.RLock()
 
@@ -241,7 +242,7 @@ def _claimed_hooks(owner: object) -> tuple[list[Any], list[Any]]:
 
 
 def is_claimed(hook: Any) -> bool:
-    """Returns whether the hook is in the list of an open monitored session, and not just inside another hook."""
+    """Returns whether the hook is in the list of an open monitored session; a hook inside another hook is not."""
     hook = unwrap(hook)
     with _lock:
         return any(hook is claimed for claimed in _claimed_hooks(None)[1])

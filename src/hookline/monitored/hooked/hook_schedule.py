@@ -1,4 +1,4 @@
-"""HookSchedule: decides which hooks take part in a run, and how many runs may follow without asking them."""
+"""HookSchedule: decides which hooks take part in a run, and how many runs may follow on the fast path."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ _NO_FETCHES = object()
 class HookSchedule:
     """Decides which hooks take part in a run, and when their triggers must be asked next.
 
-    Hooks that override a run callback take part in each run. Another hook takes part if its trigger fires: the trigger
-    is asked before the run, for the expected step after the run. The session usually knows the step delta of a run from
-    its fetches. If only the device knows it, the schedule assumes the step delta of the last run, and reads the step
-    from the device after each run. If the step is not the expected one, the triggers of hooks without requests are
-    asked again after the run.
+    To ask a trigger is to call its `should_trigger_for_step`. A hook that overrides `before_run` or `after_run` takes
+    part in each run. Another hook takes part if its trigger fires: before the run the trigger is asked about the step
+    that is expected after the run.
+
+    The session usually knows the step delta of a run from its fetches. If only the device knows it, the schedule
+    assumes the step delta of the last run, and reads the step from the device after each run. If this is not the
+    expected step, the triggers of hooks without requests are asked again.
 
     `finish_run` returns how many runs may follow on the fast path before a trigger must be asked.
 
     Args:
         session: The raw session.
         hooks: All hooks; their declarations are read here.
-        previous: The previous schedule of the same session, with other hooks; this one continues from it.
+        previous: The previous schedule of the same session, with other hooks. This schedule takes over its state.
         runs: The number of runs made before.
         steps_per_run: The maximum number of steps of a run. Each step counts as a run.
         spmd: Synchronises the SPMD processes; None in a single process.
@@ -50,28 +52,28 @@ class HookSchedule:
         KeyError, TypeError, ValueError: Declared `fetches` are not in the graph.
         RuntimeError: The graph has no global step, and a trigger counts steps or a run may have several steps; or hooks
             share a trigger that they must not share.
-        TypeError: A `trigger` is not a `Trigger`; a `deferred` is neither a bool nor a number of runs.
+        TypeError: A `trigger` is not a `Trigger`, or a `deferred` is neither a bool nor a number of runs.
 
     Attributes:
-        run: The decision on the next run or the run under way.
-        ask_now: Whether triggers must be asked in this run, or in the next attempt if it fails.
-        always_called: The merged requests of the hooks that are always called; a new object when they change.
+        run: The decision on the next run, or on the run under way.
+        ask_now: Whether triggers must be asked in this run; if the run fails, in the next attempt too.
+        always_called: The merged requests of the hooks that are called in every run; a new object when they change.
         by_hook: The `ScheduledHook` of each hook, by the id of the hook.
         pending_results: The results for which deferred hooks wait.
         latched_count: The session's count of set latches at the last check.
-        stalled_runs: The number of consecutive runs that left the global step unchanged, while a hook waits for steps.
+        stalled_runs: The number of consecutive runs that left the global step unchanged, if a hook counts steps.
 
     Example:
         every(100) and every(secs=60), training at step 340, where a run is one step:
 
             finish_run   the triggers return 60 steps and 21 s: a hook may be due at step 400, or in 21 s
-            59 runs      the fast path makes them; it counts runs and reads the clock, and asks no trigger
-            plan_run     for step 400: asks the first, which fires; the hook's fetches are part of this run
-            finish_run   at step 400 the first returns 100 steps; the second was not asked, its deadline stays
+            59 runs      the fast path makes them: it counts runs and reads the clock, and asks no trigger
+            plan_run     asks the first trigger about step 400: it fires, and the hook's fetches are part of this run
+            finish_run   at step 400 the first trigger returns 100 steps; the second one keeps its deadline
 
-        If other code sets the step to 480 in between, the fast path ends, and `plan_run` asks the first for 481: it is
-        due, because it was due at a step that was skipped. If the step is set to 120, all triggers are reset to 120
-        first, and then asked.
+        If other code sets the step to 480 in between, the fast path ends, and `plan_run` asks the first trigger about
+        step 481: it is due, because step 400 was skipped. If other code sets the step to 120, all triggers first move
+        back to 120, and are then asked.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class HookSchedule:
         self._session, self._backend, self._spmd = session, session.backend, spmd
         step = self._previous_step = step_of(session)
         self._has_global_step = step is not None
-        # If other workers advance the global step too, this session cannot predict the step after a run.
+        # If other workers also advance the global step, this session cannot predict the step after a run.
         self._owns_global_step = not self._backend.shared
         if steps_per_run > 1 and not self._has_global_step:
             raise RuntimeError(
@@ -106,8 +108,8 @@ class HookSchedule:
         self._stacked_bits = sum(hook.bit for hook in self._hooks if hook.stacked) if steps_per_run > 1 else 0
         for owner in self._trigger_owners:
             owner.ends_runs = bool(owner.hook_bits & ~self._stacked_bits)
-        # Firings that are deferred by some runs are delivered at the end of a full run. Full runs end at multiples of
-        # `steps_per_run`, so firings come at the same steps even if a clock, say, ends a run sooner.
+        # With `deferred = n`, a firing is delivered at the end of a full run. Full runs end at multiples of
+        # `steps_per_run`, so it comes at the same step even if a clock, say, ends a run sooner.
         in_full_runs = steps_per_run > 1 and any(h.deferred and not isinstance(h.deferred, bool) for h in self._hooks)
         self.run = ScheduledRun(runs, steps_per_run, step or 0, align_to_full_runs=in_full_runs)
         self._active_bits = (1 << len(self._hooks)) - 1
@@ -116,10 +118,10 @@ class HookSchedule:
         self.by_hook = {id(hook.hook): hook for hook in self._hooks}
         self._find_always_called()
         self._declare_fetches()
-        # Triggers are asked when a run reaches this step, at this reading of the clock, or in this run.
+        # Triggers are asked when a run reaches this step, at this time on the clock, or in the run with this number.
         self._due_step = self._due_secs = -math.inf
         self._due_run = self._ask_all_run = 0.0
-        # The expectations of the last run.
+        # The step, the step delta and the fetches on which the prediction for the next run is based.
         self._last_step = step or 0
         self._assumed_step_delta = 1
         self._expected_step_changes = -1
@@ -131,7 +133,7 @@ class HookSchedule:
         )
         self.stalled_runs = 0
         self._short_runs = self._called_on_short_runs = 0
-        self._resumed_hooks: list[ScheduledHook] = []  # From the next run on.
+        self._resumed_hooks: list[ScheduledHook] = []  # They are called again from the next run on.
         self.pending_results: tuple[DeferredResults, ...] = ()
         self._deferred_run = math.inf
         self.latched_count = self._backend.latched_count
@@ -156,7 +158,7 @@ class HookSchedule:
                 hooks[index].check_in_graph(hooks[index].fetches, self._session.graph)
 
     def _continue_from(self, other: HookSchedule) -> None:
-        """Continues from the state of the previous schedule."""
+        """Takes over the state of the previous schedule."""
         other._apply_resumed_callbacks()
         for earlier in other._hooks:
             mine = self.by_hook.get(id(earlier.hook))
@@ -167,7 +169,7 @@ class HookSchedule:
         self._find_always_called()
 
     def _find_always_called(self) -> None:
-        """Finds the hooks that are always called: in every run."""
+        """Finds the hooks that are called in every run."""
         self._merged_cache: dict[tuple[int, int], MergedRequests] = {}
         self._always_called_bits = (
             sum(hook.bit for hook in self._hooks if hook.before_run or hook.after_run) | self._stacked_bits
@@ -175,7 +177,7 @@ class HookSchedule:
         self.always_called = self._merge_requests(0)
 
     def _merge_requests(self, bits: int) -> MergedRequests:
-        """Returns the merged requests of the hooks in a bit mask, in list order, for runs like this one."""
+        """Returns the merged requests of the hooks in a bit mask, in list order, for runs with the present fetches."""
         if len(self._merged_cache) >= _MAX_CACHED_MERGES:
             self._merged_cache.clear()
         hooks = [hook for hook in self._hooks if hook.bit & bits]
@@ -193,14 +195,14 @@ class HookSchedule:
         number: int,
         available_steps: Callable[[Any, int, float], int],
     ) -> MergedRequests:
-        """Decides which hooks take part in the next run, which has these fetches; returns their merged requests.
+        """Decides which hooks take part in the next run; returns their merged requests.
 
         Args:
-            fetches: The fetches.
+            fetches: The fetches of the run.
             feed_dict: The caller's feeds.
             number: The number of the run, from 1 on.
-            available_steps: Returns the number of steps with batches, given the fetches, the maximum number, and the
-                number of steps until a hook is due.
+            available_steps: Returns the number of steps for which there are batches, given the fetches, the maximum
+                number of steps, and the number of steps until a hook is due.
         """
         run = self.run
         run.number, run.step = number, None
@@ -221,7 +223,7 @@ class HookSchedule:
         if advance < 0:
             for owner in self._trigger_owners:
                 owner.trigger.start(step)
-        # The step delta of a run may depend on the fed tensors, too.
+        # The step delta of a run may also depend on the fed tensors.
         fed = feed_key(feed_dict) if feed_dict else None
         if fetches is not self._fetches or fed != self._feed_key:
             self._inspect_fetches(fetches, feed_dict)
@@ -241,7 +243,7 @@ class HookSchedule:
             if run.is_multi_step and not ask_all and known is not None:
                 self._choose_num_steps(fetches, available_steps)
                 number, target_step = run.number, run.target_step
-        # If only the device knows the step after the run, it is read after the run.
+        # If only the device knows the step after the run, `receivers` reads it.
         is_step_unknown = self._counts_steps and run.step_delta is None
         is_due = (
             number >= min(self._due_run, self._deferred_run) or target_step >= self._due_step or now >= self._due_secs
@@ -254,18 +256,18 @@ class HookSchedule:
         return self._merged_cache.get((bits, self._active_bits)) or self._merge_requests(bits)
 
     def _now(self) -> float:
-        """Returns the reading of the clock; in SPMD, `SpmdSync.agreed_time`."""
+        """Returns the time on the clock; in SPMD, `SpmdSync.agreed_time`."""
         return clock.monotonic() if self._spmd is None else self._spmd.agreed_time()
 
     def _ask_triggers(self, step: int, now: float, *, ask_all: bool = False, at_end: bool = False) -> int:
-        """Asks the triggers that may be due at this step and time; returns the hooks that fire, as bits.
+        """Asks the triggers that may be due at this step and time; returns the hooks that fire, as a bit mask.
 
         Args:
-            step: The global step after the run, or the number of the run.
-            now: The reading of the clock.
-            ask_all: Whether to ask all of them.
-            at_end: Whether to ask the triggers of stacked hooks, which are called at the end of any run, and not the
-                other triggers.
+            step: The global step after the run; in a graph without one, the number of the run.
+            now: The time on the clock.
+            ask_all: Whether to ask all triggers.
+            at_end: Whether to ask the triggers of stacked hooks only, at the end of the run. Otherwise all triggers but
+                these are asked.
         """
         run, firing = self.run, 0
         for owner in self._trigger_owners:
@@ -280,11 +282,11 @@ class HookSchedule:
         return firing & self._active_bits
 
     def _choose_num_steps(self, fetches: Any, available_steps: Callable[[Any, int, float], int]) -> None:
-        """Decides how many steps the run has: it ends where a hook is due, and with the data.
+        """Decides how many steps the run has: it ends at the step at which a hook is due, or when batches run out.
 
         Example:
-            steps_per_run=16, at step 90, with a hook that is due at 100: the run may have 10 steps, and end at 100. If
-            7 batches are ready, it has 7; the next one begins at 97, and may have 3.
+            With steps_per_run=16, at step 90, a hook is due at 100: the run may have 10 steps, and end at 100. If only
+            7 batches are ready, it has 7 steps; the next run begins at 97 and may have 3.
         """
         run, step_delta = self.run, self.run.step_delta
         if not step_delta or run.has_per_step_hook:
@@ -303,7 +305,7 @@ class HookSchedule:
             self._last_step += (run.num_steps - 1) * step_delta
 
     def _count_short_run(self, called: int) -> None:
-        """Counts consecutive runs with one step because the same hooks are called; logs each of these hooks once."""
+        """Counts consecutive runs that have one step because of the same hooks, and logs each of these hooks once."""
         run = self.run
         is_short = run.is_multi_step and run.num_steps == 1
         both = called & (self._called_on_short_runs if self._short_runs else called) if is_short else 0
@@ -315,9 +317,9 @@ class HookSchedule:
             if hook.bit & both and mark not in self._warned:
                 self._warned.add(mark)
                 _logger.info(
-                    "steps_per_run=%d: each run has one step, because the %s is called on each. To call it less often, "
-                    "declare trigger and fetches in place of before_run and after_run. Or declare stacked = True, and "
-                    "it is called once a run, with the values of all steps.",
+                    "steps_per_run=%d: each run has one step, because the %s is called at each step. To call it less "
+                    "often, declare trigger and fetches in place of before_run and after_run. Or declare "
+                    "stacked = True: it is then called once for each run, with the values of all steps.",
                     run.max_steps,
                     describe(hook.hook),
                 )
@@ -348,7 +350,7 @@ class HookSchedule:
         return self.run.target_step if self._has_global_step else None
 
     def options_with_limit(self, options: RunOptions | None) -> RunOptions | None:
-        """Adds the session's step limit to the options of the run, if the run may reach it."""
+        """Returns the options of the run, with the session's step limit if the run may reach that."""
         limit = self._session.step_limit
         if limit is None:
             return options
@@ -359,7 +361,7 @@ class HookSchedule:
         return merge_options([options, RunOptions(last_step=limit)])
 
     def _inspect_fetches(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
-        """Finds the hooks that take part in runs of these fetches, and the step delta of such a run."""
+        """Finds the hooks that take part in runs of these fetches, and the step delta of these runs."""
         if self._has_bindings:
             asked = fetched_operations(fetches, self._session.graph)
             here = [hook for hook in self._hooks if hook.binding is None or not hook.bound_to.isdisjoint(asked)]
@@ -367,14 +369,14 @@ class HookSchedule:
             self._active_bindings = [hook.binding for hook in here if hook.binding is not None]
         self._fetches, self.run.step_delta = _NO_FETCHES, None
         try:
-            # Hooks will probably feed the same again; without that, a fetched placeholder may lack a value.
+            # Hooks will probably feed the same tensors again; without them a fetched placeholder may lack a value.
             calls = self._always_called_bits & self._active_bits
             always = self._merged_cache.get((calls, self._active_bits)) or self._merge_requests(calls)
             feeds = always.merged_feeds(feed_dict, self._session.graph) if always.hook_feeds else feed_dict
             self.run.step_delta = self._backend.step_delta(fetches, feeds)
-        except Exception:  # The run itself raises the error, after `before_run` as always.
+        except Exception:  # The run itself raises the error, after every `before_run`.
             return
-        if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
+        if isinstance(fetches, Tensor | Operation | str):  # The caller may change a list or dict in place.
             self._fetches = fetches
 
     # After a run -----------------------------------------------------------------------------------------------
@@ -382,7 +384,7 @@ class HookSchedule:
     def receivers(self, requests: MergedRequests) -> list[tuple[int, ScheduledHook]]:
         """Returns the hooks that get the results of a successful run, each with the index of its results.
 
-        If the global step is not the expected one, the triggers of hooks without requests are asked again.
+        If the run reached another step than the expected one, the triggers of hooks without requests are asked again.
         """
         run = self.run
         if self._stacked_bits:
@@ -390,26 +392,26 @@ class HookSchedule:
         if not (self._has_global_step and self._trigger_owners):
             return requests.indexed_hooks
         step = self._backend.known_step
-        if step is None and self.ask_now:  # Reads it from the device, as `finish_run` would do later.
+        if step is None and self.ask_now:  # Read from the device: `finish_run` needs it, too.
             step = self._session.global_step
         run.step = step
         return requests.indexed_hooks if step is None or step == run.target_step else self._receivers_at(step, requests)
 
     def _receivers_at(self, step: int, requests: MergedRequests) -> list[tuple[int, ScheduledHook]]:
-        """Decides again after a run that reached another step than the expected one.
+        """Decides again which hooks get results, after a run that reached another step than the expected one.
 
         Example:
-            A run from step 9 is expected to reach 10, and reaches 14. Three hooks fire at multiples of 5, 7 and 10:
+            A run from step 9 is expected to reach 10, and reaches 14. Three hooks fire at multiples of 10, 7 and 5:
 
-                10, fetches the loss     fires, as decided for step 10: this run has computed its value
-                7, fetches the loss      is due at 14; this run has not computed its value, so it fires in the next run
+                10, fetches the loss     fires, as decided for step 10: this run has computed the loss for it
+                7, fetches the loss      is due at 14, but this run has computed no loss for it: fires in the next run
                 5, fetches nothing       was due at 10, and fires with step 14
         """
         run = self.run
         at_end = run.firing_bits & self._stacked_bits
         fire = self._ask_triggers(step, self._now()) | at_end
         self.ask_now = True
-        # Hooks whose request was not part of the run do not fire, nor do others with the same trigger.
+        # A hook whose request was not part of the run does not fire, and neither do the hooks that share its trigger.
         asking = {hook.trigger_owner for hook in self._hooks if hook.has_request}
         unasked = (
             sum(hook.bit for hook in self._hooks if hook.has_request or hook.trigger_owner in asking) & ~run.firing_bits
@@ -422,12 +424,12 @@ class HookSchedule:
     def deliver_deferred(
         self, context: SessionRunContext, last_run: float = math.inf, *, session_lost: bool = False
     ) -> None:
-        """Calls the deferred hooks whose values are ready, or whose run was reached.
+        """Calls the deferred hooks for firings whose values are ready, or whose delay is over.
 
         Args:
             context: The context of the run under way, or a new one.
-            last_run: The number of the last run; by default it waits for all values.
-            session_lost: Whether the session is lost: it then drops the remaining firings, and logs that.
+            last_run: The number of the last run. By default all firings are delivered, with a wait for their values.
+            session_lost: Whether the session is lost. Then the remaining firings are dropped, with a warning.
         """
         lost, dropped = self._session if session_lost else None, 0
         for hook in self._hooks:
@@ -441,7 +443,7 @@ class HookSchedule:
         self.pending_results = tuple(first.results for first in firsts if first.due_run == math.inf)
 
     def deliver_latched(self, context: SessionRunContext, *, wait: bool = False) -> None:
-        """Calls the hooks whose latch is set, once for each latch; with `wait`, it first waits for all runs."""
+        """Calls the hooks whose latch is set, once for each latch; with `wait`, first waits for all runs so far."""
         count, noted = self._backend.latched_count, {}
         for hook in self._hooks:
             if hook.latches:
@@ -449,7 +451,7 @@ class HookSchedule:
         self.latched_count = count
 
     def deliver_pending(self, context: SessionRunContext) -> None:
-        """Completes all requests of hooks so far; see `SessionRunContext.deliver_pending`."""
+        """Delivers all results that hooks wait for; see `SessionRunContext.deliver_pending`."""
         self._session.deliver_pending()
         self.deliver_deferred(context)
         self.deliver_latched(context, wait=True)
@@ -458,7 +460,7 @@ class HookSchedule:
         """Counts a successful run, and finds when the triggers must be asked next.
 
         Returns:
-            The limits of the fast path, for runs like this one; None if a hook may be due in the next run.
+            The limits of the fast path for runs with the same fetches; None if a hook may be due in the next run.
         """
         run = self.run
         for binding in self._active_bindings:
@@ -489,14 +491,14 @@ class HookSchedule:
         run.firing_bits, self.ask_now = 0, False
         if not self._is_predictable or run.align_to_full_runs or (step is None and self._has_global_step):
             return None
-        # The runs left before a hook may be due. The session's step limit ends the fast path, too.
+        # The number of runs before a hook may be due. The session's step limit also ends the fast path.
         runs_left = min(self._due_run, self._deferred_run) - run.number - 1
         if self._has_global_step and step is not None:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
             runs_left = min(
                 runs_left, (min(self._due_step, limit) - 1 - step) // run.step_delta if run.step_delta else 0
             )
-        # A run of several steps must not pass that.
+        # A run of several steps must not pass the run in which a hook is due.
         runs_left -= run.max_steps - 1 if run.is_multi_step else 0
         called_bits = self._always_called_bits & self._active_bits
         if runs_left <= 0 or (called_bits and run.max_steps > 1):
@@ -538,7 +540,7 @@ class HookSchedule:
 
 
 def step_of(session: Session) -> int | None:
-    """Returns the global step of a session; None if there is none, or it is not an integer."""
+    """Returns the global step of a session; None if the graph has none, or it is not an integer."""
     try:
         return session.global_step
     except (RuntimeError, TypeError):

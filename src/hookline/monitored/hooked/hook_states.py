@@ -1,4 +1,4 @@
-"""HookStates: collects the states of hooks and the phases of their triggers for checkpoints, and restores them."""
+"""HookStates: saves and restores the states of hooks and the phases of their triggers, for checkpoints."""
 
 from __future__ import annotations
 
@@ -24,30 +24,34 @@ _STATE, _PHASE, _PHASES, _STEP = "state", "trigger", "triggers", "step"
 
 
 class HookStates:
-    """Collects the states of hooks for a checkpoint, and restores them, by the identity of a hook.
+    """Collects the states of hooks for a checkpoint, and restores them.
 
-    An entry of a checkpoint is named by an `identity`, and has these parts: `state`, the result of `get_state`;
-    `trigger`, the phase of the trigger, or `triggers`, the phases of several hooks with the same identity and no state;
-    and `step`, the global step of the state, if it is older than the checkpoint. Later checkpoints keep the state of a
-    hook that is not in the session; they drop its phase.
+    A checkpoint has one entry for each `identity` of hooks. The parts of an entry are:
+
+    - `state`: the result of `get_state`;
+    - `trigger`: the phase of the trigger; or `triggers`: the phases of several hooks with this identity and no state;
+    - `step`: the global step of the state, if it is older than the checkpoint.
+
+    If a hook of a checkpoint is not in the session, later checkpoints keep its state and drop its phase.
 
     Args:
         hooks: The hooks.
-        previous: The states in an open session, before a hook was added.
+        previous: If a hook is added to an open session, the states so far; else None.
 
     Example:
-        Hooks A[x], A[y] and B saved a checkpoint; a session with A[y], A[z] and C restores it:
+        A session with hooks A[x], A[y] and B saves a checkpoint; a session with A[y], A[z] and C restores it:
 
-            A[y]   continues from its own state
+            A[y]   continues from its state
             A[z]   starts over: the checkpoint has no state of A[z]
-            A[x]   its state stays in later checkpoints, with the step at which it was saved
-            B, C   as A[x], A[z]
+            A[x]   is absent: its state stays in later checkpoints, with the step at which it was saved
+            B      is absent, as A[x]
+            C      starts over, as A[z]
     """
 
     def __init__(self, hooks: Sequence[Any], previous: HookStates | None = None) -> None:
         self._hooks = hooks
-        # The entries that no hook has claimed, and the names that were logged. `previous` keeps its own entries: if
-        # adding the hook fails, its state must stay.
+        # The entries that belong to no hook here, and the names that were logged. The entries of `previous` are copied:
+        # if adding the hook fails, they must be unchanged.
         self._unclaimed: dict[str, dict[str, Any]] = {} if previous is None else dict(previous._unclaimed)
         self._logged_names: set[str] = set() if previous is None else previous._logged_names
 
@@ -78,11 +82,11 @@ class HookStates:
         return found
 
     def restore(self, states: Mapping[str, Any], step: int | None) -> None:
-        """Restores the states of a checkpoint in the hooks; logs entries without a hook once.
+        """Restores the states of the hooks from a checkpoint; logs entries without a hook once.
 
         Args:
-            states: The entries, from `collect`. If there are none, nothing changes: after the loss of its session, a
-                chief with parameter servers continues from them, and restores no checkpoint.
+            states: The entries, from `collect`. If there are none, nothing changes: a chief with parameter servers that
+                has lost its session continues from the servers' variables, and restores no checkpoint.
             step: The global step of the checkpoint; None in a graph without one.
         """
         check_unique_identities(self._hooks, "hooks")  # Again, because `begin` may have set a `state_key`.
@@ -114,10 +118,10 @@ class HookStates:
         self._logged_names |= self._unclaimed.keys()
 
     def assign(self, hooks: Sequence[Any], step: int | None) -> list[str]:
-        """Restores the states of these hooks; returns the names of entries whose phases do not match the hooks.
+        """Restores the states of some hooks; returns the names of entries whose phases do not match the hooks.
 
         Args:
-            hooks: The hooks, each from the list.
+            hooks: The hooks to restore.
             step: The current global step; None in a graph without one.
         """
         unclear: list[str] = []
@@ -133,7 +137,7 @@ class HookStates:
             else:
                 if not _resume_triggers(group, entry, step):
                     unclear.append(name)
-                if _STATE in entry:  # From a session in which one hook had this identity.
+                if _STATE in entry:  # In the session that saved it, only one hook had this identity.
                     self._unclaimed[name] = {part: entry[part] for part in (_STATE, _STEP) if part in entry}
         return unclear
 
@@ -182,7 +186,7 @@ def _resume_trigger(hook: Any, phase: Mapping[str, Any], step: int | None, saved
 
 
 def _resume_triggers(hooks: Sequence[Any], entry: Mapping[str, Any], step: int | None) -> bool:
-    """Resumes the triggers of hooks with one identity; returns False unless they equal the saved ones, in order."""
+    """Resumes the triggers of hooks with one identity; returns False if the saved triggers are not equal to them."""
     phases = entry.get(_PHASES) or [entry.get(_PHASE, {})]
     present = [_trigger_state(hook).get("text") for hook in hooks]
     if not any(phases) or not any(present):
@@ -197,7 +201,7 @@ def _resume_triggers(hooks: Sequence[Any], entry: Mapping[str, Any], step: int |
 
 def _warn(hook: Any, what: str, error: Exception) -> None:
     logger.warning(
-        "The %s starts over, because its %s in the checkpoint does not fit it: %s: %s",
+        "The %s starts over, because it cannot be restored from its %s in the checkpoint: %s: %s",
         describe(hook),
         what,
         type(error).__name__,

@@ -1,4 +1,4 @@
-"""HookedSession: makes a run with hooks around it; RunContext: the context that hooks get of a run."""
+"""HookedSession: makes runs with hooks around them; RunContext: the context of a run, for its hooks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from hookline.summary.writer_cache import WRITER_SCOPE
 _NO_OPTIONS = RunOptions()
 
 _Undelivered = tuple[Iterator[tuple[int, ScheduledHook]], Sequence[Any], RunOptions, RunMetadata]
-"""The hooks that have not got their results yet, all results, the options and the metadata."""
+"""The hooks without their results so far, all results, the options and the metadata."""
 
 
 class RunContext(SessionRunContext):
-    """Gives hooks the context of one run; a run that a callback makes has its own.
+    """The context of one run, for its hooks.
 
     Args:
         original_args: The request of the caller.
         session: The raw session.
-        runs: The number of runs made before.
+        runs: The number of earlier runs.
         schedule: The schedule of the session.
 
     Attributes:
@@ -46,7 +46,7 @@ class RunContext(SessionRunContext):
     stop_requested_by = final_stop_reason = ""
 
     def __init__(self, original_args: SessionRunArgs, session: Session, runs: int, schedule: HookSchedule) -> None:
-        # Without `super().__init__`, because each run with a hook creates a context.
+        # Without `super().__init__`, which takes time: each run with a hook creates a context.
         self.original_args, self.session, self.runs, self._schedule = original_args, session, runs, schedule
 
     @property
@@ -56,7 +56,7 @@ class RunContext(SessionRunContext):
 
     def deliver_pending(self) -> None:
         """See `SessionRunContext`."""
-        # If a hook's after_run calls this, the later hooks get their results first: it may depend on their work.
+        # If the after_run of a hook calls this, the later hooks first get their results: the hook may depend on them.
         if self._undelivered is not None:
             self.deliver_results(*self._undelivered)
         self._schedule.deliver_pending(self)
@@ -91,17 +91,17 @@ class RunContext(SessionRunContext):
         options: RunOptions,
         run_metadata: RunMetadata,
     ) -> None:
-        """Gives each hook its results, unless it has got them already.
+        """Gives the hooks their results, each hook once.
 
         Example:
             The second of four hooks saves a checkpoint, and delivers pending results first:
 
                 Count.after_run               gets its results
-                Save.after_run                calls deliver_pending(), which does the rest now:
+                Save.after_run                calls deliver_pending(), which calls the others first:
                     Check.after_run           gets its results, so the checkpoint has its state of this step
                     Print.on_trigger          fires
                     deferred hooks, latches   of this run and earlier ones
-                Save.after_run                continues, and saves; after it, all hooks have their results
+                Save.after_run                continues, and saves; then no hook is left
         """
         rest, run = iter(hooks), self._schedule.run
         self._undelivered = rest, hook_results, options, run_metadata
@@ -120,13 +120,13 @@ class HookedSession:
     """Makes the runs of a raw session with hooks around them.
 
     It calls every `before_run` in list order, runs the caller's and the hooks' fetches together, and calls every
-    `after_run` in list order. Hooks that override neither are called when they fire; see `HookSchedule`.
+    `after_run` in list order. A hook that overrides neither is called when it fires; see `HookSchedule`.
 
     Args:
         session: The raw session.
         hooks: The hooks.
         stop: Records a hook's request to stop; a new one by default.
-        fast_path: The fast path, for the runs that ask no trigger; a new one by default.
+        fast_path: The fast path, for the runs before which no trigger is asked; a new one by default.
         steps_per_run: The maximum number of steps of a run. Each step counts as a run.
         spmd: Synchronises the SPMD processes; None in a single process.
 
@@ -157,11 +157,11 @@ class HookedSession:
         self._context: RunContext | None = None  # Of the run under way.
         self._failed_midway = False
         self._runs_before = self._stop.runs
-        # For the hooks of runs that record no metadata: one object, which stays empty.
+        # Hooks of runs that record no metadata get this object, which stays empty.
         self._no_metadata = RunMetadata()
 
     def set_hooks(self, hooks: HookList) -> HookSchedule:
-        """Uses these hooks from the next run on: reads their declarations, and starts their triggers."""
+        """Replaces the hooks from the next run on: reads their declarations, and starts their triggers."""
         self.end_fast_path()
         self._schedule = schedule = HookSchedule(
             self.raw,
@@ -182,7 +182,7 @@ class HookedSession:
             self._fast_path.stop()
 
     def deliver_pending(self) -> None:
-        """Completes all requests of hooks so far; see `SessionRunContext.deliver_pending`."""
+        """Delivers all results that hooks wait for; see `SessionRunContext.deliver_pending`."""
         self._call_between_runs(HookSchedule.deliver_pending, self._stop.request)
 
     def deliver_ready(self) -> None:
@@ -191,12 +191,12 @@ class HookedSession:
         self._call_between_runs(lambda schedule, context: schedule.deliver_deferred(context, runs), self._stop.request)
 
     def deliver_after_loss(self) -> None:
-        """Calls the deferred hooks whose values are ready, after the loss of the session and before a new one.
+        """Calls the deferred hooks whose values are ready, after the session is lost and before a new one is made.
 
         Raises:
             Exception: The error of a hook.
         """
-        # As after a failed attempt: the run is retried before the stop takes effect.
+        # If a hook requests a stop, the failed run is retried first, and the stop takes effect after it.
         runs = self._stop.runs
         self._call_between_runs(
             lambda schedule, context: schedule.deliver_deferred(context, runs, session_lost=True),
@@ -217,9 +217,9 @@ class HookedSession:
 
     @property
     def is_state_consistent(self) -> bool:
-        """Whether the variables are those after the last completed run.
+        """Whether the variables have their values after the last completed run.
 
-        They are not if a run failed in the callback of a hook, or after it had changed variables.
+        They have not if a run failed in the callback of a hook, or after it had changed variables.
         """
         return not self._failed_midway
 
@@ -227,7 +227,7 @@ class HookedSession:
     def final_stop_reason(self) -> str:
         """The reason of a final stop that a hook has requested, also in the run under way; empty without one.
 
-        SPMD processes must agree on a stop before it counts.
+        In SPMD processes a request counts only when all have agreed on the stop.
         """
         asked = "" if self._context is None or self._stop.propose is not None else self._context.final_stop_reason
         return self._stop.final_reason or asked
@@ -250,7 +250,7 @@ class HookedSession:
             The results of the caller's fetches.
 
         Raises:
-            RuntimeError: A hook has requested the stop; or two hooks feed the same tensor.
+            RuntimeError: A stop was requested, or two hooks feed the same tensor.
             BaseException: The error of the run or a callback; errors of the JAX runtime become `hookline.errors`.
         """
         if self._spmd is not None:
@@ -267,7 +267,7 @@ class HookedSession:
             schedule = self._schedule or self.set_hooks(self._hooks)
             run = schedule.run
             requests = schedule.plan_run(fetches, feed_dict, self._stop.runs + 1, self._multi_step.available_steps)
-            # A latch was set, or deferred values are ready.
+            # Whether hooks must be called before this run: a latch is set, or deferred values are ready.
             has_ready_results = self._backend.latched_count != schedule.latched_count
             for results in schedule.pending_results:
                 has_ready_results = has_ready_results or results.is_ready()
@@ -336,7 +336,7 @@ class HookedSession:
         expected_step: int | None,
         max_runs: float,
     ) -> Any:
-        """Makes a run on the fast path with hooks or feeds, which needs more than the call of a program."""
+        """Makes a run on the fast path that needs more than the call of a program: it has hooks or feeds."""
         if expected_step is not None and self._backend.known_step != expected_step:
             return STEP_MISMATCH
         if feed_dict:
@@ -400,7 +400,7 @@ class HookedSession:
             if run.has_deferred:
                 schedule.deliver_deferred(context, runs + run.num_steps)
             self._in_callbacks = False
-        except BaseException:  # A hook's request to stop must not be lost with the run.
+        except BaseException:  # A stop that a hook has requested must not be lost with the run.
             if context.stop_requested:
                 self._stop.request_after_retry(context.stop_requested_by, context.final_stop_reason)
             raise
@@ -442,7 +442,7 @@ class HookedSession:
                 self._spmd.set_fetching_hooks("")
 
     def _find_step(self, requests: MergedRequests, fetches: Any) -> CachedStep | None:
-        """Finds the cached step of runs with these requests and no feeds; None if a run needs more than a program."""
+        """Finds the cached step for runs with these requests and no feeds; None if they need more than a program."""
         hook_fetches = requests.hook_fetches if requests.has_fetches else None
         try:
             step = self._backend.cached_step(fetches, hook_fetches)

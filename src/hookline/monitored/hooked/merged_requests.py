@@ -16,35 +16,35 @@ from hookline.session.plan.feeds import flatten_feeds
 class MergedRequests:
     """Merges the requests of the hooks that take part in a run.
 
-    It merges again only if a hook returns another object than the last time. It does not call a hook that only fires
-    and declares its fetches.
+    Requests are merged again only if a hook returns another object than before. If a hook has no callback for its
+    request, but declares `fetches`, its request is known without a call.
 
     Args:
         hooks: The hooks.
-        every_run_ops: The operations to run in every run.
+        every_run_ops: The operations of every run: latches.
 
     Attributes:
         hooks: As above.
-        standing: The operations to run in every run.
+        standing: The argument `every_run_ops`.
         may_request: Whether any hook must be called for its request.
         any_stacked: Whether any hook is `stacked`.
         indexed_hooks: The hooks, each with its index in `hook_fetches`.
         has_requests: Whether any hook had a request at the last `collect`.
         has_fetches: Whether `hook_fetches` has any fetch.
-        hook_fetches: The fetches of each hook, or None; then the operations of every run.
+        hook_fetches: For each hook its fetches or None, and at the end the operations of every run.
         hook_feeds: The hooks that feed, each with its feeds.
         options: The requested options.
         per_step_fetches: As `hook_fetches`, without the fetches that only the last of several steps computes.
         stale: Whether the requests must be merged again.
-        known_fetches: The last immutable fetches of a caller.
-        known_step: The cached step of runs of `known_fetches`; None if a run needs more than a program.
+        known_fetches: The caller's fetches for which `known_step` was found.
+        known_step: The cached step for runs of `known_fetches`; None if they need more than a program.
     """
 
     def __init__(self, hooks: Sequence[ScheduledHook], every_run_ops: tuple[Operation, ...] = ()) -> None:
         self.hooks, self.standing = hooks, every_run_ops
         self.indexed_hooks = list(enumerate(hooks))
         self.any_stacked = any(hook.stacked for hook in hooks)
-        # Other hooks take part only because they fire, and their request is known.
+        # These hooks must be asked. The others take part because they fire, and their request is known.
         asked = [
             index for index, hook in self.indexed_hooks if hook.before_run or hook.after_run or hook.before_trigger
         ]
@@ -58,8 +58,8 @@ class MergedRequests:
         """Calls every `before_run`, gets the requests of other hooks that may fire, and merges all of them.
 
         Raises:
-            TypeError: A hook returned neither None nor a `SessionRunArgs`, or one with feeds that are not a dict or
-                options that are not `RunOptions`.
+            TypeError: A hook returned neither None nor a `SessionRunArgs`; or its feeds are not a dict, or its options
+                not `RunOptions`.
         """
         requests = self._requests
         for index, hook in self._askers:
@@ -75,13 +75,13 @@ class MergedRequests:
             self._merge()
 
     def drop_feeds(self) -> None:
-        """Drops the values that hooks fed, because a batch must not outlive its run; keeps the fed tensors."""
+        """Drops the values of the hooks' feeds, because a batch must not outlive its run; keeps the fed tensors."""
         self.hook_feeds = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.hook_feeds]
         self._requests = [None if getattr(args, "feed_dict", None) else args for args in self._requests]
         self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
-        """Merges the caller's options with the hooks' options; call it only if hooks have options."""
+        """Merges the caller's options with the hooks' options. There must be options of hooks."""
         if self._merged_options is None or options is not self._caller_options:
             self._caller_options = options
             self._merged_options = merge_options([options, *self.options])
@@ -123,7 +123,7 @@ class MergedRequests:
         return " and ".join(f"the {describe(hook.hook)}" for hook, fetches in pairs if fetches is not None)
 
     def attribute_error(self, exc: Exception, graph: Graph) -> None:
-        """Raises the error of a run with the name of the hook, if a hook's fetch has caused it; else returns."""
+        """If a hook's fetch has caused the error of a run, raises it with the name of the hook; else returns."""
         # The operations of every run come last.
         for hook, fetches in zip(self.hooks, self.hook_fetches.fetches, strict=False):
             hook.check_in_graph(fetches, graph, exc)
@@ -134,7 +134,7 @@ class MergedRequests:
             _check(hook.hook, "before_trigger" if hook.before_run is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._requests]
         deferred = frozenset(index for index, hook in self.indexed_hooks if self._requests[index] and hook.deferred)
-        # The operations of every run, after the hooks' fetches, are run in each step.
+        # The operations of every run have the last index. They are run in each of several steps, like stacked fetches.
         rows = frozenset([*(index for index, hook in self.indexed_hooks if hook.stacked), len(asked)])
         every_run_ops = (self.standing,) if self.standing else ()
         only_rows = [fetches if hook.stacked else None for hook, fetches in zip(self.hooks, asked, strict=True)]

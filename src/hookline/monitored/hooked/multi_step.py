@@ -1,4 +1,4 @@
-"""MultiStepRunner: makes runs of several steps, with hooks; their results have a row for each step."""
+"""MultiStepRunner: makes runs of several steps with hooks; the results have a row for each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.session import STEP_MISMATCH, DeferredResults, RunMetadata, RunOpt
 
 
 class MultiStepRunner:
-    """Makes the runs of a session with several steps.
+    """Makes a session's runs of several steps.
 
     Args:
         session: The raw session.
@@ -33,7 +33,7 @@ class MultiStepRunner:
         """Checks that the caller passes no feeds, options or metadata.
 
         Raises:
-            ValueError: It does.
+            ValueError: The caller passes one of these.
         """
         for name, given in (("feed_dict", feed_dict), ("options", options), ("run_metadata", run_metadata)):
             if given:
@@ -43,10 +43,10 @@ class MultiStepRunner:
                 )
 
     def check_feeders(self, requests: MergedRequests) -> None:
-        """Checks that no hook feeds.
+        """Checks that no hook feeds a tensor.
 
         Raises:
-            ValueError: One does.
+            ValueError: A hook does.
         """
         for hook, _ in requests.hook_feeds:
             raise ValueError(
@@ -55,7 +55,10 @@ class MultiStepRunner:
             )
 
     def available_steps(self, fetches: Any, max_steps: int, steps_until_due: float) -> int:
-        """Returns the number of steps with batches, at most `max_steps`; see `RepeatedStep.await_batches`."""
+        """Returns the number of steps for which there are batches, at most `max_steps`.
+
+        See `RepeatedStep.await_batches`.
+        """
         return self._backend.cached_step(fetches, None, self._steps_per_run).await_batches(max_steps, steps_until_due)
 
     def run(
@@ -91,7 +94,7 @@ class MultiStepRunner:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
-        """Makes several steps, the last in a separate run, because the hooks' requests need more than the program."""
+        """Makes several steps, the last one in a separate run: the hooks' requests need more than the program."""
         of_each, parts, left = requests.per_step_fetches, [], schedule.run.num_steps - 1
         try:
             while left:

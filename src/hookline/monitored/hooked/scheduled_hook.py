@@ -27,13 +27,13 @@ _NO_OPTIONS = RunOptions()
 
 
 class ScheduledRun:
-    """The decision on the next run or the run under way; a schedule has one, and updates it before each run.
+    """The decision on the next run, or on the run under way. A schedule has one, and updates it before each run.
 
     Args:
-        number: The number of runs made before.
+        number: The number of earlier runs.
         max_steps: The maximum number of steps of a run.
-        target_step: The global step.
-        align_to_full_runs: Whether firings that are deferred by some runs are delivered at the end of a full run.
+        target_step: The present global step.
+        align_to_full_runs: Whether firings with `deferred = n` are delivered at the end of a full run.
 
     Attributes:
         max_steps, align_to_full_runs: As above.
@@ -42,11 +42,11 @@ class ScheduledRun:
         target_step: The expected global step after the run; in a graph without one, the number of the run.
         step: The global step after the run; None if it is not known.
         firing_bits: The hooks that fire and were not called yet, as a bit mask.
-        has_deferred: Whether a firing of a deferred hook is pending, of this run or an earlier one.
-        is_multi_step: Whether it may have several steps.
-        num_steps: The number of steps that it may have.
-        start_step: The global step before it; None if it is not known.
-        has_per_step_hook: Whether a hook that must be called for each step takes part.
+        has_deferred: Whether a firing of a deferred hook, of this run or an earlier one, is pending.
+        is_multi_step: Whether the run may have several steps.
+        num_steps: The number of steps that the run may have.
+        start_step: The global step before the run; None if it is not known.
+        has_per_step_hook: Whether one of its hooks must be called for each step.
     """
 
     def __init__(self, number: int, max_steps: int, target_step: int, *, align_to_full_runs: bool) -> None:
@@ -59,26 +59,26 @@ class ScheduledRun:
         self.start_step: int | None = None
 
     def steps_left(self, number: int) -> int:
-        """Returns the number of steps to the end of a full run, counted from the step with this number."""
+        """Returns the number of steps from this one to the end of its full run, both counted."""
         return self.max_steps - (number - 1) % self.max_steps
 
     def delay(self, runs: int, *, stacked: bool) -> int:
-        """Returns the delay in runs of a firing that is deferred by `runs` runs, aligned to full runs if required.
+        """Returns the delay, in runs, of a firing with `deferred = runs`, aligned to full runs if required.
 
         Args:
             runs: The minimum delay in runs.
-            stacked: Whether its hook is `stacked`. Its rows may come before the end of a full run, if a clock, say, has
-                ended the run.
+            stacked: Whether the hook is `stacked`. If a clock, say, ends a run sooner, its rows come before the end of
+                the full run.
         """
-        # Full runs end at multiples of `max_steps`, whatever else ends runs. So a firing comes at the same step in each
-        # training, even if a clock has ended a run sooner. With 4 steps a run and deferred = 1:
+        # Full runs end at multiples of `max_steps`, even if something else ends some runs sooner. So a firing comes at
+        # the same step in each training. With max_steps = 4 and deferred = 1:
         #
         #   fires at step      5   6   7   8   9
         #   may come from      6   7   8   9  10
         #   comes at           8   8   8  12  12
         #
-        # Rows of the steps from 5 on may come at 6 already, if a clock has ended that run. Then they wait as if their
-        # run had ended at 8, and come at 12.
+        # If a clock ends the run at 6, the rows of steps 5 and 6 are there at 6. They wait as if the run had ended at
+        # 8, and come at 12.
         if not self.align_to_full_runs or not self.step_delta:
             return runs
         number = self.target_step // self.step_delta
@@ -91,9 +91,10 @@ class _DeferredFiring(NamedTuple):
     """A pending firing of a deferred hook.
 
     Args:
-        results: Its values.
-        due_run: The run after which it is delivered; infinity if it is delivered when the values are ready.
-        firing_args: The other parts of the `Firing`, up to the context.
+        results: The values.
+        due_run: The number of the run after which the firing is delivered; infinity to deliver it when the values are
+            ready.
+        firing_args: The arguments of the `Firing` between the values and the context.
     """
 
     results: DeferredResults
@@ -104,7 +105,7 @@ class _DeferredFiring(NamedTuple):
 class ScheduledHook:
     """A hook in a session: its declarations, the phase of its trigger, its request, and its firings.
 
-    Hooks that share a trigger share its phase, which the first of them keeps: it is the `trigger_owner` of the others.
+    Hooks that share a trigger share its phase. The first of them keeps the phase, and is the `trigger_owner` of all.
 
     Args:
         hook: The hook, or a `BoundHook` that binds it to some runs.
@@ -115,20 +116,20 @@ class ScheduledHook:
         is_spmd: Whether SPMD processes must call their hooks in the same run.
 
     Raises:
-        TypeError: A `deferred` is neither a bool nor a number of runs.
+        TypeError: `deferred` is neither a bool nor a number of runs.
 
     Attributes:
         hook: The hook itself, unwrapped.
         bit: Its index in the list, as a bit.
         binding: Its `BoundHook`; None if it takes part in all runs.
-        bound_to: The operations whose runs it takes part in, with a `binding`.
-        before_run: Its `before_run`; None if it does not override it, or after `stop_callbacks`.
-        after_run: Its `after_run`, likewise.
+        bound_to: With a `binding`, the operations in whose runs the hook takes part.
+        before_run: Its `before_run`; None if the hook does not override it, or after `stop_callbacks`.
+        after_run: Its `after_run`; None in the same cases.
         fetches: Its declared fetches.
         request_args: The request with these fetches; None without any.
         before_trigger: Its `before_trigger`, which returns the request in place of `request_args`; None without one.
         has_requested: Whether `request` was called in this run.
-        on_trigger: Its `on_trigger`; a function that does nothing if it has none.
+        on_trigger: Its `on_trigger`; without one, a function that does nothing.
         stacked: Whether it gets the values of all steps of a run, as rows.
         deferred: Its `deferred`; False for a hook with run callbacks, which is called at once.
         pending_firings: Its firings that wait for their values, or for a run.
@@ -176,16 +177,16 @@ class ScheduledHook:
 
     @property
     def has_request(self) -> bool:
-        """Whether it requests anything when it fires."""
+        """Whether the hook requests anything when it fires."""
         return self.request_args is not None or self.before_trigger is not None
 
     def look_up_callbacks(self) -> None:
-        """Looks up `before_run` and `after_run`, at the start and to resume them after `stop_callbacks`."""
+        """Looks up `before_run` and `after_run`: at the start, and to resume them after `stop_callbacks`."""
         self.before_run: Callback | None = self._find_callback("before_run")
         self.after_run: Callback | None = self._find_callback("after_run")
 
     def stop_callbacks(self) -> bool:
-        """Drops the run callbacks, unless a subclass overrides them again; returns whether there were any."""
+        """Drops the run callbacks, but not one that a subclass overrides again; returns whether one was dropped."""
         had = self.before_run, self.after_run
         self.before_run = None if _is_base_callback(self.hook, "before_run") else self.before_run
         self.after_run = None if _is_base_callback(self.hook, "after_run") else self.after_run
@@ -205,13 +206,13 @@ class ScheduledHook:
 
         Args:
             step: The global step; None in a graph without one.
-            run: The number of runs made before.
-            trigger_owners: The owners so far, by the ids of their triggers; this hook may become one.
+            run: The number of earlier runs.
+            trigger_owners: The owners so far, by the ids of their triggers. This hook may be added.
             started_triggers: The ids of the triggers that this raw session has started before.
 
         Raises:
             TypeError: The `trigger` is not a `Trigger`.
-            RuntimeError: It counts steps, and the graph has no global step.
+            RuntimeError: The trigger counts steps, and the graph has no global step.
         """
         trigger = getattr(self.hook, "trigger", None)
         if trigger is None or not acts_on_trigger(self.hook):
@@ -238,20 +239,20 @@ class ScheduledHook:
             trigger.on_new_session()
 
     def is_due(self, step: int, run: ScheduledRun) -> bool:
-        """Asks its trigger whether to fire at the step after a run; with a `binding` it counts only bound runs."""
-        self.ask_at_run = run.number  # It is asked again after this run, and in the next attempt.
+        """Asks the trigger whether to fire at the step after a run; with a `binding`, only bound runs are counted."""
+        self.ask_at_run = run.number  # `plan_next_ask` follows after this run; a failed run asks again.
         if self._counts_runs:
             self.trigger.count_runs(run.number if self.binding is None else self.binding.runs + run.num_steps)
         self.due = self.trigger.should_trigger_for_step(step)
         return self.due
 
     def plan_next_ask(self, step: int, run: int, *, has_bindings: bool) -> None:
-        """Finds when its trigger must be asked next; called after a run.
+        """Finds when the trigger must be asked next; called after a run.
 
         Args:
-            step: The global step after the run, or the number of the run.
+            step: The global step after the run; in a graph without one, the number of the run.
             run: The number of the run.
-            has_bindings: Whether hooks count only some runs, which cannot be predicted.
+            has_bindings: Whether some hooks count only some runs. Which runs these are cannot be predicted.
         """
         trigger = self.trigger
         steps = trigger.steps_until_trigger(step) if self._has_steps else NEVER
@@ -266,7 +267,7 @@ class ScheduledHook:
     # Its request and its firings --------------------------------------------------------------------------------
 
     def request(self, run: ScheduledRun, context: SessionRunContext) -> SessionRunArgs | None:
-        """Returns its request, if it fires in this run, or if it is `stacked` and a run may have several steps."""
+        """Returns the hook's request if it fires in this run, or is `stacked` and runs may have several steps."""
         self.has_requested = True
         if not run.firing_bits & self.bit and not (self.stacked and run.max_steps > 1):
             return None
@@ -275,18 +276,18 @@ class ScheduledHook:
     def deliver(
         self, run: ScheduledRun, context: SessionRunContext, results: Any, options: RunOptions, metadata: RunMetadata
     ) -> None:
-        """Updates its trigger and calls it, if it fires in this run; a deferred hook is called later.
+        """If the hook fires in this run, updates its trigger and calls it; a deferred hook is called later.
 
         Example:
             Two hooks share every(10), and the second has deferred = 3. In the run that reaches step 20 both fire:
 
                 first    updates the trigger to 20, 10 steps after the last firing; on_trigger gets both numbers
-                second   the trigger is updated already; the firing with both numbers is pending
-                run 23   on_trigger of the second: global_step=20, elapsed_steps=10, and the context of run 23
+                second   the trigger is updated already; a firing with both numbers is pending
+                run 23   on_trigger of the second gets global_step=20, elapsed_steps=10, and the context of run 23
         """
         if not run.firing_bits & self.bit:
             return
-        run.firing_bits &= ~self.bit  # Once, however often a subclass calls `super().after_run`.
+        run.firing_bits &= ~self.bit  # At most once, even if a subclass calls `super().after_run` twice.
         owner = self.trigger_owner
         if owner.due:  # Else another hook with this trigger has updated it.
             owner.due = False
@@ -305,13 +306,13 @@ class ScheduledHook:
         run.has_deferred = True
 
     def deliver_deferred(self, context: SessionRunContext, last_run: float, lost_session: Session | None) -> int:
-        """Calls it for the firings whose values are ready, or whose run was reached.
+        """Calls the hook for the firings whose values are ready, or whose delay is over.
 
         Args:
             context: The context of the run under way, or a new one.
-            last_run: The number of the last run; with infinity it waits for all values.
-            lost_session: The session, if it is lost: it then drops the remaining firings, and logs errors from the
-                loss.
+            last_run: The number of the last run. With infinity all firings are delivered, with a wait for their values.
+            lost_session: The session if it is lost, else None. Then the remaining firings are dropped, and errors from
+                the loss are logged.
 
         Returns:
             The number of dropped firings.
@@ -324,7 +325,7 @@ class ScheduledHook:
             pending.popleft()
             try:
                 values = results.get()
-            except Exception:  # Lost with the session; the recovery logs the reason.
+            except Exception:  # The values are lost with the session; the recovery logs the reason.
                 if lost_session is None:
                     raise
                 dropped += 1
@@ -349,13 +350,13 @@ class ScheduledHook:
         has_step: bool,
         wait: bool,
     ) -> None:
-        """Calls it once for each of its latches that is set.
+        """Calls the hook once for each of its latches that is set.
 
         Args:
             session: The raw session.
             context: The context of the run under way, or a new one.
-            elapsed_by_part: The elapsed seconds and steps by latch, for other hooks with the same trigger; it adds to
-                them.
+            elapsed_by_part: The elapsed seconds and steps of each latch's trigger. Hooks that share a trigger read and
+                extend the same dict.
             has_step: Whether the graph has a global step.
             wait: Whether to wait for all runs so far.
         """
@@ -365,7 +366,7 @@ class ScheduledHook:
             self.latches[part] = step is not None
             if step is None or known:
                 continue
-            # Only this part of its trigger is updated: the step may be long past.
+            # Only the latch's part of the trigger is updated, because the step may be long past.
             if part not in elapsed_by_part:
                 elapsed_by_part[part] = part.update_last_triggered_step(step)
             secs, steps = elapsed_by_part[part]
@@ -375,10 +376,10 @@ class ScheduledHook:
     # Mistakes ---------------------------------------------------------------------------------------------------
 
     def check_in_graph(self, fetches: Any, graph: Graph, cause: Exception | None = None) -> None:
-        """Checks that its fetches are in the graph.
+        """Checks that the hook's fetches are in the graph.
 
         Raises:
-            KeyError, TypeError, ValueError: A fetch is not; the error names the hook.
+            KeyError, TypeError, ValueError: A fetch is not in the graph; the error names the hook.
         """
         try:
             for leaf in iter_fetches(fetches):
@@ -390,7 +391,7 @@ class ScheduledHook:
             ) from cause
 
     def warn_if_incomplete(self) -> None:
-        """Warns if the hook has only a trigger or only an `on_trigger`, and so does nothing."""
+        """Warns if the hook does nothing, because it has only a trigger or only an `on_trigger`."""
         is_called = overridden_callback(self.hook, "on_trigger") is not None
         has_trigger = isinstance(getattr(self.hook, "trigger", None), Trigger)
         if self.before_run or self.after_run or self.before_trigger or is_called == has_trigger:

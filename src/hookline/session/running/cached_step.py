@@ -1,4 +1,4 @@
-"""The cached step: the work of a run, planned once for a request and used again when the request is repeated."""
+"""The cached step: plans a request (fetches and feeds) once, and makes each of its runs."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ STEP_MISMATCH = object()
 class CachedStep:
     """Makes the runs of one request: holds its plan, host operations, program, and buffers of variables.
 
-    `run` makes a run that consists of a program and batches (`is_program`). For any other run the session makes the
-    stages around the program (`run_staged`), and `dispatch` starts the program.
+    If a run needs nothing but one program, variables of this process and batches (`is_program`), `run` makes it. Any
+    other run also has stages around the program: `run_staged` makes it, and `dispatch` starts the program in it.
 
     Args:
         session: The backend of the session.
-        request: The request.
+        request: The fetches of the caller and of hooks, and the fed tensors.
         programs: The programs of the session.
 
     Attributes:
         request: As above.
-        plan: The plan.
-        host_stage: Its host operations.
-        max_steps: The largest number of steps that its program makes.
-        counters: The counters whose values the run needs from the host.
-        step_delta: The number by which it advances the global step; None if only the device knows.
-        has_checks: Whether one of its operations has a check.
-        has_writes: Whether it changes a variable.
-        uses_remote_variables: Whether it reads or updates remote variables.
-        is_program: Whether it consists of a program alone, on variables in this process and batches.
-        is_cacheable: Whether it may be kept for later requests; not an initializer with large constants.
+        plan: The plan of the request.
+        host_stage: The host operations of the plan.
+        max_steps: The largest number of steps that one run makes.
+        counters: The counters whose values the host passes to fetches and host operations.
+        step_delta: The increase of the global step in one step; None if only the device knows it.
+        has_checks: Whether an operation of the plan has a check.
+        has_writes: Whether a run writes variables.
+        uses_remote_variables: Whether a run reads or updates remote variables.
+        is_program: Whether a run needs nothing but one program, variables of this process and batches.
+        is_cacheable: Whether the step may be kept for later requests. An initializer with large constants is not kept.
     """
 
     def __init__(self, session: Any, request: Request, programs: ProgramCache) -> None:
@@ -74,6 +74,7 @@ class CachedStep:
         self.plan = plan = Plan(fetched, [*for_hooks, *deferred], request.fed, store.is_remote)
         self.max_steps = max_steps
         self._feed_converters = [make_feed_converter(tensor) for tensor in request.fed]
+        # The mask, an argument of the program, selects the fetches of hooks that a run computes.
         self.program, self._mask = programs.choose(plan, request, store)
         indices = self.program.output_indices([bool(wanted) for wanted in self._mask]) if self.program else {}
         self.host_stage = host_stage = HostStage(plan, [*fetched, *for_hooks], deferred, indices)
@@ -92,7 +93,8 @@ class CachedStep:
             for part in self._deferred
             for e in part.elements
         ]
-        # The results of each run, if they are constant; the second with the number of steps, unless runs are checked.
+        # If all runs have the same results (`request.is_constant`), they are kept after the first run: the results of
+        # the caller and of the hooks and, unless the front end checks runs, the same with the number of steps, 1.
         self._constant: tuple[Any, Any] | None = None
         self._constant_run: tuple[Any, Any, int] | None = None
         self.counters = host_counters(plan, [*fetched, *for_hooks, *deferred])
@@ -106,8 +108,9 @@ class CachedStep:
         if program is not None:
             read += [*program.counters, *program.read_only]
         self.uses_remote_variables = plan.uses_remote_variables(read)
-        more = self.uses_remote_variables or plan.before or host_stage.after or self.counters
-        self.is_program = program is not None and (max_steps > 1 or not more)
+        # A program of several steps has checks of its own: `RepeatedStep.check` and `computes_hook_fetches`.
+        needs_host = self.uses_remote_variables or plan.before or host_stage.after or self.counters
+        self.is_program = program is not None and (max_steps > 1 or not needs_host)
         self._is_bare_program = self.is_program and max_steps == 1 and not plan.sources
         # Starts a run; the caller holds the session's lock.
         self._start: Callable[[RunState, int | None], Any] = (
@@ -132,22 +135,22 @@ class CachedStep:
         self._fetched_remote = [
             u for u in plan.remote_updates if any(isinstance(t, Tensor) and t.op is u for t in results)
         ]
-        # The largest global step that a run can still advance within its dtype, if this run counts it.
+        # A run from a larger global step would exceed its dtype. None if runs do not count the global step.
         self._max_start_step: int | None = None
         if global_step is not None and self.step_delta and global_step in (*written, *counted_by_host):
             self._max_start_step = int(np.iinfo(global_step.dtype).max) - self.step_delta
         self._remote_updates = plan.remote_updates
         self._smallest_leaf: int | None = None
         self._bind_buffers(global_step)
-        # The step delta, as far as it is known before the run.
+        # The step delta if it is known before the run, else None.
         self._known_step_delta = None if plan.remote_updates and self._step_buffer is None else self.step_delta
 
     def _bind_buffers(self, global_step: Variable | None) -> None:
-        """Finds the buffers of the variables that the program reads and writes, and of counters."""
+        """Finds the buffers of the counters and of the other variables that the program reads and writes."""
         program, plan = self._program, self.plan
         self._local_store = local_store = self._store.local
         self._bundle = local_store.bundle(*program.groups, program.host_counters)
-        # The buffer of a remote variable stays empty: then the store gathers all values.
+        # The buffer of a remote variable stays empty: `dispatch` then reads all values from the store.
         self._read_only: list[tuple[VariableBuffer, Variable]] = [
             *zip(local_store.buffers(program.read_only), program.read_only, strict=True)
         ]
@@ -170,7 +173,7 @@ class CachedStep:
         is_stacked: bool,
         is_deferred: bool = False,
     ) -> ResultReader:
-        """Returns the result reader of an element; if `is_stacked`, it reads the values of each of several steps."""
+        """Returns the result reader of an element. `RepeatedStep` overrides it, and uses the other two arguments."""
         return make_fetch_reader(self.plan, element, output_indices)
 
     # Running ----------------------------------------------------------------------------------------------------
@@ -184,17 +187,20 @@ class CachedStep:
         max_steps: int = 0,
         exactly: bool = False,
     ) -> Any:
-        """Makes a run that `is_program`: of one step, or of several, as far as batches of one form are ready.
+        """Makes a run; only for a step with `is_program`.
+
+        The run has one step or, if several are allowed, as many as batches with equal shapes and dtypes are ready.
 
         Args:
-            values: The fed values, in the order of the plan.
-            expected_step: The global step at which it must start; None for any.
-            following_steps: The number of steps that the following runs take, as far as it is known.
-            max_steps: The largest number of steps; by default that of the program.
-            exactly: Whether `max_steps` steps are required: with fewer batches nothing is run.
+            values: The fed values, in the order of `request.fed`.
+            expected_step: The global step at which the run must start; None for any.
+            following_steps: The number of steps that the following runs take, if it is known.
+            max_steps: The largest number of steps of this run; 0 means the attribute `max_steps`.
+            exactly: Whether the run must have `max_steps` steps: with fewer batches nothing is run.
 
         Returns:
-            The caller's results, the hooks' results, and the number of steps; or `STEP_MISMATCH`.
+            The results of the caller, the results of the hooks, and the number of steps made. Or `STEP_MISMATCH` if
+            nothing was run.
         """
         session, run = self._session, RunState()
         run.feeds = [*map(call_with, self._feed_converters, values)] if values else ()
@@ -207,6 +213,7 @@ class CachedStep:
                 with self._lock:
                     if not session.is_usable:
                         session.check_usable()
+                    # The number of steps, `BATCH_NOT_READY` or `STEP_MISMATCH`.
                     made = self._start(run, expected_step)
                 if made is not BATCH_NOT_READY:
                     break
@@ -240,7 +247,7 @@ class CachedStep:
         return self._open_sources
 
     def _await_batches(self, max_count: int, upcoming_steps: float) -> None:
-        """Waits for a batch of each source, as in `OpenSource.wait`; not under the lock, because it may take long."""
+        """Waits for a batch of each source, as in `OpenSource.wait`. Without the lock, because the wait may be long."""
         for source in self._open_sources:
             if not source.num_ready(max_count):
                 source.wait(max_count, self.max_steps, upcoming_steps)
@@ -262,7 +269,7 @@ class CachedStep:
         return self.results(run)
 
     def results(self, run: RunState) -> tuple[Any, Any]:
-        """Returns the results of a run, the caller's and the hooks'."""
+        """Returns the results of the caller and of the hooks."""
         session = self._session
         if session.checks_runs:
             session.graph.front_end.check_run(session.graph)
@@ -295,7 +302,7 @@ class CachedStep:
         return found
 
     def _deferred_results(self, run: RunState, values: list[Any], part: HookRequest, start: int) -> Any:
-        """Returns the results of a deferred hook; the first to be read computes the `values` of all deferred hooks."""
+        """Returns the results of a deferred hook; the first call computes the `values` of all deferred hooks."""
         if not values:
             host_stage = self.host_stage
             if host_stage.deferred:
@@ -306,10 +313,12 @@ class CachedStep:
         return part.assemble(values[start : start + len(part.elements)])
 
     def dispatch(self, run: RunState, expected_step: int | None = None, last_step: int | None = None) -> Any:
-        """Starts the program and keeps its new values, without waiting for it. The caller holds the session's lock.
+        """Starts the program and stores the new values of variables, without waiting for the device.
+
+        The caller holds the session's lock.
 
         Args:
-            run: The run. Its outputs, and whether its updates were applied, are stored in it.
+            run: The run. It gets the outputs, and whether the updates were applied.
             expected_step: As in `run`.
             last_step: As in `RunOptions`.
 
@@ -319,13 +328,12 @@ class CachedStep:
         count = 1 if self.max_steps == 1 else run.num_steps
         program, bundle, step_buffer, latches = self._program, self._bundle, self._step_buffer, self._latch_states
         try:
-            # The global step.
             step = self._store.known_step() if step_buffer is None else step_buffer.host_value
             if expected_step is not None and step != expected_step:
                 return STEP_MISMATCH
             if self._max_start_step is not None and (step is None or step > self._max_start_step):
                 step = self._checked_step(self._max_start_step)
-            # If the variables were not written since, the last run's results are the values.
+            # The groups are the new values of the last run; None if other code has written the variables since.
             if bundle.groups is not None:
                 donated, counters, _ = bundle.groups
                 try:
@@ -338,7 +346,6 @@ class CachedStep:
                     donated, counters, read = self._gather_values()
             else:
                 donated, counters, read = self._gather_values()
-            # The inputs and the latches.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple([state.value for state in latches]) if latches else ()
             given, step_delta = (donated, counters, read, inputs, latched, self._mask), self._known_step_delta
@@ -348,17 +355,17 @@ class CachedStep:
                 try:
                     made = program.run(*given)
                 except OtherTypesError:
-                    made = None  # The errors of the next line have no such context.
+                    made = None  # Outside of `except`: an error of the next line must not have this one as context.
                 new, run.outputs, _, latched = made or program.run_with_new_types(*given)
                 run.applied = True
             else:
                 new, run.outputs, latched = self._dispatch_refusable(run, last_step, given)
                 if step_delta and not run.applied:
                     step_delta = 0
-            # If a Ctrl-C comes from here on, donated values are lost, and the session with them.
+            # A Ctrl-C from here on loses the session: the donated values are gone, the new ones not stored yet.
             next_step = None if step is None or step_delta is None else step + step_delta * count
             if latches and next_step is not None:
-                # Not `zip`: with `strict` it takes longer than all the rest of this.
+                # Not `zip`: with `strict` it takes longer than the rest of this loop.
                 for number, state in enumerate(latches):
                     state.record(latched[number], next_step, count, step_delta)
             if run.applied:
@@ -372,7 +379,7 @@ class CachedStep:
                 else:
                     bundle.structures = program.structures_out
                     bundle.groups = new
-            if latches and next_step is None:  # Only the device knows the global step after the run.
+            if latches and next_step is None:  # Reads it from the device, which alone knows the global step.
                 next_step = self._session.step_or_none()
                 for number, state in enumerate(latches):
                     state.record(latched[number], next_step, count)
@@ -386,15 +393,15 @@ class CachedStep:
         return count
 
     def _loop_arguments(self, run: RunState) -> np.ndarray:
-        """Returns the last argument of a program of several steps: their number, and the indices of their batches."""
+        """Returns the last argument of a program of several steps: their number, and the first index in each block."""
         indices = [run.block_starts[tensor.op] for tensor in self._program.inputs if isinstance(tensor.op, Source)]
         return np.array([run.num_steps, *indices], np.int32)
 
     def _dispatch_refusable(self, run: RunState, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Starts a run whose updates `last_step` or the parameter servers may refuse; see `dispatch`."""
+        """Starts a run; `last_step` or the parameter servers may refuse its updates. See `dispatch`."""
         program, store, remote = self._program, self._store, self._remote_updates
         is_refused = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
-        # A dry run donates no values.
+        # A run whose updates may be refused must keep the old values, so it donates none.
         start = program.without_donation if is_refused or (remote and program.written) else program.run_with_new_types
         new, run.outputs, sent, latched = start(*given)
         run.applied = not is_refused
@@ -404,7 +411,7 @@ class CachedStep:
         return new, run.outputs, latched
 
     def _gather_values(self) -> tuple[Any, Any, Any]:
-        """Gathers the values that the program takes from the store."""
+        """Reads the values of the program's variables from the store."""
         program, store = self._program, self._store
         try:
             for variable in program.host_counters:
@@ -417,7 +424,7 @@ class CachedStep:
         return donated, counters, read
 
     def _bind_bundle(self, new: tuple[FlatValues, FlatValues, FlatValues]) -> None:
-        """Binds the new values of a run as a bundle; before they were in separate buffers."""
+        """Makes a bundle of the new values of a run; before the run they were in separate buffers."""
         self._bundle.bind(new, self._program.structures_out)
         if not self.is_cacheable:  # The variables have the values now.
             for tensor in self._program.inputs:
@@ -428,7 +435,7 @@ class CachedStep:
         """Returns the global step.
 
         Raises:
-            FailedPreconditionError: A run from there would exceed the dtype.
+            FailedPreconditionError: It is larger than `last_step`: a run would exceed its dtype.
         """
         step = self._store.step()
         if step <= last_step:
@@ -438,14 +445,14 @@ class CachedStep:
             variable.op.node_def,
             variable.op,
             f"The global step {variable.op.name!r} cannot count to {step + (self.step_delta or 0)}: its dtype is "
-            f"{variable.dtype}. Set jax_enable_x64 before the graph is built; it is then one of int64, also when this "
-            f"model is restored.",
+            f"{variable.dtype}. Set jax_enable_x64 before the graph is built: the step is then int64, and a restored "
+            f"int32 step is converted.",
         )
 
     # Around a program -------------------------------------------------------------------------------------------
 
     def dispatch_staged(self, run: RunState) -> None:
-        """Does the same as `dispatch` for a staged run, which may have no program, and follows its options."""
+        """Starts the program of a staged run, if it has one, as its options require; see `dispatch`."""
         program, options, metadata = self.program, run.options, run.metadata
         if program is None:
             run.applied = True
@@ -464,7 +471,7 @@ class CachedStep:
             jax.block_until_ready((self._store.read_leaves(program.written), run.outputs))
 
     def _remote_result(self, update: Update) -> Any:
-        """Returns the values that the variables of an update have now, in its structure."""
+        """Returns the present values of the variables of an update, in the structure of the update."""
         leaves, structure = self._store.read_leaves(update.variables), self._store.structure
         pairs = zip(update.variables, leaves, strict=True)
         return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), found) for v, found in pairs])
@@ -474,7 +481,7 @@ class CachedStep:
         program = self.program
         if program is None:
             return None
-        # Of an array that spans processes, this one's shard: it is ready when the run is computed, too.
+        # `addressable_data` is this process's shard of an array: it is ready when the run is computed, too.
         arrays = jax.tree.leaves(run.outputs)
         if not arrays and program.counters:
             arrays = jax.tree.leaves(self._store.read_leaves(program.counters[:1]))
@@ -485,7 +492,7 @@ class CachedStep:
         arrays = jax.tree.leaves(self._store.read_leaves(program.written))
         if not arrays:
             return None
-        if self._smallest_leaf is None:  # The sizes are those of the first run, or near them.
+        if self._smallest_leaf is None:  # Found once, because sizes hardly change from run to run.
             self._smallest_leaf = min(range(len(arrays)), key=lambda index: arrays[index].size)
         return _copy(placement.addressable_data(arrays[min(self._smallest_leaf, len(arrays) - 1)]))
 
@@ -494,7 +501,7 @@ _copy = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.
 
 
 def explain_uninitialized(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:
-    """Returns the error of a variable without a value, with other advice if an initial value reads that variable."""
+    """Returns the error for a variable without a value; its advice differs if an initial value reads the variable."""
     for operation in plan.operations:
         if isinstance(operation, Update) and operation.is_initializer and error.op in ancestors(operation.inputs):
             name = error.op.name
@@ -502,7 +509,7 @@ def explain_uninitialized(plan: Plan, error: FailedPreconditionError) -> FailedP
                 operation.node_def,
                 operation,
                 f"The initial value of {operation.variables[0].op.name!r} reads variable {name!r}, which has no value "
-                f"before this run is over. Compute it from the initial value, `{name}.initialized_value()` in place of "
-                f"`{name}`, or initialise {name!r} in an earlier run.",
+                f"before this run is over. Write `{name}.initialized_value()` in place of `{name}`, or initialise "
+                f"{name!r} in an earlier run.",
             )
     return error

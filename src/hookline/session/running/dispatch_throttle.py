@@ -19,16 +19,16 @@ from hookline.session.running.latches import LatchKey, LatchState, PendingRead
 class DispatchThrottle:
     """Limits how far the host dispatches ahead of the device, and polls the latches.
 
-    Waiting at each run would cost more than a short step. So the session polls once every half of the bound: a poll
-    sets a fence after the current run, and waits until the device has passed the previous fence. The host then starts
-    half of the bound in a row. That takes much less processor time than waking the host for each run, as JAX's own
-    bound of 32 computations does.
+    To wait at each run would cost more than a short step. So the session polls only after every `max_runs / 2` runs: a
+    poll takes a fence, an array that is ready once the current run is computed, and waits for the fence of the poll
+    before. Then the host starts the next `max_runs / 2` runs without a wait. This takes much less processor time than
+    JAX's own bound of 32 computations, which wakes the host for each run.
 
-    Each of several steps in a run counts, but together they count for at most a quarter of the bound: without a few
-    more runs behind the current one, the device would idle while the host is woken.
+    In a run of several steps each step counts, but together they count for at most `max_runs / 4`: the device needs a
+    few more runs in its queue, or it would idle while the host wakes.
 
     Attributes:
-        runs_until_poll: The number of runs until the next poll; counted down by the caller that makes a run.
+        runs_until_poll: The number of runs until the next poll. The code that makes a run counts it down.
         max_run_cost: The largest number of runs that a run of several steps counts for.
     """
 
@@ -39,7 +39,7 @@ class DispatchThrottle:
         self._fence: jax.Array | None = None
         self._states: dict[LatchKey, LatchState] = {}
         self._pending_reads: list[PendingRead] = []
-        # SPMD processes all read a latch at the same run, whether its value is ready or not.
+        # All SPMD processes must read a latch at the same run. So they never ask whether its value is ready.
         self._is_spmd = placement.is_spmd()
 
     def states(self, latches: Iterable[LatchKey]) -> list[LatchState]:
@@ -55,12 +55,12 @@ class DispatchThrottle:
         lock = self._session.lock
         with lock:
             fence = step.fence(run) if self._session.is_usable else None
-            if fence is None:  # Nothing was started; the next run polls.
+            if fence is None:  # The run started no program; the next run polls.
                 return
             previous, self._fence = self._fence, fence
         self.runs_until_poll = self._runs_per_poll
-        # Not under the lock: reading and closing must not wait for the device. JAX crashes in `is_ready` of a deleted
-        # array.
+        # Without the lock: a thread that reads or closes the session must not wait for the device. JAX crashes in
+        # `is_ready` of a deleted array.
         if previous is not None and not previous.is_deleted():
             previous.block_until_ready()
         with lock:
@@ -99,10 +99,11 @@ class DispatchThrottle:
             with self._session.lock:
                 self._read([unread])
 
-    # Reading; the caller holds the session's lock. A deleted value is skipped: the next run raises the error.
+    # Reading. The caller of these methods holds the session's lock. They skip a deleted value: the next run raises the
+    # error.
 
     def _peek(self, latch: LatchKey) -> PendingRead | None:
-        """Reads the value of a latch if it is ready; returns it if it must be awaited."""
+        """Reads the value of a latch if it is ready; otherwise returns the value, for which the caller must wait."""
         state = self._states.get(latch)
         if state is None or state.found_step is not None or not state.runs or state.value.is_deleted():
             return None
@@ -136,7 +137,7 @@ class DispatchThrottle:
         raise error
 
     def final_failure(self) -> errors.InvalidArgumentError | None:
-        """Returns the error that `deliver_pending` raises, for a session that ends; None if the session is lost."""
+        """Returns the error of a failed check when a session ends; None if none has failed, or the session is lost."""
         try:
             if self._session.is_usable:
                 self.deliver_pending()

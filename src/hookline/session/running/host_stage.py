@@ -28,15 +28,15 @@ class HostStage:
         plan: The plan.
         awaited: The fetches whose results a run returns.
         deferred: The fetches whose results are read later.
-        places: The index of each tensor among the outputs of the program. A program of several steps may lack some:
-            such a step is never run, only checked.
+        places: The index of each tensor among the outputs of the program. In a program of several steps some tensors
+            may be missing: `RepeatedStep` checks such a step and never runs it.
 
     Attributes:
         before: The operations that run before the program.
         after: The operations that run after it.
         deferred: The operations that run when their results are read; no run waits for them.
-        deferred_arrays: The indices of the outputs that deferred results need, if the output is one array.
-        deferred_trees: The indices of the other outputs that they need.
+        deferred_arrays: The indices of the outputs that deferred results need and that are one array.
+        deferred_trees: The indices of the outputs that deferred results need and that are another structure.
         before_needs_lock: Whether operations before the program need state that the session's lock protects: counters,
             the session itself, or the choice of this run's batch.
     """
@@ -65,8 +65,8 @@ class HostStage:
             or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
             for operation in plan.before
         )
-        # The indices in `plan.pulled` of arrays of numbers in the memory of the host: reading these transfers nothing,
-        # and takes a third of the time of `jax.device_get`.
+        # The indices in `plan.pulled` of arrays of numbers in the host's memory. `np.asarray` of these copies nothing
+        # from a device, and takes a third of the time of `jax.device_get`.
         is_cpu = jax.default_backend() == "cpu"
         self._in_host_memory = {i for i, tensor in enumerate(plan.pulled) if is_cpu and _is_numeric(tensor.spec)}
         later = [
@@ -78,7 +78,7 @@ class HostStage:
         self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[HostOperation], run: RunState, session: Any) -> None:
-        """Runs host operations, given in creation order, on the values that the run has so far."""
+        """Runs host operations, which must be in creation order, on the values that the run has so far."""
         if run.outputs and self._pulls_any:
             found: dict[int, int] = {}
             for operation in operations:
@@ -108,9 +108,9 @@ def _is_numeric(spec: Any) -> bool:
 
 
 def _deferred_operations(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[HostOperation]:
-    """Returns the host operations that need not run in the run itself."""
+    """Returns the host operations that may run after the run, when their results are read."""
     needed = set(plan.needed(awaited))
     for operation in plan.operations:
-        if isinstance(operation, SessionCall | Update):  # These and the operations they need belong in the run.
+        if isinstance(operation, SessionCall | Update):  # These must run in the run, with their inputs.
             needed.update(plan.needed([operation]))
     return [operation for operation in plan.after if operation not in needed]

@@ -1,18 +1,19 @@
-"""The state of a session's latches: arrays that its programs carry from run to run.
+"""Keeps the state of a session's latches: arrays that its programs carry from run to run.
 
 All checks of a program share one more latch, which also holds the details of the first failure.
 
 Example:
-    A run advances the global step by 10, and its latch has the value 0 at first. After runs 1, 2 and 3, in which the
-    condition does not hold, it is -1, -2 and -3. In run 4 it holds: the value is 4, and stays 4 in all later runs.
+    Each run advances the global step by 10. A latch begins with the value 0. In runs 1, 2 and 3 the condition is
+    false, and the value becomes -1, -2 and -3. In run 4 the condition is true: the value becomes 4, and stays 4 in all
+    later runs.
 
-    The host knows the global step after each run when it starts the run, but not yet the latch value. It records the
-    steps 10, 20, 30, ... as one step range: (first run 1, step 10, step delta 10). After a load in between, which sets
-    the step to 500, run 5 begins another one: (5, 510, 10).
+    When the host starts a run, it knows the global step after the run, but not the latch value. It records the steps
+    10, 20, 30, ... as one step range: (first run 1, step 10, step delta 10). After run 4 a load sets the step to 500,
+    so run 5 begins another range: (5, 510, 10).
 
-    At the poll after run 14 it reads 4. The latest step range that begins by run 4 is the first, so the condition held
-    in the run that led to global step 10 + (4 - 1) * 10 = 40. If it had read -6, runs 1 to 6 would be known to be fine,
-    and the first step range would be dropped.
+    At the poll after run 14 the host reads the value 4. Run 4 is in the first range, so the condition was first true in
+    the run to global step 10 + (4 - 1) * 10 = 40. If the host had read -6, runs 1 to 6 would have passed, and the first
+    range would be dropped.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from hookline.graph.conditions import Latch
 from hookline.graph.nodes.check import Check
 
 LatchValue = Any
-"""One number: minus the count of runs so far, or from 1 on the number of the first run in which the condition held.
+"""One number: minus the count of runs so far; once the condition was true, the number of the first such run, from 1.
 
 The latch of checks is a vector: the number, the operation's index and the details of its failure.
 """
 
 LatchKey = Latch | type[Check]
-"""A latch; the class means all checks together."""
+"""A latch. All checks share one latch, whose key is the class `Check`."""
 
 _REBASE_RUNS = 2**30
 
@@ -66,7 +67,7 @@ class _StepRange(NamedTuple):
     Args:
         first_run: The number of the first run.
         step: The global step after it.
-        step_delta: The increase of the global step in each of the others.
+        step_delta: The increase of the global step in each later run.
     """
 
     first_run: int
@@ -80,9 +81,10 @@ class LatchState:
     Attributes:
         value: The value after the latest run, ready when that run is computed. No program donates it.
         runs: The number of runs so far.
-        found_step: The global step after the first run in which the condition held, once that is known.
-        details: For checks, the rest of the value at that run.
-        step_ranges: The global steps of the runs, except those that are known to have been fine.
+        found_step: The global step after the first run in which the condition was true; None before the host has read
+            that.
+        details: For checks, the operation's index and the details of the first failure.
+        step_ranges: The global steps of the runs in which the condition may have been true.
     """
 
     __slots__ = (
@@ -108,14 +110,18 @@ class LatchState:
         self.found_step: int | None = None
         self.details: list[int] = []
         self.step_ranges: collections.deque[_StepRange] = collections.deque()
-        # The global step after the next run, if that belongs to the last step range.
+        # The global step after the next run, if the next run continues the last step range.
         self._expected_step = -1
         self._step_delta = 0
 
     def record(self, value: LatchValue, step: int | None, runs: int = 1, step_delta: int = 0) -> None:
-        """Stores the value after `runs` more runs; `step` is the global step after them, None if the graph has none.
+        """Stores the value after more runs.
 
-        Each of the runs has advanced the step by `step_delta`; 0 for a single one if that is not known.
+        Args:
+            value: The value after these runs.
+            step: The global step after these runs; None if the graph has none.
+            runs: The number of these runs.
+            step_delta: The increase of the global step in each of these runs. For one run it may be unknown: 0.
         """
         self.value = value
         number = self.runs + 1
@@ -129,7 +135,7 @@ class LatchState:
         self._expected_step = step + self._step_delta
 
     def read(self, held: LatchValue) -> bool:
-        """Evaluates an earlier value; returns whether this is the first time that the latch is found set."""
+        """Evaluates a value of this or an earlier run; returns whether it is the first one that is set."""
         if self.found_step is not None:
             return False
         held = np.asarray(held)
@@ -151,20 +157,21 @@ class LatchState:
         return False
 
     def _rebase_count(self) -> None:
-        """Subtracts runs that were fine from the count: the device counts in 32 bits."""
+        """Subtracts runs without the condition from the count, because the device counts in 32 bits."""
         self.value = _subtract_runs(self.value, _REBASE_RUNS)
         self.runs -= _REBASE_RUNS
         moved = [s._replace(first_run=s.first_run - _REBASE_RUNS) for s in self.step_ranges]
-        self.step_ranges = collections.deque(moved)  # A new object: pending values count from the old first run.
+        self.step_ranges = collections.deque(moved)  # A new object, because pending reads count from the old first run.
 
 
 class PendingRead(NamedTuple):
-    """The value of a latch at some moment, not yet read.
+    """A value of a latch that was not ready, to be read later.
 
     Args:
-        state: The latch.
-        value: The value, to be awaited without the session's lock.
-        step_ranges: The step ranges at that moment: if the latch has another object now, it was reset.
+        state: The state of the latch.
+        value: The value. A caller waits for it without the session's lock.
+        step_ranges: The step ranges with the value. If the state has another object by then, the latch was reset or
+            counts from another run, and the value is skipped.
     """
 
     state: LatchState

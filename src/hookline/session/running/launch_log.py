@@ -44,7 +44,7 @@ class LaunchSummary(NamedTuple):
     Args:
         total: The number of launches.
         fingerprint: A hash of all launches, in their order.
-        recent: At least the launches since the last comparison.
+        recent: The launches since the last comparison, and some before.
     """
 
     total: int
@@ -56,19 +56,19 @@ class OpenSession(Protocol):
     """The methods of an open session that the launch log calls."""
 
     def is_in_hook(self) -> bool:
-        """Returns whether one of its hooks is being called: then the processes synchronize before each launch."""
+        """Returns whether the session calls a hook now: then the processes synchronize before each launch."""
         ...
 
     def known_failure(self) -> BaseException | None:
-        """Returns the error of another process that has failed; None if none is known."""
+        """Returns the error of another process that has failed; None if no failure is known."""
         ...
 
     def receive(self, news: Any) -> None:
-        """Receives a message of another process; called in a thread."""
+        """Receives a message of another process. Another thread than the session's calls it."""
         ...
 
     def receive_end(self, ended_process: int | None, tampering: UnauthenticatedError | None) -> None:
-        """Called, in a thread, if no messages will come: a process has ended its script, or tampering was found."""
+        """Called, as `receive`, when no messages will come: a process has ended its script, or tampering was found."""
         ...
 
 
@@ -77,15 +77,16 @@ class LaunchLog:
 
     Processes that launch different programs compute wrong sums without an error, and processes that feed a program with
     different values diverge. So before a program runs for the first time, the processes exchange fingerprints of the
-    program and its feeds, and each waits for all others. Later launches update a fingerprint, which the processes
-    compare from time to time: at the latest before a checkpoint is committed, and at the end.
+    program and its feeds, and each process waits for all others. Each launch also updates one fingerprint of all
+    launches. The processes compare it from time to time: at the latest before a checkpoint is committed, and at the
+    end.
 
     Args:
         of: The processes.
 
     Attributes:
         count: The number of launches.
-        requested_by: The hook or caller that requested the current run, in words.
+        requested_by: A description of the hook or caller that requested the current run.
         sessions: The open sessions.
     """
 
@@ -118,14 +119,14 @@ class LaunchLog:
     def record(
         self, known: dict[Any, int], description: str, key: Any, text: Callable[[], str], fed: Iterable[Any] = ()
     ) -> None:
-        """Records a launch that follows.
+        """Records the next launch, before it is made.
 
         Args:
             known: The program's fingerprints so far, by `key`.
             description: A description of the program.
             key: The form of its arguments, such as their shapes.
             text: Returns the text of the program.
-            fed: The fed values, those of this process alone and those shared with others.
+            fed: The fed values; some may be arrays that span several processes.
 
         Raises:
             FailedPreconditionError: Another process launches another program, or feeds it with other values.
@@ -161,7 +162,7 @@ class LaunchLog:
             raise self._record_difference(text)
 
     def _observe(self, about: str | None) -> None:
-        """Checks the other processes while this one waits for them: one that launches known programs never waits.
+        """Checks the other processes while this one waits for them: they may launch known programs, and never wait.
 
         Raises:
             FailedPreconditionError: They launch other programs, or wait at another point.
@@ -228,7 +229,7 @@ class LaunchLog:
         return FailedPreconditionError.from_message(text)
 
     def _answer(self, question: str) -> list[Launch]:
-        """Returns the launches of this process around the requested one, and the one before which it waits."""
+        """Returns the launches of this process near the requested number, and the launch that it waits to make."""
         requested = int(question) if question else self.count
         with self._lock:
             launches, pending = self._recent_launches(_MAX_RECENT), self._pending
@@ -246,11 +247,12 @@ class LaunchLog:
     def begin_comparison(self, about: str) -> Callable[[], None]:
         """Returns a function that compares the launches of all processes up to this point of the script.
 
-        Each process calls this method and the function at the same points, the function in any thread: only the
-        function waits for the others.
+        Each process calls this method and the function at the same points of the script. Only the function waits for
+        the others, so another thread may call it.
 
         Raises:
-            FailedPreconditionError: They have launched different programs. The error names the first difference.
+            FailedPreconditionError: From the function: the processes have launched different programs. The error names
+                the first difference.
         """
         with self._lock:
             mine = LaunchSummary(
@@ -268,7 +270,7 @@ class LaunchLog:
             )
 
     def _judge(self, every: list[list[Any]]) -> str | None:
-        """Returns a difference once it has lasted some time: in a single check, a process may just have moved on."""
+        """Returns a difference that has lasted some time: in a single check, a process may just have moved on."""
         text, now = _difference(every, may_follow=True), clock.monotonic()
         return text if text is not None and now >= self._suspected.setdefault(text, now) + _CONFIRM_SECS else None
 
@@ -331,11 +333,12 @@ _roll_call: LivenessMonitor | None = None
 
 
 def answer_processes(found: ProcessGroup, ended: Callable[[int | None], None] = lambda gone: None) -> LivenessMonitor:
-    """Starts to answer the other processes, once; when this one ends its script, they are notified.
+    """Starts to answer the other processes, the first time; notifies them when this one ends its script.
 
     Args:
         found: The processes.
-        ended: Called, in a thread, with the process that has ended its script before this one has a session.
+        ended: Called in another thread if a process ends its script before this process has a session; gets the index
+            of that process, if it is known.
     """
     global _roll_call
     if _roll_call is None:

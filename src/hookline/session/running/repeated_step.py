@@ -1,4 +1,4 @@
-"""The repeated step: a cached step that one run makes several times."""
+"""The repeated step: makes several steps in one run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from hookline.session.running.cached_step import STEP_MISMATCH, CachedStep
 
 
 class RepeatedStep(CachedStep):
-    """A step whose program makes a given number of steps, at most `max_steps`; its arguments are as in `CachedStep`.
+    """A cached step whose program makes several steps in one run, at most `max_steps`.
 
-    The caller's fetches and the stacked fetches of hooks have a row for each step; other fetches of hooks are computed
-    in the last step alone. Batches come in blocks, each of one form.
+    The arguments are as in `CachedStep`. The results of the caller and of stacked hooks have a row for each step. The
+    fetches of other hooks are computed in the last step alone. The batches of a run are read from a block: they have
+    equal shapes and dtypes.
     """
 
     def _make_reader(
@@ -39,9 +40,10 @@ class RepeatedStep(CachedStep):
 
     @functools.cached_property
     def computes_hook_fetches(self) -> bool:
-        """Whether the program can compute the hooks' fetches of the last step, too; else they need a run of their own.
+        """Whether the program can also compute the fetches of hooks that need only the last step.
 
-        It cannot if they have an effect or take a batch, because each of the steps would do that.
+        If those have an effect or take a batch, it cannot: each step would repeat the effect, or take a batch. Then the
+        last step is a separate run.
         """
         of_each = set(self.plan.needed([*self.request.fetched, *self.request.hook_elements(is_stacked=True)]))
         more = [operation for operation in self.plan.operations if operation not in of_each]
@@ -50,12 +52,12 @@ class RepeatedStep(CachedStep):
         return self.program is not None and not self.host_stage.before and pure and not takes_batch
 
     def _read_after_loop(self) -> list[Tensor]:
-        """Returns the tensors that are read outside of the program for the last step alone."""
+        """Returns the tensors of the last step that hooks and host operations read after the program."""
         fetched = [element for element in self.request.hook_elements(is_stacked=False) if isinstance(element, Tensor)]
         return [*fetched, *input_tensors(self.plan.after, lambda tensor: True)]
 
     def check(self) -> None:
-        """Raises `ValueError` if the step needs more than a program and batches."""
+        """Raises `ValueError` if the step needs more than one program and batches from iterators."""
         if (obstacle := self._obstacle) is not None:
             raise ValueError(
                 f"steps_per_run={self.max_steps} needs a run that is one program with batches from iterators, and "
@@ -86,9 +88,13 @@ class RepeatedStep(CachedStep):
         return None
 
     def await_batches(self, max_steps: int, upcoming_steps: float) -> int:
-        """Waits for batches; returns the number of batches of one form that are ready in a row, at most `max_steps`.
+        """Waits for batches, and returns the number that a run may take, at most `max_steps`.
 
-        `upcoming_steps` is the number of steps of this run and the following ones together, as far as it is known.
+        These batches are ready, follow each other, and have equal shapes and dtypes.
+
+        Args:
+            max_steps: The largest number of steps of this run.
+            upcoming_steps: The number of steps of this run and the following ones together, if it is known.
         """
         while not (count := self._num_ready(max_steps)):
             self._await_batches(max_steps, upcoming_steps)
@@ -102,7 +108,7 @@ class RepeatedStep(CachedStep):
             return max_count
 
     def _start_with_batches(self, run: RunState, expected_step: int | None) -> Any:
-        """Starts a run with a block of batches of each source."""
+        """Starts a run with several batches of each source."""
         count = self._num_ready(run.max_steps)
         if not count:
             return BATCH_NOT_READY

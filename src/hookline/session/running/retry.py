@@ -1,4 +1,4 @@
-"""The remote updates of a run, recorded so that a retry in a new session does not apply them twice."""
+"""Records the remote updates of a run, so that a retry in a new session does not apply them twice."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class SentUpdates:
-    """Updates that a run sends.
+    """The remote updates that a run sends.
 
     Attributes:
-        tracking: The data with which the store can later find out whether the updates were applied; `None` before they
+        tracking: The data with which the store can find out later whether the updates were applied; `None` before they
             are sent.
-        applied: Whether they were applied; `None` while that is not known.
-        step: The global step after them, if they were applied.
-        batches_used: Whether the iterator batches that they were computed from have been counted as used.
+        applied: Whether the updates were applied; `None` while this is not known.
+        step: The global step after the updates, if they were applied.
+        batches_used: Whether the batches of the run have been marked as used.
     """
 
     def __init__(self, names: tuple[str, ...], counts: bool) -> None:
@@ -26,17 +26,18 @@ class SentUpdates:
 
 
 class Retry:
-    """All attempts at one run, or at one call of a step function.
+    """The remote updates of all attempts at one run, or at one call of a step function.
 
-    A later attempt's updates are matched with those of an earlier one by their names, in order.
+    An update of a later attempt is the same as one of an earlier attempt if it has the same names; updates with the
+    same names are matched in order.
 
     Attributes:
-        repeats: Whether an attempt repeated updates that an earlier one had sent.
+        repeats: Whether an attempt has repeated updates that an earlier attempt had sent.
 
     Example:
         >>> retry = Retry()
         >>> first = SentUpdates(("train",), counts=True)
-        >>> retry.send(first)  # it is applied, and then a hook fails: the session is lost, the update is not
+        >>> retry.send(first)  # the servers apply it; then a hook fails, and the session is lost
         >>> retry.begin_again()
         >>> retry.find_sent(("train",)) is first, retry.find_sent(("train",))
         (True, None)
@@ -49,11 +50,11 @@ class Retry:
 
     @property
     def latest(self) -> SentUpdates | None:
-        """The updates that this attempt sent last, or found to be sent already."""
+        """The last updates of this attempt: sent by it, or found to be sent by an earlier attempt."""
         return self._now[-1] if self._now else None
 
     def begin_again(self) -> None:
-        """Records that another attempt begins."""
+        """Begins another attempt."""
         self._before = self._now + self._before
         self._now = []
 
@@ -64,7 +65,7 @@ class Retry:
         self._now.append(sent)
 
     def find_sent(self, names: tuple[str, ...]) -> SentUpdates | None:
-        """Returns the updates of these names that an earlier attempt sent; each only once in an attempt."""
+        """Returns updates with these names that an earlier attempt sent, each only once in an attempt; else None."""
         for sent in self._before:
             if sent.names == names:
                 self._before.remove(sent)
@@ -75,4 +76,4 @@ class Retry:
 
 
 RETRY: ContextVar[Retry | None] = ContextVar("retry", default=None)
-"""The attempts at the current run, if its caller retries it when its session is lost."""
+"""The attempts at the current run; None if its caller does not retry it after the loss of a session."""

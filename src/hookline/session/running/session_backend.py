@@ -37,9 +37,9 @@ class SessionBackend(Backend):
     Attributes:
         graph: The graph.
         lock: Held while a run or a load replaces values of variables, and while they are read.
-        throttle: Limits how far the host is ahead of the device.
+        throttle: Limits how far the host is ahead of the device, and polls the latches.
         sources: The sources that the session reads from.
-        staged: Makes the runs that need more than a program.
+        staged: Makes the runs that need more than one program.
         is_usable: Whether the session is neither closed nor lost.
         checks_runs: Whether the front end checks runs.
         converts_results: Whether the front end converts results.
@@ -116,8 +116,8 @@ class SessionBackend(Backend):
     ) -> tuple[Any, tuple[Any, ...]]:
         """Runs the fetches of the caller and of hooks together; returns the results of both.
 
-        Values that only hooks fetch are computed behind an optimization barrier: everything else has the same bits as
-        without them.
+        Values that only hooks fetch are computed behind an optimization barrier: without hooks, all other values would
+        have the same bits.
         """
         if hook_fetches is not None and not isinstance(hook_fetches, HookFetches):
             hook_fetches = HookFetches(tuple(hook_fetches), is_single_use=True)
@@ -137,7 +137,7 @@ class SessionBackend(Backend):
     def _run_with_watches(
         self, fetches: Any, hook_fetches: HookFetches | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata
     ) -> tuple[Any, Any]:
-        """Runs with the tensors of `debug_tensor_watches` as further hook fetches."""
+        """Runs the fetches, and the tensors of `debug_tensor_watches` as further hook fetches."""
         names = options.debug_tensor_watches
         options = dataclasses.replace(options, debug_tensor_watches=())
         asked, deferred = (hook_fetches.fetches, hook_fetches.deferred) if hook_fetches else ((), frozenset())
@@ -147,7 +147,7 @@ class SessionBackend(Backend):
         return result, results[: -len(names)]
 
     def find_step(self, fetches: Any, feed_dict: Any = None, max_steps: int = 1) -> CachedStep:
-        """Returns the cached step of a request, and makes it if there is none."""
+        """Returns the cached step of a request; makes one if there is none."""
         return self._plans.find(fetches, None, feed_dict, max_steps)
 
     def cached_step(self, fetches: Any, hook_fetches: HookFetches | None = None, max_steps: int = 1) -> Any:
@@ -167,7 +167,7 @@ class SessionBackend(Backend):
     # Errors -----------------------------------------------------------------------------------------------------
 
     def raise_explained(self, error: Exception, step: CachedStep, feeds: Iterable[Any]) -> None:
-        """Raises the error that explains a failed run, if its own error does not. The caller holds the lock.
+        """Raises a clearer error for a failed run if there is one, else returns. The caller holds the lock.
 
         Raises:
             AbortedError: The run destroyed the variables, or found them destroyed: the session is lost.
@@ -241,14 +241,14 @@ class SessionBackend(Backend):
     ) -> tuple[dict[str, Any], dict[str, Position]]:
         """Returns the values of variables by name, and the positions of iterators.
 
-        The values are not copied: a caller that keeps them copies them, and holds the lock until then.
+        The values are not copied. A caller that keeps them must copy them, and must hold the lock until it has.
         """
         with self.lock:
             self.check_usable()
             return self.store.values(variables), self.sources.positions(iterators)
 
     def borrow_value(self, variable: Variable) -> Any:
-        """Returns the value of a variable without a copy: no later run may write the variable."""
+        """Returns the value of a variable without a copy: use it before a later run writes the variable."""
         with self.lock:
             self.check_usable()
             (leaves,) = self.store.read_leaves([variable])
@@ -256,10 +256,10 @@ class SessionBackend(Backend):
 
     @contextlib.contextmanager
     def replacing(self, variables: Iterable[Variable]) -> Iterator[Callable[[], None]]:
-        """Yields a function that frees the values of variables, for the block to load new ones in their place.
+        """Yields a function that frees the values of variables, before the `with` block loads new ones.
 
-        Two copies of a large model may not fit. From the call of the function until the block ends, no other thread
-        can use the session. If the block fails after the values were freed, the session is lost.
+        Two copies of a large model may not fit in memory. From the call of the function to the end of the block no
+        other thread can use the session. If the block fails after the values were freed, the session is lost.
         """
         is_free = False
 
@@ -287,7 +287,7 @@ class SessionBackend(Backend):
         Args:
             values: New values by variable name.
             owned: Whether the session takes ownership of the arrays: they are not copied, and must not be used again.
-            positions: The positions from which iterators continue, by name; those of `values_with_positions`.
+            positions: The positions from which iterators continue, by name, from `values_with_positions`.
         """
         arguments.check_mapping("Session.load", "values", values)
         known = {variable.op.name: variable for variable in self.variables()}
@@ -329,9 +329,9 @@ class SessionBackend(Backend):
         self.store.publish()
 
     def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
-        """Waits until the chief has published the model or the timeout has passed; returns whether it has.
+        """Waits until the chief has published the model or the timeout has passed; returns whether it is published.
 
-        Does not wait if the variables are not shared.
+        If the variables are not shared, it does not wait.
         """
         return self.store.wait_until_ready(timeout_secs)
 

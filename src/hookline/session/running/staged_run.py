@@ -1,4 +1,4 @@
-"""Staged runs: the host stages around a program, for runs that need more than a program."""
+"""Makes staged runs: runs with host stages around the program, with options, or with remote variables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hookline.session.running.retry import RETRY
 
 
 class StagedRuns:
-    """Makes the runs of a session with host operations, with batches, with options, or with remote variables."""
+    """Makes the runs of a session that need more than one program: host operations, options or remote variables."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
-        # The thread of the host operation that runs under the lock, if one does.
+        # The thread that runs a host operation under the lock; None if there is none.
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
 
@@ -34,7 +34,7 @@ class StagedRuns:
         if hosts.before and not hosts.before_needs_lock:
             hosts.compute(hosts.before, run, session)
         if step.uses_remote_variables:
-            # Not under the lock: a thread that reads or closes must not wait for slower workers.
+            # Without the lock: a thread that reads or closes the session must not wait for slower workers.
             nested = self._host_thread == threading.get_ident()
             self._wait_for_sources(step)
             with session.store.admit_run(plan.remote_updates, nested=nested):
@@ -68,7 +68,7 @@ class StagedRuns:
     def _run_stages(self, step: CachedStep, run: RunState) -> None:
         """Makes the stages that need the variables, with a batch of each source.
 
-        The batches are marked as used if the run is applied, and else given back.
+        If the updates of the run are applied, the batches are marked as used; otherwise they are given back.
         """
         hosts, plan = step.host_stage, step.plan
         is_used = lambda: run.applied and not self._were_batches_used(step)  # noqa: E731
@@ -81,11 +81,11 @@ class StagedRuns:
                     awaited = self._try_locks(plan.before, entered)
                 if awaited is None:
                     return run_with_batches(plan.sources, opened, run, self._run_stages_now, step, run, is_used=is_used)
-            # Not under the session's lock: the thread in the host operation may need it, and a batch may take long.
+            # Without the session's lock: the thread in the host operation may need it, and a batch may take long.
             awaited.wait()
 
     def _were_batches_used(self, step: CachedStep) -> bool:
-        """Returns whether an earlier attempt of this run was applied, and marked its batch as used."""
+        """Returns whether an earlier attempt of this run has marked its batches as used; records that they are."""
         retry = RETRY.get() if step.plan.remote_updates else None
         sent = retry.latest if retry is not None else None
         if sent is None:
@@ -94,7 +94,7 @@ class StagedRuns:
         return counted
 
     def _try_locks(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Any:
-        """Takes the locks of host operations without waiting; returns one to wait for if another thread holds it."""
+        """Takes the locks of host operations without a wait; if another thread holds one, returns that lock."""
         for operation in operations:
             lock = self.host_lock(operation)
             if not lock.acquire(blocking=False):
@@ -126,12 +126,12 @@ class StagedRuns:
             run.metadata.global_step = session.step_or_none()
 
     def host_lock(self, operation: Operation) -> Any:
-        """Returns the lock of a host operation, for one thread at a time: a generator cannot serve two at once."""
+        """Returns the lock of a host operation: its function, such as a generator, may not allow two threads."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
 
 class _HeldLock(NamedTuple):
-    """A lock that another thread holds, to wait for."""
+    """A lock that another thread holds; `wait` returns when that thread has released it."""
 
     lock: Any
 
