@@ -148,12 +148,12 @@ class SecondOrStepTimer(Trigger):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state; see `Trigger`."""
-        return super().get_state() | ({"left_out": self._skipped_steps} if self._skipped_steps else {})
+        return super().get_state() | ({"skipped_steps": self._skipped_steps} if self._skipped_steps else {})
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state of another timer."""
         super().set_state(state)
-        self._has_older_firings, self._skipped_steps = self._fired_step is not None, state.get("left_out", 0)
+        self._has_older_firings, self._skipped_steps = self._fired_step is not None, state.get("skipped_steps", 0)
 
     def __repr__(self) -> str:
         every = f"every_steps={self.every_steps}" if self.every_secs is None else f"every_secs={self.every_secs:g}"

@@ -191,13 +191,13 @@ class Trigger(abc.ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state for `set_state` and `resume`: a dict of numbers, and the `repr` of the trigger as text."""
-        waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
+        elapsed_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
             "text": _description(self),
-            "base": self._base,
-            "looked": self._checked_step,
+            "base_step": self._base,
+            "checked_step": self._checked_step,
             "fired": self._fired_step,
-            "waited_secs": waited_secs,
+            "elapsed_secs": elapsed_secs,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -206,12 +206,12 @@ class Trigger(abc.ABC):
         self._apply_state(state)
 
     def _apply_state(self, state: Mapping[str, Any]) -> None:
-        for name in ("base", "looked", "fired", "waited_secs"):  # A string, say, would fail much later.
+        for name in ("base_step", "checked_step", "fired", "elapsed_secs"):  # A string, say, would fail much later.
             if not isinstance(state[name], int | float | None):
                 raise TypeError(f"{name} is {state[name]!r}, not a number")
-        if state["base"] is not None:
-            self._base, self._checked_step, self._fired_step = state["base"], state["looked"], state["fired"]
-            self._since_secs = clock.monotonic() - state["waited_secs"]
+        if state["base_step"] is not None:
+            self._base, self._checked_step, self._fired_step = state["base_step"], state["checked_step"], state["fired"]
+            self._since_secs = clock.monotonic() - state["elapsed_secs"]
 
     def resume(self, state: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
         """Resumes at `step` from a saved state: of an equal trigger, or of the trigger that the hook had then.

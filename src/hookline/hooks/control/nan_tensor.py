@@ -147,11 +147,11 @@ class NanTensorHook(SessionRunHook):
         """Returns the number of consecutive skips or rollbacks, and the checkpoint of the last rollback."""
         if self.on_nan not in (SKIP, ROLLBACK):
             return None
-        return {"times": self._consecutive, "gone_back_to": self._rollback_checkpoint}
+        return {"consecutive": self._consecutive, "rollback_checkpoint": self._rollback_checkpoint}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the count after a restart."""
-        self._consecutive, self._rollback_checkpoint = state["times"], state["gone_back_to"]
+        self._consecutive, self._rollback_checkpoint = state["consecutive"], state["rollback_checkpoint"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Looks up the saver, and forgets the runs of an earlier session."""

@@ -81,11 +81,11 @@ class StopIfNoImprovement(SessionRunHook):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the best value, and the number of evaluations since."""
-        return {"best": self._best, "waited": self._wait_count, "seen": self._seen_step}
+        return {"best": self._best, "wait_count": self._wait_count, "seen_step": self._seen_step}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the best value, and the number of evaluations since."""
-        self._best, self._wait_count, self._seen_step = state["best"], state["waited"], state["seen"]
+        self._best, self._wait_count, self._seen_step = state["best"], state["wait_count"], state["seen_step"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Finds the evaluation."""
@@ -100,7 +100,7 @@ class StopIfNoImprovement(SessionRunHook):
         if self._seen_step is not None and self._seen_step > session.global_step:
             self._forget()
 
-    def go_on(self) -> None:
+    def resume_after_stop(self) -> None:
         """Resets the count if it has reached `patience`; called when a training continues after a final stop."""
         self._wait_count = 0 if self._wait_count >= self._patience else self._wait_count
 
@@ -194,7 +194,7 @@ class FinalStop(SessionRunHook):
                 )
             if self._reason and self._is_first:
                 for hook in map(unwrap, self._hooks):
-                    getattr(hook, "go_on", _no_op)()
+                    getattr(hook, "resume_after_stop", _no_op)()
             self._reason = ""
         elif self._reason and not coord.should_stop():  # Else another hook has logged why no step is left.
             if process_group.is_primary():

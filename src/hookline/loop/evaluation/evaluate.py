@@ -258,7 +258,7 @@ class Evaluate(SessionRunHook):
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
         """Returns the steps of evaluations: the trigger's, the last one, and with `on_start` a new training's first."""
-        begins = [first] if self._on_start and trigger.get_state().get("base") is None else []
+        begins = [first] if self._on_start and trigger.get_state().get("base_step") is None else []
         found = super().steps_written(trigger, first, last)
         return None if found is None else itertools.chain(begins, found)
 
