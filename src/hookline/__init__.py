@@ -134,8 +134,8 @@ def __getattr__(name: str) -> Any:
     with defer_sigint():
         if name in _MODULES:
             return importlib.import_module(f"hookline.{name}")
-        home = importlib.import_module("hookline.session" if name in _OF_SESSION else "hookline.graph")
-    found = globals()[name] = getattr(home, name)
+        module = importlib.import_module("hookline.session" if name in _OF_SESSION else "hookline.graph")
+    found = globals()[name] = getattr(module, name)
     return found
 
 

@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     left = [found for found in contents.checkpoints if found not in going and not found.is_unfinished]
     stays = ", ".join(found.name + _remark(found) for found in left)
     total = format_bytes(sum(found.nbytes for found in going))
-    said = f"{total} are free again" if arguments.yes else f"Nothing was removed; --yes would free {total}"
+    line = f"{total} are free again" if arguments.yes else f"Nothing was removed; --yes would free {total}"
     refused = "" if arguments.yes else _refusal(contents, bool(plan.to_remove))
     if refused:
-        said = "Nothing was removed"
-    output.print_lines("", f"{said}. Kept: {stays}.")
+        line = "Nothing was removed"
+    output.print_lines("", f"{line}. Kept: {stays}.")
     if refused:
         output.print_lines(refused)
     return 0

@@ -102,9 +102,9 @@ def _changes(a: FoundCheckpoint, b: FoundCheckpoint) -> Iterator[Change]:
     of_b = inspection.read_values(b.path, [theirs[name] for name in alike])
     for name, one, other in zip(alike, of_a, of_b, strict=True):
         form = _describe_leaf(ours[name]), _describe_leaf(theirs[name])
-        unread = [(at, value) for at, value in (("A", one), ("B", other)) if isinstance(value, OpError)]
-        if unread:
-            why = ", and ".join(_why(at, inspection.describe_error(value)) for at, value in unread)
+        unreadable = [(at, value) for at, value in (("A", one), ("B", other)) if isinstance(value, OpError)]
+        if unreadable:
+            why = ", and ".join(_why(at, inspection.describe_error(value)) for at, value in unreadable)
             yield Change(name, "unread", *form, why=why)
         elif _is_array(ours[name]):
             by = difference(np.asarray(one), np.asarray(other))
@@ -142,8 +142,8 @@ def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: 
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
         output.print_table(heads, map(_cells, shown), styles=[colours.get(change.kind, "") for change in shown])
         for why in dict.fromkeys(change.why for change in shown if change.why):
-            unread = units.format_count(sum(change.why == why for change in shown), "variable")
-            output.print_lines("", f"{unread} could not be compared: {why}.")
+            unreadable = units.format_count(sum(change.why == why for change in shown), "variable")
+            output.print_lines("", f"{unreadable} could not be compared: {why}.")
     output.print_lines("", f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 

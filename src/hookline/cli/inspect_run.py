@@ -76,8 +76,8 @@ class _Report:
                 continue
             if not reads_all and not self.defect(found):
                 break
-        whole = [found for found in self._candidates() if not self.defect(found)]
-        self.inspected = next(iter([*whole, *self._candidates()]), None)
+        valid = [found for found in self._candidates() if not self.defect(found)]
+        self.inspected = next(iter([*valid, *self._candidates()]), None)
 
     def _candidates(self) -> list[FoundCheckpoint]:
         """Returns the complete checkpoints; the first is the newest."""
@@ -233,8 +233,8 @@ def read(found: FoundCheckpoint) -> Iterator[InspectedLeaf]:
             yield InspectedLeaf(leaf, value=value)
 
 
-def _is_broken(flaw: str) -> str:
-    return "cannot be read" if inspection.is_permission_denied(flaw) else "is broken"
+def _is_broken(defect: str) -> str:
+    return "cannot be read" if inspection.is_permission_denied(defect) else "is broken"
 
 
 def _find_checkpoints(path: str) -> tuple[DirectoryContents, bool]:

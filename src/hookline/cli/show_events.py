@@ -77,7 +77,7 @@ def _scalars(paths: Iterable[str]) -> Scalars:
     scalars: Scalars = {}
     named: set[str] = set()  # TensorFlow 2 writes the plugin's name only with the first value of a scalar.
     for path in paths:
-        unread: list[str] = []
+        unreadable: list[str] = []
         for event in _events(path):
             if event.HasField("session_log") and event.session_log.status == event.session_log.START:
                 for points in scalars.values():
@@ -90,13 +90,13 @@ def _scalars(paths: Iterable[str]) -> Scalars:
                 elif value.tag not in named:
                     continue
                 elif (number := _number(value.tensor)) is None:
-                    unread.append(value.tag)
+                    unreadable.append(value.tag)
                     continue
                 scalars.setdefault(value.tag, []).append(ScalarPoint(event.step, event.wall_time, number))
-        if unread:
-            tags = ", ".join(sorted(set(unread)))
+        if unreadable:
+            tags = ", ".join(sorted(set(unreadable)))
             output.print_error(
-                f"hookline events: {path}: {len(unread)} values of {tags} are not numbers, and left out."
+                f"hookline events: {path}: {len(unreadable)} values of {tags} are not numbers, and left out."
             )
     return {tag: points for tag, points in scalars.items() if points}
 

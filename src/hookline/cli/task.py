@@ -155,9 +155,9 @@ class Task:
     """
 
     def __init__(
-        self, name: str, start: Callable[[], ProcessTree], restarts: RecoveryPolicy | None, say: Callable[[str], None]
+        self, name: str, start: Callable[[], ProcessTree], restarts: RecoveryPolicy | None, log: Callable[[str], None]
     ) -> None:
-        self._name, self._start, self._say = name, start, say
+        self._name, self._start, self._say = name, start, log
         self._restarts = None if restarts is None else (restarts, restarts.generator())
         self._failures = 0
         self._restart_at: float | None = None

@@ -95,8 +95,8 @@ class Signer:
         """Derives a signer for one start of a job, which rejects texts signed in another start."""
         return Signer(hmac.digest(self._secret, attempt.encode(), "sha256"))
 
-    def _mac(self, place: str, text: str) -> str:
-        return hmac.digest(self._secret, _bytes(f"{len(place)}:{place}{text}"), "sha256").hex()
+    def _mac(self, key: str, text: str) -> str:
+        return hmac.digest(self._secret, _bytes(f"{len(key)}:{key}{text}"), "sha256").hex()
 
 
 def _bytes(text: str) -> bytes:

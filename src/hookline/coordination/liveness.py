@@ -42,7 +42,7 @@ class LivenessMonitor:
         self._group, self._number, self.on_end = group, 0, on_end
         self.answer: Callable[[str], Any] = lambda question: []
         self.diagnose: Callable[[list[Any]], str | None] = lambda answers: None
-        self.on_broadcast: Callable[[Any], None] = lambda news: None
+        self.on_broadcast: Callable[[Any], None] = lambda message: None
         self.exited_process: int | None = None
         self.error: UnauthenticatedError | None = None
         self.problem: str | None = None
@@ -54,9 +54,9 @@ class LivenessMonitor:
         """Starts a check of all processes, without waiting. If another process was first, its question is asked."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
 
-    def broadcast(self, news: Any) -> None:
+    def broadcast(self, message: Any) -> None:
         """Sends a JSON message to all processes; their threads call `on_broadcast`, even if the main thread hangs."""
-        until, text = clock.monotonic() + _LEAVE_SECS, f"{_BROADCAST}{json.dumps(news)}"
+        until, text = clock.monotonic() + _LEAVE_SECS, f"{_BROADCAST}{json.dumps(message)}"
         while not self._set(f"{self._number}/call", text):  # A check or another message came first.
             self._thread.join(_LEAVE_SECS / _MAX_ATTEMPTS)
             if not self._thread.is_alive() or clock.monotonic() >= until:

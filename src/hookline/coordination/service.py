@@ -152,14 +152,14 @@ def _wait_for_others(secs: float) -> None:
     The service is in process 0. If that process ends first, JAX aborts the others with a C++ trace, perhaps before they
     have printed their own error, in most jobs the same one.
     """
-    client, here, until = _client(), process_info(), clock.monotonic() + secs
+    client, own, until = _client(), process_info(), clock.monotonic() + secs
     listener.flush()
     with contextlib.suppress(jax.errors.JaxRuntimeError, AttributeError):  # AttributeError: the client is gone.
-        client.key_value_set(f"{_LAST}{here.index}", "")
-        for other in range(1, here.count if here.index == 0 else 1):
+        client.key_value_set(f"{_LAST}{own.index}", "")
+        for other in range(1, own.count if own.index == 0 else 1):
             left_secs = until - clock.monotonic()
             client.blocking_key_value_get(f"{_LAST}{other}", max(1, int(left_secs * 1000)))
-        if here.index == 0:
+        if own.index == 0:
             clock.sleep(_TO_END_SECS)
 
 

@@ -162,17 +162,17 @@ class BatchSharding:
             ]
         return jax.tree.unflatten(structure, map(_typed, leaves, targets))
 
-    def resume_problem(self, arrays: ArraySource, place: tuple[int, int], passes: int) -> str | None:
+    def resume_problem(self, arrays: ArraySource, position: tuple[int, int], passes: int) -> str | None:
         """Returns the reason why arrays cannot continue at an epoch and example, and the remedy; `None` if they can.
 
         The last batch of that epoch may have another size than in other epochs, which were checked before.
 
         Args:
             arrays: The arrays.
-            place: The epoch and the example.
+            position: The epoch and the example.
             passes: How many times their epochs are repeated.
         """
-        epoch, example = place
+        epoch, example = position
         size = arrays.last_size_from(example)
         is_over = arrays.epochs is not None and epoch >= arrays.epochs * passes
         if self.sharding is None or self._example is None or self._last_batch != "keep" or size is None or is_over:

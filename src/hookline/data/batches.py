@@ -76,11 +76,11 @@ def _stack_leaves(leaves: tuple[Any, ...], capacity: int) -> Any:
     return block
 
 
-def get_row(block: Any, place: int) -> Any:
+def get_row(block: Any, index: int) -> Any:
     """Returns one batch of a block."""
     leaves, structure = jax.tree.flatten(block)
     return structure.unflatten(
-        [leaf[place] if isinstance(leaf, np.ndarray) else _index_row(leaf, place) for leaf in leaves]
+        [leaf[index] if isinstance(leaf, np.ndarray) else _index_row(leaf, index) for leaf in leaves]
     )
 
 
@@ -92,8 +92,8 @@ def unstack(block: Any, count: int) -> list[Any]:
 
 
 @jax.jit
-def _index_row(leaf: jax.Array, place: int) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False)
+def _index_row(leaf: jax.Array, index: int) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)
 
 
 def _unstack_leaf(leaf: jax.Array, count: int) -> list[jax.Array]:
@@ -232,24 +232,24 @@ class BatchSpec:
             except AttributeError:  # Text, or an object.
                 kind = None
         if kind not in self._seen:
-            lead = 0 if count is None else 1
-            size = _size(batch, lead)
+            leading_axes = 0 if count is None else 1
+            size = _size(batch, leading_axes)
             is_short = size is not None and self._size is not None and size < self._size
             if is_short and self.last_batch == "drop":
                 return None
             if self._fixed_spec is specs.UNKNOWN:
                 return batch
-            if self._size is not None and len(lengths := _lengths(batch, lead)) > 1:
+            if self._size is not None and len(lengths := _lengths(batch, leading_axes)) > 1:
                 raise self._mismatch_error(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
             if self.last_batch == "pad" and is_short:
-                leaves = [_pad(leaf, self._size, lead) for leaf in leaves]
+                leaves = [_pad(leaf, self._size, leading_axes) for leaf in leaves]
             if structure != self._structure:
                 raise self._mismatch_error(f"has the structure {structure}, but {self._structure} is required")
             cast = self._cast(leaves, count)
             if self._lengths is not None:
-                self._count_lengths(tuple([np.shape(leaf)[lead:] for leaf in leaves]))
+                self._count_lengths(tuple([np.shape(leaf)[leading_axes:] for leaf in leaves]))
             if is_short and self.last_batch == "pad":
-                return self._padded(jax.tree.unflatten(structure, cast), leaves, size or 0, lead)
+                return self._padded(jax.tree.unflatten(structure, cast), leaves, size or 0, leading_axes)
             if all(one is other for one, other in zip(cast, leaves, strict=True)):
                 self._seen.add(kind)  # No check or conversion depends on the values.
             else:
@@ -258,28 +258,30 @@ class BatchSpec:
             return batch
         return self._padded(batch, leaves, self._size or 0, 0 if count is None else 1)
 
-    def _padded(self, batch: Any, leaves: list[Any], size: int, lead: int) -> Padded:
+    def _padded(self, batch: Any, leaves: list[Any], size: int, leading_axes: int) -> Padded:
         """Returns the padded batch, or block, with a mask of the first `size` examples."""
         mask = np.arange(self._size or 0) < size
-        return Padded(batch, np.broadcast_to(mask, (*np.shape(leaves[0])[:lead], len(mask))) if lead else mask)
+        return Padded(
+            batch, np.broadcast_to(mask, (*np.shape(leaves[0])[:leading_axes], len(mask))) if leading_axes else mask
+        )
 
     def _cast(self, given: list[Any], count: int | None) -> list[Any]:
         """Returns the leaves of a batch, or of a block, with the required dtypes."""
-        leaves, lead = [], 0 if count is None else 1
+        leaves, leading_axes = [], 0 if count is None else 1
         for path, spec, each in zip(self._paths, self._leaves, given, strict=True):
             # All rows are checked, other processes' too, so that a run raises the same error in all of them.
             leaf: Any = np.asarray(each) if isinstance(each, LazyGather) and each.dtype != spec.dtype else each
             where = f"at {path} " if path else ""
             if is_object(leaf):
                 raise self._mismatch_error(f"{where}holds text or an object, but {specs.describe(spec)} is required")
-            problem = specs.describe_mismatch(spec, leaf.shape[lead:], leaf.dtype)
+            problem = specs.describe_mismatch(spec, leaf.shape[leading_axes:], leaf.dtype)
             if problem is None and not isinstance(leaf, jax.Array):
-                problem = specs.describe_overflow(leaf[:count] if lead else leaf, spec.dtype)
+                problem = specs.describe_overflow(leaf[:count] if leading_axes else leaf, spec.dtype)
             if problem:
                 raise self._mismatch_error(where + problem)
             if leaf.dtype == spec.dtype:
                 leaves.append(leaf)
-            elif lead and not isinstance(leaf, jax.Array):
+            elif leading_axes and not isinstance(leaf, jax.Array):
                 leaves.append(aligned_empty(leaf.shape, np.dtype(spec.dtype)))
                 leaves[-1][:count] = leaf[:count]  # The unused rows may have values that cannot be cast.
             else:
@@ -326,15 +328,15 @@ def _is_text(leaf: Any) -> bool:
     return not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf)
 
 
-def _size(batch: Any, lead: int = 0) -> int | None:
-    """Returns the number of examples: the common length of all arrays, after `lead` dimensions; None without one."""
-    lengths = _lengths(batch, lead)
+def _size(batch: Any, leading_axes: int = 0) -> int | None:
+    """Returns the common length of all arrays after `leading_axes` dimensions, the number of examples; or None."""
+    lengths = _lengths(batch, leading_axes)
     # An open length in a spec is no number of examples.
     return lengths.pop() if len(lengths) == 1 and all(isinstance(length, int) for length in lengths) else None
 
 
-def _lengths(batch: Any, lead: int = 0) -> set[int]:
-    return {np.shape(leaf)[lead] for leaf in jax.tree.leaves(batch) if np.ndim(leaf) > lead}
+def _lengths(batch: Any, leading_axes: int = 0) -> set[int]:
+    return {np.shape(leaf)[leading_axes] for leaf in jax.tree.leaves(batch) if np.ndim(leaf) > leading_axes}
 
 
 def _of_shape(spec: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
@@ -345,9 +347,9 @@ def _with_open_length(spec: Any) -> Any:
     return specs.array_spec(spec.dtype, (None, *(specs.open_shape(spec) or ())[1:])) if spec.shape else spec
 
 
-def _pad(leaf: Any, size: int | None, lead: int) -> Any:
-    missing = (size or 0) - leaf.shape[lead] if np.ndim(leaf) > lead else 0
+def _pad(leaf: Any, size: int | None, leading_axes: int) -> Any:
+    missing = (size or 0) - leaf.shape[leading_axes] if np.ndim(leaf) > leading_axes else 0
     if missing <= 0:
         return leaf
-    zeros = np.zeros((*leaf.shape[:lead], missing, *leaf.shape[lead + 1 :]), leaf.dtype)
-    return np.concatenate([np.asarray(leaf), zeros], lead)
+    zeros = np.zeros((*leaf.shape[:leading_axes], missing, *leaf.shape[leading_axes + 1 :]), leaf.dtype)
+    return np.concatenate([np.asarray(leaf), zeros], leading_axes)

@@ -60,7 +60,7 @@ class GlobalBatchCheck:
 
     def __init__(
         self,
-        peers: ProcessGroup,
+        group: ProcessGroup,
         who: str,
         source: Any,
         batch_sharding: BatchSharding,
@@ -68,7 +68,7 @@ class GlobalBatchCheck:
         *,
         check_disjoint: bool,
     ) -> None:
-        self.peers, self._who, self._source, self._batch_sharding = peers, who, source, batch_sharding
+        self.peers, self._who, self._source, self._batch_sharding = group, who, source, batch_sharding
         self._batches_left, self._check_disjoint = batches_left, check_disjoint
         self._has_warned = False
 

@@ -249,12 +249,12 @@ class BatchSource(Source):
         open_for: Callable[[Source, bool], BatchReader],
         sequence: BatchSequence,
         form: BatchSpec,
-        places: BatchSharding,
+        batch_sharding: BatchSharding,
         left: Callable[[dict[str, Any]], float | None],
         *,
         resumes: bool,
     ) -> None:
-        self.sequence, self._batch_spec, self.batch_sharding, self.batches_left = sequence, form, places, left
+        self.sequence, self._batch_spec, self.batch_sharding, self.batches_left = sequence, form, batch_sharding, left
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._record_shardings()
 

@@ -68,14 +68,14 @@ class LazyGather:
     def __getitem__(self, index: Any) -> np.ndarray:
         """Returns a part of the rows in new memory; the index consists of slices and integers."""
         index = index if isinstance(index, tuple) else (index,)
-        lead = self.indices.ndim
-        indices = self.indices[index[:lead]]
+        leading_axes = self.indices.ndim
+        indices = self.indices[index[:leading_axes]]
         rows = aligned_empty((*np.shape(indices), *self.array.shape[1:]), self.dtype)
         filled = slice(self._num_used) if index[:1] in ((), (slice(None),)) else ...
         # No index is out of bounds; with mode="raise" NumPy gathers into a copy first.
         self.array.take(indices[filled], 0, out=rows[filled], mode="clip")
-        kept = sum(isinstance(item, slice) for item in index[:lead]) + max(lead - len(index), 0)
-        return rows[(slice(None),) * kept + index[lead:]] if len(index) > lead else rows
+        kept = sum(isinstance(item, slice) for item in index[:leading_axes]) + max(leading_axes - len(index), 0)
+        return rows[(slice(None),) * kept + index[leading_axes:]] if len(index) > leading_axes else rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Returns all rows."""

@@ -52,12 +52,12 @@ def per_process_mean(name: str, values: Any, sharding: Any = None, mask: Any = N
     if mask is not None and np.shape(mask) != (len(values),):
         problem = f"a mask of shape ({len(values)},), one boolean for each example, got {np.shape(mask)}"
         raise InvalidArgumentError.from_message(f"per_process_mean({name!r}) requires {problem}.")
-    place = placement.as_sharding(sharding)
-    if place is not None and not isinstance(place, jax.sharding.Sharding):
+    resolved = placement.as_sharding(sharding)
+    if resolved is not None and not isinstance(resolved, jax.sharding.Sharding):
         raise TypeError(
-            f"per_process_mean requires a jax.sharding.Sharding or a jax.Device as sharding, got {place!r}."
+            f"per_process_mean requires a jax.sharding.Sharding or a jax.Device as sharding, got {resolved!r}."
         )
-    rows = _rows(place, len(values))
+    rows = _rows(resolved, len(values))
     if mask is not None:
         rows = jnp.logical_and(rows, mask)
     # `where=`, not a product with the mask, in which a NaN of another process would remain.
@@ -69,9 +69,12 @@ def _default_place() -> jax.sharding.Sharding:
     """Returns the sharding of the iterators in the graph of the program that is being traced."""
     graph = TRACED_GRAPH.get() or get_default_graph()
     given = [
-        place for op in graph.get_operations() if isinstance(op, BatchSource) for place in op.batch_sharding.shardings()
+        sharding
+        for op in graph.get_operations()
+        if isinstance(op, BatchSource)
+        for sharding in op.batch_sharding.shardings()
     ]
-    found = list(dict.fromkeys(_of_examples(place) for place in given if isinstance(place, jax.NamedSharding)))
+    found = list(dict.fromkeys(_of_examples(sharding) for sharding in given if isinstance(sharding, jax.NamedSharding)))
     if len(found) > 1:
         raise ValueError(
             f"per_process_mean: the iterators of the graph have different shardings, "
@@ -80,17 +83,17 @@ def _default_place() -> jax.sharding.Sharding:
     return found[0] if found else default_batch_sharding(graph)
 
 
-def _of_examples(place: jax.NamedSharding) -> jax.NamedSharding:
-    return place.update(spec=jax.P(*place.spec[:1]))
+def _of_examples(sharding: jax.NamedSharding) -> jax.NamedSharding:
+    return sharding.update(spec=jax.P(*sharding.spec[:1]))
 
 
 def _rows(given: jax.sharding.Sharding | None, count: int) -> np.ndarray:
     """Returns a mask of the examples of each process, shape (processes, count)."""
     rows = np.zeros((jax.process_count(), count), bool)
-    place = _default_place() if given is None else given
-    place = _of_examples(place) if isinstance(place, jax.NamedSharding) else place
+    sharding = _default_place() if given is None else given
+    sharding = _of_examples(sharding) if isinstance(sharding, jax.NamedSharding) else sharding
     try:
-        parts = place.devices_indices_map((count,))
+        parts = sharding.devices_indices_map((count,))
     except ValueError as error:
         if given is not None:
             raise ValueError(f"per_process_mean: {count} examples cannot be divided by sharding={given}.") from error

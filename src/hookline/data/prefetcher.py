@@ -72,9 +72,9 @@ class PrefetchedBatch:
         """A function that returns the position after this item; it does not keep the item's value in memory."""
         return functools.partial(self.position, self.start + self.count - 1)
 
-    def batch(self, place: int) -> Any:
+    def batch(self, index: int) -> Any:
         """Returns the batch at an index of the item, as a single batch."""
-        return batches.get_row(self.value, self.start + place) if self.capacity else self.value
+        return batches.get_row(self.value, self.start + index) if self.capacity else self.value
 
     def take_first(self) -> PrefetchedBatch:
         """Removes the first batch from the item, and returns it as a single batch."""
@@ -260,11 +260,9 @@ class Prefetcher:
         if size is not None and self.request.capacity == 1 and self._batch_sharding.sharding is None:
             # Runs take them one by one. To put all on the device together takes hardly longer than for one batch.
             value = self._batch_sharding.device_put(value, jax.tree.map(_batch_outline, value)) if is_placed else value
-            alone = batches.unstack(value, size)
+            rows = batches.unstack(value, size)
             before, self._count, self._group_size = self._count, self._count + size, size
-            items = [
-                PrefetchedBatch(self, before + i + 1, batch, i, position=position) for i, batch in enumerate(alone)
-            ]
+            items = [PrefetchedBatch(self, before + i + 1, batch, i, position=position) for i, batch in enumerate(rows)]
             self._end_position = items[-1].position_after
             self._add(*items)
             return
@@ -429,13 +427,13 @@ def _batch_outline(leaf: Any) -> jax.ShapeDtypeStruct:
 _reading: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
 
 
-def _stop_at_exit(ahead: Prefetcher) -> None:
+def _stop_at_exit(prefetcher: Prefetcher) -> None:
     """Stops the thread at exit, before Python destroys the objects that the thread uses."""
     if not _reading:
         with contextlib.suppress(Exception):
             atexit.unregister(_stop_all)
         atexit.register(_stop_all)
-    _reading.add(ahead)
+    _reading.add(prefetcher)
 
 
 def _stop_all() -> None:

@@ -325,7 +325,7 @@ class Stream(BatchSequence):
             node, self, BatchSpec(node.node_def, example, "keep"), prefetch, BatchSharding(node.node_def)
         )
 
-    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
+    def read(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:
         """Yields the elements that no reader has read yet, whatever the position."""
         for number in itertools.count(1):
             with self._lock:

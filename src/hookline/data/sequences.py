@@ -112,12 +112,12 @@ class BatchSequence(Protocol):
     restart = RestartAdvice()
     passes: int = 1
 
-    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
+    def read(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:
         """Yields the batches after a position.
 
         Args:
             position: The position after a batch of this source, or of an equal source in an earlier process.
-            demand: The request. If it is cancelled before the position is reached, `ReadCancelled` is raised.
+            request: The request. If it is cancelled before the position is reached, `ReadCancelled` is raised.
 
         Raises:
             FailedPreconditionError: The source cannot reach that position.
@@ -142,16 +142,16 @@ class _MultiPassSequence(BatchSequence):
     pass it is `{"count": 2, "passes": 2, ...}`. Arrays count epochs instead, so that each pass has its own shuffle.
     """
 
-    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
+    def read(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:
         done = position.get("passes", 0)
         while done < self.passes:
-            for read in self._pass(position, demand):
+            for read in self._pass(position, request):
                 yield _of_pass(read, done) if done else read
             if self.arrays is not None:
                 return
             position, done = START, done + 1
 
-    def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
+    def _pass(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:
         """Yields the batches of a pass after a position in it; for arrays, the batches of all passes."""
         ...
 
@@ -190,20 +190,20 @@ class RestartableSource(_MultiPassSequence):
         self._make, self._who, self.arrays = make, who, arrays
 
     @calls_user_code
-    def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
+    def _pass(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:
         source = self._make()
         self.num_batches = num_batches_of(source)
         iterator: Any = source if state_accessors(source) is not None else iter(source)
         if state_accessors(iterator) is not None:
             resumable = StatefulSource(iterator, self._who, lambda: self.passes)
             self.arrays, resumable.restart = resumable.arrays, self.restart
-            yield from resumable._pass(position, demand)
+            yield from resumable._pass(position, request)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
             raise _other_source_error(self._who, position, self.restart)
         for done in range(count):
-            if demand.is_cancelled:
+            if request.is_cancelled:
                 raise ReadCancelled
             try:
                 batch = next(iterator)
@@ -247,7 +247,7 @@ class StatefulSource(_MultiPassSequence):
         self._reader: object = None
 
     @calls_user_code
-    def _pass(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:
+    def _pass(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:
         reader, count = object(), position["count"]
         if count and "state" not in position:
             raise _other_source_error(self._who, position, self.restart)
@@ -260,7 +260,7 @@ class StatefulSource(_MultiPassSequence):
             iterator = iter(self._source)
         read_many, state_after = getattr(iterator, "read_many", None), getattr(iterator, "state_after", None)
         for done in range(position.get("skip", 0)):
-            if demand.is_cancelled:
+            if request.is_cancelled:
                 raise ReadCancelled
             with self._lock:
                 if next(iterator, _END) is _END:
@@ -276,11 +276,11 @@ class StatefulSource(_MultiPassSequence):
                 try:
                     if read_many is None:
                         batch = batches.copy_owned(next(iterator))
-                    elif demand.max_count == 1:
+                    elif request.max_count == 1:
                         batch = next(iterator)
                     else:
                         before = copy.deepcopy(self._get()) if before is None else before
-                        wanted = demand.max_count, max(demand.max_count, demand.capacity)
+                        wanted = request.max_count, max(request.max_count, request.capacity)
                         try:
                             found = read_many(*wanted)
                         except StopIteration:

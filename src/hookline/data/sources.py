@@ -59,7 +59,7 @@ class IteratorSource(BatchSequence):
         self._reader: object = None
         self._has_warned = self._has_announced = False
 
-    def read(self, position: dict[str, Any], demand: ReadRequest) -> Iterator[ReadResult]:  # noqa: D102
+    def read(self, position: dict[str, Any], request: ReadRequest) -> Iterator[ReadResult]:  # noqa: D102
         reader, count = object(), self._start_count(position)
         with self._reading:
             self._reader = reader

@@ -147,8 +147,8 @@ class SpmdBatchReader(BatchReader):
     _prefetcher: SpmdPrefetcher
     _prefetcher_class = SpmdPrefetcher
 
-    def __init__(self, joint: GlobalBatchCheck, *arguments: Any) -> None:
-        self._global_check = joint
+    def __init__(self, global_check: GlobalBatchCheck, *arguments: Any) -> None:
+        self._global_check = global_check
         super().__init__(*arguments)
 
     def num_ready(self, max_count: int = 1) -> int:  # noqa: D102
@@ -201,8 +201,8 @@ class SpmdBatchReader(BatchReader):
         return Position(value, lambda: self._sequence.on_saved(own), self._sequence.before_save)
 
     def seek(self, position: dict[str, Any]) -> None:  # noqa: D102
-        peers = self._global_check.peers
-        super().seek(_own_position(position, peers.index, peers.count) if self._batch_sharding.is_part else position)
+        group = self._global_check.peers
+        super().seek(_own_position(position, group.index, group.count) if self._batch_sharding.is_part else position)
 
 
 # The positions of several processes, combined into one: each has its own position in its part of the data.

@@ -96,8 +96,8 @@ class SocketConnection:
     def set_timeouts(self, receive_secs: float | None, send_secs: float) -> None:
         """Sets the timeouts of `receive` and `send`; `None` for no timeout."""
         for option, secs in ((socket.SO_RCVTIMEO, receive_secs or 0.0), (socket.SO_SNDTIMEO, send_secs)):
-            whole, part = divmod(secs, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
+            seconds, part = divmod(secs, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds), int(part * 1e6)))
 
     def send(self, body: bytes, arrays: Sequence[np.ndarray]) -> None:
         """Sends an encoded message."""

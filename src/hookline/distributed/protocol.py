@@ -87,7 +87,7 @@ def checked_dtype(name: Any) -> np.dtype:
     return dtype
 
 
-def decode_leaf(wire: EncodedLeaf) -> Any:
+def decode_leaf(encoded: EncodedLeaf) -> Any:
     """Decodes an array: to NumPy, or to a JAX array for random keys.
 
     Raises:
@@ -97,18 +97,18 @@ def decode_leaf(wire: EncodedLeaf) -> Any:
         >>> decode_leaf(encode_leaf(jnp.ones(2, jnp.bfloat16))).dtype
         dtype(bfloat16)
     """
-    if isinstance(wire, np.ndarray):
-        return wire
-    if not isinstance(wire, EncodedArray):
-        dtype, shape, data = wire
+    if isinstance(encoded, np.ndarray):
+        return encoded
+    if not isinstance(encoded, EncodedArray):
+        dtype, shape, data = encoded
         return np.ndarray(shape, checked_dtype(dtype), data)
-    bits = decode_leaf(wire.data)
-    if wire.kind == "key":
-        return jax.random.wrap_key_data(jnp.asarray(bits), impl=wire.name)
-    dtype = jnp.dtype(wire.name)
+    bits = decode_leaf(encoded.data)
+    if encoded.kind == "key":
+        return jax.random.wrap_key_data(jnp.asarray(bits), impl=encoded.name)
+    dtype = jnp.dtype(encoded.name)
     # Dtypes that other packages add to NumPy; none of them contains pointers.
     if dtype.isbuiltin != 2:
-        raise CodecError(f"An array of dtype {wire.name!r} is not plain data.")
+        raise CodecError(f"An array of dtype {encoded.name!r} is not plain data.")
     return bits.view(dtype)
 
 

@@ -82,9 +82,9 @@ class ServerClient:
         """Returns the error of a call whose connection is lost; closes the idle connections, too."""
         self._address = None
         self._close_idle()
-        late = isinstance(error, TimeoutError | BlockingIOError)
+        timed_out = isinstance(error, TimeoutError | BlockingIOError)
         return errors.UnavailableError.from_message(
-            f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
+            f"{self.who} {'gave no answer in time' if timed_out else 'cannot be reached'}: {error!r}"
         )
 
 

@@ -80,8 +80,8 @@ class Graph(Registry):
 
     def unique_name(self, name: str) -> str:
         """See `Registry`. A name that ends in a slash (a prefix that `name_scope` yielded) is the scope's own name."""
-        whole = arguments.check_str("Graph.unique_name", "name", name).removesuffix("/")
-        return whole if whole != name and whole not in self._operations else super().unique_name(whole)
+        base = arguments.check_str("Graph.unique_name", "name", name).removesuffix("/")
+        return base if base != name and base not in self._operations else super().unique_name(base)
 
     @property
     def version(self) -> int:

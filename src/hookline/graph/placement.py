@@ -325,10 +325,10 @@ def _to_concrete(sharding: Any, shape: Any) -> Any:
     except ValueError:
         return None
     if isinstance(sharding, jax.NamedSharding) and isinstance(sharding.mesh, jax.sharding.AbstractMesh):
-        here = _current_mesh()
-        if here is None or here.abstract_mesh != sharding.mesh:
+        current = _current_mesh()
+        if current is None or current.abstract_mesh != sharding.mesh:
             return None
-        return jax.NamedSharding(here, sharding.spec)
+        return jax.NamedSharding(current, sharding.spec)
     return sharding
 
 

@@ -185,7 +185,7 @@ class Variable(Tensor):
                     self._initial = _cast(self._initial, specs.canonical_dtype(dtype), node.name)
                 self.spec = _without_weak_types(self._initial.spec)
                 found = initial_shardings(who, made, initial_value, self.spec, sharding)
-                self.given_shardings = tuple(found) if any(place is not None for place in found) else ()
+                self.given_shardings = tuple(found) if any(each is not None for each in found) else ()
                 graph.record_shardings(who, [*self.given_shardings, placement.current_mesh_context()])
                 self.spec = placement.with_explicit_shardings(self.spec, self.given_shardings)
                 if isinstance(self._initial.op, Constant) and self._initial is self._initial.op.output:
@@ -371,9 +371,9 @@ def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None 
     return Update(name or function_name(fn), variables, fn, args).output
 
 
-def format_spec(place: Any) -> str:
+def format_spec(sharding: Any) -> str:
     """Returns the partition spec of a sharding as text."""
-    return str(getattr(place, "spec", place))
+    return str(getattr(sharding, "spec", sharding))
 
 
 def is_counter(variable: Variable) -> bool:
@@ -411,14 +411,14 @@ def initial_shardings(who: str, initial: Tensor, given: Any, spec: Any, sharding
 
 def _shardings_of(part: Tensor) -> tuple[Any, ...]:
     """Returns the shardings of the arrays of a variable, or of a part of one; empty if it has none."""
-    whole = part.op.variable if isinstance(part.op, VariableRead) else None
-    if whole is None or not whole.given_shardings:
+    variable = part.op.variable if isinstance(part.op, VariableRead) else None
+    if variable is None or not variable.given_shardings:
         found = placement.shardings_of_spec(part.spec)
     else:
-        leaves, structure = jax.tree.flatten(whole.spec)
+        leaves, structure = jax.tree.flatten(variable.spec)
         placed = [
             jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-            for leaf, sharding in zip(leaves, whole.given_shardings, strict=True)
+            for leaf, sharding in zip(leaves, variable.given_shardings, strict=True)
         ]
         with placement.enter_mesh(part.graph.mesh_context):
             selected = get_at_path(structure.unflatten(placed), part.path)

@@ -299,14 +299,14 @@ def describe_batch(spec: Any) -> str:
     return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec)) or "no arrays"
 
 
-def _placement(places: list[Any]) -> str:
+def _placement(shardings: list[Any]) -> str:
     ways = collections.Counter(
         ""
         if sharding is None
         else "whole"
         if sharding.is_fully_replicated
         else str(getattr(sharding, "spec", sharding))
-        for sharding in places
+        for sharding in shardings
     )
     return ", ".join(f"{count} {way}" for way, count in ways.items() if way)
 

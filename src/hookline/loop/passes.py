@@ -115,18 +115,18 @@ def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
     return placement.to_named_shardings(who, "batch_sharding", sharding, mesh)
 
 
-def check_mesh(who: str, of_state: Mesh | None, places: BatchSharding) -> Mesh | None:
+def check_mesh(who: str, of_state: Mesh | None, batch_sharding: BatchSharding) -> Mesh | None:
     """Returns the mesh of batches, if it is known.
 
     Raises:
         ValueError: The batches and the state are on different devices, so one program cannot use both.
     """
-    batch_mesh = placement.common_mesh(places.shardings(), f"{who}: a batch")
+    batch_mesh = placement.common_mesh(batch_sharding.shardings(), f"{who}: a batch")
     if of_state is None:
         return batch_mesh
     if batch_mesh is None:
-        on_one_device = of_state.size > 1 and places.sharding is not None
-        batch_devices = f"one device, {jax.tree.leaves(places.sharding)[0]}" if on_one_device else None
+        on_one_device = of_state.size > 1 and batch_sharding.sharding is not None
+        batch_devices = f"one device, {jax.tree.leaves(batch_sharding.sharding)[0]}" if on_one_device else None
     else:
         batch_devices = (
             placement.describe_mesh(batch_mesh) if placement.are_incompatible(of_state, batch_mesh) else None

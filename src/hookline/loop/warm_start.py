@@ -281,7 +281,7 @@ def _match_leaves(
     return found
 
 
-def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, here: Collection[str]) -> dict[str, Leaf]:
+def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, targets: Collection[str]) -> dict[str, Leaf]:
     """Returns the arrays of the checkpoint by their names in the state."""
     there = source.leaves
     if callable(warm.rename):
@@ -291,7 +291,7 @@ def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, here: Collecti
                 raise TypeError(f"{_WHO} requires a function that returns names as rename, got {new!r} for {name!r}.")
         given, kept = [(new, name) for new, name in pairs if new is not None], []
     else:
-        rules = _rename_rules(warm.rename, source, here)
+        rules = _rename_rules(warm.rename, source, targets)
         given, kept = [], []
         for name in there:
             rule = max((rule for rule in rules if _is_prefix(rule, name)), key=len, default=None)
@@ -307,7 +307,7 @@ def _apply_rename(warm: WarmStart, source: _Checkpoint | Weights, here: Collecti
 
 
 def _rename_rules(
-    rename: Mapping[str, str | None], source: _Checkpoint | Weights, here: Collection[str]
+    rename: Mapping[str, str | None], source: _Checkpoint | Weights, targets: Collection[str]
 ) -> dict[str, str | None]:
     """Returns the dict given as `rename`, with the names of the checkpoint as hookline writes them."""
     rules: dict[str, str | None] = {}
@@ -315,7 +315,7 @@ def _rename_rules(
         # A name in a flat file may be given as it is in the file, with ".".
         rule = next((rule for rule in (name, foreign.path_of(name)) if _is_in(source.leaves, rule.strip("/"))), name)
         rules[rule.strip("/")] = new = None if new is None else new.strip("/")
-        for text, known, where in ((rule, source.leaves, f"checkpoint '{source.path}'"), (new, here, "the state")):
+        for text, known, where in ((rule, source.leaves, f"checkpoint '{source.path}'"), (new, targets, "the state")):
             if text is not None and not _is_in(known, text.strip("/")):
                 raise ValueError(
                     f"{_WHO}: rename has {text!r}, and {where} has nothing of that name. It has: {_list_names(known)}."
@@ -335,7 +335,7 @@ def _are_floats(saved: Leaf, leaf: Any) -> bool:
         return False
 
 
-def _report(path: str, found: _Matches, there: Mapping[str, Leaf], here: Collection[str]) -> None:
+def _report(path: str, found: _Matches, there: Mapping[str, Leaf], targets: Collection[str]) -> None:
     if not process_group.is_primary():
         return
     taken = {leaf.name for leaf in found.matched.values()}
@@ -343,12 +343,12 @@ def _report(path: str, found: _Matches, there: Mapping[str, Leaf], here: Collect
     _logger.info(
         "Warm start from '%s'. Restored: %s. Initialized: %s. Left in the checkpoint: %s.",
         path,
-        summarize_names(found.matched, here),
+        summarize_names(found.matched, targets),
         "; ".join(
             text
             for text in (
-                summarize_names([*found.unmatched, *found.mismatched], here),
-                f"{summarize_names(found.skipped, here)} (opt_state=True restores these)" if found.skipped else "",
+                summarize_names([*found.unmatched, *found.mismatched], targets),
+                f"{summarize_names(found.skipped, targets)} (opt_state=True restores these)" if found.skipped else "",
             )
             if text
         )

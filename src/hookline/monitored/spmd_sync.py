@@ -237,9 +237,9 @@ class SpmdSync:
                 self._agreement.close()
             self._launches.sessions.remove(self)
 
-    def receive(self, news: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Handles, in a thread, the failure of another process: with it, no decision can be made any more."""
-        number, process, why = news
+        number, process, why = message
         if number == self._session_number and not self.has_failed and self._reported_failure is None:
             self._reported_failure = process, why
             self._agreement.record_failure(process, why)

@@ -170,20 +170,20 @@ def _copy_leaves(leaves: Any) -> Any:
     return jax.tree.map(jnp.copy, leaves)
 
 
-def _owned_copy(leaf: Any, dtype: Any, place: Any) -> jax.Array:
+def _owned_copy(leaf: Any, dtype: Any, sharding: Any) -> jax.Array:
     """Returns a copy of `leaf` on the device, or with a sharding, that shares memory with nothing else."""
     if isinstance(leaf, jax.Array):
         return placement.device_put(
-            jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype), place
+            jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype), sharding
         )
     if dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended):
         problem = specs.describe_overflow(np.asarray(leaf), dtype)
         if problem:
             raise OverflowError(f"it {problem}")
     # JAX may use the memory of a NumPy array in place; only a private copy is safe.
-    if place is None:
+    if sharding is None:
         return jnp.copy(jnp.asarray(leaf, dtype))
-    return jnp.copy(placement.device_put(np.asarray(leaf, dtype), place))
+    return jnp.copy(placement.device_put(np.asarray(leaf, dtype), sharding))
 
 
 class LocalStore(VariableStore):
@@ -229,14 +229,14 @@ class LocalStore(VariableStore):
                 f"restore a checkpoint, or use a MonitoredSession, which does either.",
             ) from None
 
-    def _resharded_leaves(self, variable: Variable, slot: VariableBuffer) -> Leaves:
+    def _resharded_leaves(self, variable: Variable, buffer: VariableBuffer) -> Leaves:
         """Returns the leaves of a variable, resharded first if their shardings differ from the variable's."""
-        leaves, shardings = slot.materialize(variable), variable.shardings
+        leaves, shardings = buffer.materialize(variable), variable.shardings
         if not shardings or all(map(placement.is_on, leaves, shardings)):
             return leaves
-        structure = slot.treedef()
+        structure = buffer.treedef()
         leaves = tuple(map(placement.device_put, leaves, shardings))
-        slot.assign(leaves, structure)
+        buffer.assign(leaves, structure)
         return leaves
 
     def structure(self, variable: Variable) -> Any:
@@ -360,8 +360,8 @@ class LocalStore(VariableStore):
         return [variable.op.name for variable in variables if not self._has_value(self._buffers.get(variable))]
 
     @staticmethod
-    def _has_value(slot: VariableBuffer | None) -> bool:
-        return slot is not None and (slot.device_leaves() is not None or slot.host_value is not None)
+    def _has_value(buffer: VariableBuffer | None) -> bool:
+        return buffer is not None and (buffer.device_leaves() is not None or buffer.host_value is not None)
 
     def has_deleted_values(self) -> bool:
         return any(leaf.is_deleted() for buffer in self._buffers.values() for leaf in buffer.device_leaves() or ())

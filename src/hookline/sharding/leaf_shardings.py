@@ -97,9 +97,9 @@ def resolve_shardings(who: str, state: Any, shardings: Any) -> list[jax.sharding
         ...
         ValueError: Loop: the spec P('data',) of 'n' has 1 entry, but the array has 0 dimensions. Leave the rest out...
     """
-    places = broadcast_shardings(who, state, shardings)
-    _check_devices(who, leaves_of(state), places)
-    return places
+    found = broadcast_shardings(who, state, shardings)
+    _check_devices(who, leaves_of(state), found)
+    return found
 
 
 def broadcast_shardings(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding | None]:
@@ -111,16 +111,16 @@ def broadcast_shardings(who: str, state: Any, shardings: Any) -> list[jax.shardi
     # A module with a sharding in place of each array is callable, too.
     is_rule = callable(shardings) and jax.tree_util.treedef_is_leaf(jax.tree.structure(shardings))
     given = interrupts.call_user_function(shardings, state) if is_rule else shardings
-    places: list[Any] = []
+    found: list[Any] = []
 
-    def spread_below(place: Any, below: Any) -> None:
-        places.extend([place] * len(jax.tree.leaves(below)))
+    def spread_below(sharding: Any, below: Any) -> None:
+        found.extend([sharding] * len(jax.tree.leaves(below)))
 
     try:
         jax.tree.map(spread_below, given, state, is_leaf=_is_none)
     except (ValueError, TypeError) as exc:
         raise ValueError(f"{who}: {_describe_difference(state, given)}") from exc
-    return [_to_sharding(who, leaf, place) for leaf, place in zip(leaves_of(state), places, strict=True)]
+    return [_to_sharding(who, leaf, sharding) for leaf, sharding in zip(leaves_of(state), found, strict=True)]
 
 
 def make_named_sharding(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -> jax.NamedSharding:
@@ -176,38 +176,38 @@ def unflatten_shardings(who: str, state: Any, found: dict[int, jax.NamedSharding
             in `found`.
     """
     values, structure = jax.tree.flatten(state)
-    places: list[Any] = [found.get(index) for index in range(len(values))]
+    resolved: list[Any] = [found.get(index) for index in range(len(values))]
     if default is not None:
         left = [index for index in range(len(values)) if index not in found]
         rest = jax.tree.unflatten(structure, [None if i in found else value for i, value in enumerate(values)])
-        for index, place in zip(left, broadcast_shardings(who, rest, default), strict=True):
-            places[index] = place
-    return jax.tree.unflatten(structure, places)
+        for index, sharding in zip(left, broadcast_shardings(who, rest, default), strict=True):
+            resolved[index] = sharding
+    return jax.tree.unflatten(structure, resolved)
 
 
 def _axis_names(entry: Any) -> tuple[Any, ...]:
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
-def _to_sharding(who: str, leaf: Leaf, place: Any) -> jax.sharding.Sharding | None:
-    if isinstance(place, jax.P):
+def _to_sharding(who: str, leaf: Leaf, given: Any) -> jax.sharding.Sharding | None:
+    if isinstance(given, jax.P):
         raise TypeError(
-            f"{who} requires a sharding for {leaf}, got the spec {place}. Write jax.NamedSharding(mesh, jax.{place})."
+            f"{who} requires a sharding for {leaf}, got the spec {given}. Write jax.NamedSharding(mesh, jax.{given})."
         )
-    if not isinstance(place, jax.sharding.Sharding | jax.Device | None):
-        raise TypeError(f"{who} requires a sharding, a device or None for {leaf}, got {place!r}.")
-    if place is None or leaf.shape is None:
+    if not isinstance(given, jax.sharding.Sharding | jax.Device | None):
+        raise TypeError(f"{who} requires a sharding, a device or None for {leaf}, got {given!r}.")
+    if given is None or leaf.shape is None:
         return None
-    if isinstance(place, jax.Device):
-        return jax.sharding.SingleDeviceSharding(place)
-    if isinstance(place, jax.NamedSharding):
-        _check_fit(who, leaf, place.mesh, place.spec)
-        return place
+    if isinstance(given, jax.Device):
+        return jax.sharding.SingleDeviceSharding(given)
+    if isinstance(given, jax.NamedSharding):
+        _check_fit(who, leaf, given.mesh, given.spec)
+        return given
     try:
-        place.shard_shape(leaf.shape)
+        given.shard_shape(leaf.shape)
     except ValueError as exc:
-        raise ValueError(f"{who}: {leaf}, of shape {leaf.shape}, cannot have the sharding {place}: {exc}") from exc
-    return place
+        raise ValueError(f"{who}: {leaf}, of shape {leaf.shape}, cannot have the sharding {given}: {exc}") from exc
+    return given
 
 
 def _check_fit(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -> None:
@@ -230,15 +230,15 @@ def _check_fit(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -
             )
 
 
-def _check_devices(who: str, leaves: list[Leaf], places: list[jax.sharding.Sharding | None]) -> None:
+def _check_devices(who: str, leaves: list[Leaf], shardings: list[jax.sharding.Sharding | None]) -> None:
     seen: list[tuple[Leaf, list[Any]]] = []
-    for leaf, place in zip(leaves, places, strict=True):
-        if place is not None:
-            if isinstance(getattr(place, "mesh", None), jax.sharding.AbstractMesh):
+    for leaf, sharding in zip(leaves, shardings, strict=True):
+        if sharding is not None:
+            if isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
                 raise ValueError(
                     f"{who}: {leaf} has an abstract mesh. Give a mesh that has devices, jax.make_mesh(...)."
                 )
-            seen.append((leaf, _devices_of(place)))
+            seen.append((leaf, _devices_of(sharding)))
             (first, devices), (last, others) = seen[0], seen[-1]
             if devices != others:
                 raise ValueError(
@@ -247,11 +247,11 @@ def _check_devices(who: str, leaves: list[Leaf], places: list[jax.sharding.Shard
                 )
 
 
-def _devices_of(place: jax.sharding.Sharding) -> list[Any]:
+def _devices_of(sharding: jax.sharding.Sharding) -> list[Any]:
     # JAX compiles for devices in an order: the same devices in another order do not match.
-    if isinstance(place, jax.NamedSharding) and isinstance(place.mesh, jax.sharding.Mesh):
-        return list(place.mesh.devices.flat)
-    return sorted(place.device_set, key=lambda device: device.id)
+    if isinstance(sharding, jax.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh):
+        return list(sharding.mesh.devices.flat)
+    return sorted(sharding.device_set, key=lambda device: device.id)
 
 
 def _format_devices(devices: list[Any]) -> str:
@@ -266,10 +266,10 @@ def _describe_difference(state: Any, given: Any) -> str:
     """Describes how a tree of shardings differs in structure from its state."""
     ends = [path for path, _ in flatten_with_paths(state)[0]]
     known = [path for path, _ in flatten_with_paths(state, is_leaf=_is_none)[0]]
-    said = [path for path, _ in flatten_with_paths(given, is_leaf=_is_none)[0]]
-    if strange := [path for path in said if not any(_is_path_prefix(path, end) for end in known)]:
+    given_paths = [path for path, _ in flatten_with_paths(given, is_leaf=_is_none)[0]]
+    if strange := [path for path in given_paths if not any(_is_path_prefix(path, end) for end in known)]:
         return f"the shardings have {format_names([*map(repr, strange)])}, which the state does not have."
-    if unsaid := [end for end in ends if not any(_is_path_prefix(path, end) for path in said)]:
+    if unsaid := [end for end in ends if not any(_is_path_prefix(path, end) for path in given_paths)]:
         return f"the shardings lack {format_names([*map(repr, unsaid)])}. Write None for an array without a sharding."
     return "the shardings are in other containers than the state. Make them from the state, with jax.tree.map."
 

@@ -207,9 +207,9 @@ def _wav(frames: np.ndarray, rate: float) -> bytes:
     return file.getvalue()
 
 
-def _tag(tag: str, kind: str, place: int, max_outputs: int) -> str:
+def _tag(tag: str, kind: str, index: int, max_outputs: int) -> str:
     # The number of items does not matter, so that a smaller batch does not change the tag.
-    return f"{tag}/{kind}/{place}" if max_outputs > 1 else f"{tag}/{kind}"
+    return f"{tag}/{kind}/{index}" if max_outputs > 1 else f"{tag}/{kind}"
 
 
 def _invalid(text: str) -> errors.InvalidArgumentError:

@@ -273,7 +273,7 @@ class FileWriter:
 
     def remove_tap(self, owner: Any) -> None:
         """Removes the owner's tap, if it has one."""
-        self._taps = {other: follower for other, follower in self._taps.items() if other is not owner}
+        self._taps = {other: tap for other, tap in self._taps.items() if other is not owner}
 
     def flush(self) -> None:
         """Passes all pending events to the operating system before it returns; does nothing once closed.

@@ -37,13 +37,13 @@ _MAX_SHOWN_CHARS = 60
 class SchemaError(ValueError):
     """A field does not match its schema."""
 
-    def __init__(self, why: str, place: str = "") -> None:
-        super().__init__(why, place)
-        self.reason, self.field_path = why, place
+    def __init__(self, why: str, path: str = "") -> None:
+        super().__init__(why, path)
+        self.reason, self.field_path = why, path
 
-    def within(self, place: str) -> SchemaError:
+    def within(self, path: str) -> SchemaError:
         """Returns the same error, with the path of an enclosing field in front."""
-        return SchemaError(self.reason, place + self.field_path)
+        return SchemaError(self.reason, path + self.field_path)
 
     def __str__(self) -> str:
         return f"{self.field_path.removeprefix('.') or 'it'} {self.reason}"

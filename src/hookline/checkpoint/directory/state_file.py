@@ -203,10 +203,10 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     """
     checkpoint_dir = layout.in_file_system("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
     arguments.check_str("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
-    state, doubt = resolve_state(checkpoint_dir, latest_filename or STATE_FILE_NAME)
-    if doubt and (checkpoint_dir, doubt) not in _warned:
-        _warned.add((checkpoint_dir, doubt))
-        _logger.error("In '%s' %s.", checkpoint_dir, doubt)
+    state, ambiguity = resolve_state(checkpoint_dir, latest_filename or STATE_FILE_NAME)
+    if ambiguity and (checkpoint_dir, ambiguity) not in _warned:
+        _warned.add((checkpoint_dir, ambiguity))
+        _logger.error("In '%s' %s.", checkpoint_dir, ambiguity)
     return state
 
 
@@ -216,13 +216,13 @@ def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[Checkpoi
     before = state or CheckpointState("")
     everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
     listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
-    newest, doubt = before.model_checkpoint_path, ""
+    newest, ambiguity = before.model_checkpoint_path, ""
     if state is None or not layout.locate(newest):
         newest = listed[-1][0] if listed else ""
     since = max(before.timestamps) if listed else float("-inf")
     if later := _newer_candidates(directory, state, newest, since):
         choice = choose_newest(later)
-        doubt = choice.ambiguity
+        ambiguity = choice.ambiguity
         # Other savers may save in the same directory under other names.
         ancestry = [each for each in choice.ancestry if base_path(each.path) == base_path(choice.ancestry[-1].path)]
         newest = ancestry[-1].path
@@ -244,7 +244,7 @@ def resolve_state(directory: str, file: str = STATE_FILE_NAME) -> tuple[Checkpoi
         lost_best=before.best if before.best and not layout.locate(before.best) else before.lost_best,
         pending_removals=tuple(path for path in before.pending_removals if path not in paths and layout.locate(path)),
     )
-    return found, doubt
+    return found, ambiguity
 
 
 def _newer_candidates(directory: str, state: CheckpointState | None, newest: str, since: float) -> list[Candidate]:

@@ -112,11 +112,11 @@ def inspect_directory(directory: str) -> DirectoryContents:
     except PermissionDeniedError as error:  # Perhaps for one checkpoint only: show the others.
         anomaly = str(error).removesuffix(".")
     unfinished = {left.path: _UNFINISHED[left.kind] for left in layout.leftovers(directory)}
-    whole = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
+    valid = [os.path.join(directory, name) for name in layout.checkpoint_names(directory)]
     there = [os.path.join(directory, entry) for entry in layout.subdirectories(directory)]
     defective = [path for path in there if path not in unfinished and _looks_like_checkpoint(path) and _defect(path)]
-    complete = {*whole, *named, *defective}
-    for path in whole:  # A complete checkpoint that is about to get its final name.
+    complete = {*valid, *named, *defective}
+    for path in valid:  # A complete checkpoint that is about to get its final name.
         unfinished.pop(path + layout.SAVING_SUFFIX, None)
     each = [_found_complete(path) for path in complete] + [
         _found_incomplete(path, why, True) for path, why in unfinished.items()
@@ -143,8 +143,8 @@ def _differences(directory: str, state: CheckpointState, known: Iterable[FoundCh
         yield f"its state file names {_named(gone)}, which {'is' if len(gone) == 1 else 'are'} not there"
     base = layout.base_path(state.model_checkpoint_path)
     listed = {*state.all_model_checkpoint_paths, *written.pending_removals}
-    whole = [found.path for found in known if found.manifest is not None and layout.base_path(found.path) == base]
-    if unlisted := [path for path in whole if path not in listed]:
+    valid = [found.path for found in known if found.manifest is not None and layout.base_path(found.path) == base]
+    if unlisted := [path for path in valid if path not in listed]:
         yield f"its state file does not list {_named(unlisted)}, so no training removes {_them(unlisted)}"
 
 

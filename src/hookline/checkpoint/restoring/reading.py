@@ -152,12 +152,12 @@ class _ReadAttempt:
                 partials[leaf.name] = found
         return partials
 
-    def _check(self, shares: Sequence[Mapping[str, PartialChecksums]]) -> None:
+    def _check(self, partials: Sequence[Mapping[str, PartialChecksums]]) -> None:
         """Checks the pieces that no process has whole."""
-        partly = set[str]().union(*shares)
+        partly = set[str]().union(*partials)
         for leaf in self._wanted:
             if leaf.name in partly and not host_copy.partials_match(
-                leaf.pieces, [own.get(leaf.name, {}) for own in shares]
+                leaf.pieces, [own.get(leaf.name, {}) for own in partials]
             ):
                 raise self._checksum_error(leaf)
 

@@ -41,7 +41,7 @@ def find(directory: str) -> Restart:
     """
     state_file = os.path.join(directory, STATE_FILE_NAME)
     expected = read_state(directory)
-    found, doubt = resolve_state(directory)
+    found, ambiguity = resolve_state(directory)
     known = []
     if found is not None:
         newest = found.model_checkpoint_path
@@ -60,13 +60,13 @@ def find(directory: str) -> Restart:
     broken = _broken(directory, expected, known)
     for path in sorted(broken, key=_step):
         newer = expected is not None and path == expected.model_checkpoint_path
-        older = (place for place, other in enumerate(candidates) if newer or _step(other) < _step(path))
+        older = (index for index, other in enumerate(candidates) if newer or _step(other) < _step(path))
         candidates.insert(next(older, len(candidates)), path)
     if expected is None and os.path.lexists(state_file) and not os.path.isdir(state_file):
         anomaly = f"its state file '{state_file}' cannot be read"
     elif expected is not None and expected.model_checkpoint_path not in candidates:
         anomaly = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
-    return Restart(tuple(candidates), "; ".join(filter(None, (anomaly, doubt))))
+    return Restart(tuple(candidates), "; ".join(filter(None, (anomaly, ambiguity))))
 
 
 def _broken(directory: str, expected: CheckpointState | None, known: Sequence[str]) -> set[str]:

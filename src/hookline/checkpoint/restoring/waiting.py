@@ -112,10 +112,10 @@ def _check_waits(who: str, timeout: float | None, **poll: float) -> None:
         arguments.check_number(who, name, secs)
 
 
-def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
-    """Polls `look`, and returns its first result that is not None; None after the timeout."""
+def _wait(poll: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
+    """Polls `poll`, and returns its first result that is not None; None after the timeout."""
     started = clock.monotonic()
-    while (found := look()) is None:
+    while (found := poll()) is None:
         left = float("inf") if timeout is None else started + timeout - clock.monotonic()
         if left <= 0:
             break

@@ -77,24 +77,24 @@ def _copy(array: Any, is_chief: bool) -> HostCopy | None:
 
 def _copy_shards(array: jax.Array) -> jax.Array:
     """Returns an array with the same pieces in the host's memory."""
-    place, held = array.sharding, []
+    sharding, held = array.sharding, []
     if not is_host_visible(array):
-        place = place.with_memory_kind("pinned_host")
+        sharding = sharding.with_memory_kind("pinned_host")
     for shard in array.addressable_shards:
-        there = jax.sharding.SingleDeviceSharding(shard.device, memory_kind=place.memory_kind)
+        there = jax.sharding.SingleDeviceSharding(shard.device, memory_kind=sharding.memory_kind)
         # Where NumPy can view the memory, `device_put` would not copy it.
         data = np.array(to_numpy(shard.data)) if is_host_visible(shard.data) else shard.data
         held.append(jax.device_put(data, there))
-    return jax.block_until_ready(jax.make_array_from_single_device_arrays(array.shape, place, held))
+    return jax.block_until_ready(jax.make_array_from_single_device_arrays(array.shape, sharding, held))
 
 
 def is_split(array: jax.Array) -> bool:
     """Returns whether the chief lacks a part of an array, so that several processes must store it."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return False
-    places = array.sharding.devices_indices_map(array.shape).items()
-    every = {_bounds(index, array.shape) for _, index in places}
-    return every != {_bounds(index, array.shape) for device, index in places if device.process_index == 0}
+    slices = array.sharding.devices_indices_map(array.shape).items()
+    every = {_bounds(index, array.shape) for _, index in slices}
+    return every != {_bounds(index, array.shape) for device, index in slices if device.process_index == 0}
 
 
 def shards_of(array: jax.Array, replica: int | None = None) -> list[tuple[Bounds, jax.Array]]:
@@ -163,11 +163,11 @@ def compare_checksums(pieces: Sequence[Piece], array: Any) -> PartialChecksums |
         None if a piece differs. Else the partial checksums of the pieces that this process has only in part; see
         `partials_match`.
     """
-    here, replicas, partials = _Parts(array), {}, {}
+    own, replicas, partials = _Parts(array), {}, {}
     for number, piece in enumerate(pieces):
         bounds = piece.start, piece.stop
-        if here.cover(bounds):
-            if here.crc32c(bounds) != piece.crc32c:
+        if own.cover(bounds):
+            if own.crc32c(bounds) != piece.crc32c:
                 return None
             continue
         replicas = replicas or {
@@ -179,10 +179,10 @@ def compare_checksums(pieces: Sequence[Piece], array: Any) -> PartialChecksums |
     return partials
 
 
-def partials_match(pieces: Sequence[Piece], shares: Sequence[PartialChecksums]) -> bool:
+def partials_match(pieces: Sequence[Piece], partials: Sequence[PartialChecksums]) -> bool:
     """Returns whether the partial checksums of all processes combine to the checksums of the pieces."""
-    keys = set[str]().union(*shares)
-    sums = {key: functools.reduce(operator.xor, (share.get(key, 0) for share in shares)) for key in keys}
+    keys = set[str]().union(*partials)
+    sums = {key: functools.reduce(operator.xor, (share.get(key, 0) for share in partials)) for key in keys}
     return all(total == pieces[int(key.split()[0])].crc32c for key, total in sums.items())
 
 
@@ -224,10 +224,10 @@ def _blocks(bounds: Bounds, itemsize: int) -> Iterator[Bounds]:
         yield bounds
         return
     step, end = max(1, _BLOCK_BYTES // step_bytes), stop[axis - 1]
-    for place in itertools.product(*map(range, start[: axis - 1], stop[: axis - 1])):
-        after = tuple(at + 1 for at in place)
+    for corner in itertools.product(*map(range, start[: axis - 1], stop[: axis - 1])):
+        after = tuple(at + 1 for at in corner)
         for first in range(start[axis - 1], end, step):
-            yield (*place, first, *start[axis:]), (*after, min(first + step, end), *stop[axis:])
+            yield (*corner, first, *start[axis:]), (*after, min(first + step, end), *stop[axis:])
 
 
 class _Parts:

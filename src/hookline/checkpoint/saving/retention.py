@@ -205,9 +205,9 @@ def plan(directory: str, keep: int | None = None) -> Plan:
         ValueError: The state file does not record the number to keep, or the training keeps all.
         OpError: The directory cannot be read, or belongs to another program.
     """
-    state, doubt = resolve_state(directory)
-    if doubt:
-        raise FailedPreconditionError.from_message(f"Nothing was removed from '{directory}': {doubt}.")
+    state, ambiguity = resolve_state(directory)
+    if ambiguity:
+        raise FailedPreconditionError.from_message(f"Nothing was removed from '{directory}': {ambiguity}.")
     if state is None:
         raise NotFoundError.from_message(f"'{directory}' has no complete checkpoint.")
     keep = _recorded_max_to_keep(state, directory) if keep is None else keep

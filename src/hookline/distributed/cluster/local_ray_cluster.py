@@ -165,11 +165,11 @@ def _private_folder() -> Path:
     """Creates a folder that only this user can enter, and that no other user can rename."""
     # In /tmp, because names of Ray's sockets are long, but limited to 107 characters with their folder.
     parent = Path("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
-    for place in (parent, *parent.parents):
-        if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+    for folder in (parent, *parent.parents):
+        if folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
             raise PermissionDeniedError.from_message(
-                f"The folder of a local Ray cluster would be in {parent}, but in {place} every user may rename the "
-                f"files of others. Forbid that (chmod +t {place}), or set TMPDIR to another folder.",
+                f"The folder of a local Ray cluster would be in {parent}, but in {folder} every user may rename the "
+                f"files of others. Forbid that (chmod +t {folder}), or set TMPDIR to another folder.",
             )
     return Path(tempfile.mkdtemp(prefix="hookline-ray-", dir=parent))
 

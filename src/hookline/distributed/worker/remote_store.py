@@ -285,16 +285,16 @@ class RemoteStore(VariableStore):
         self._local.load({variable: values[variable] for variable in local}, owned=owned)
         if not remote:
             return
-        whole = self._remote.issubset(remote)
-        if whole:
+        is_remote = self._remote.issubset(remote)
+        if is_remote:
             self._begin()
         else:
             self._members.ensure_epoch()
         puts = [(v.op.name, Put(v.op.name, *flatten(_cast_to_spec(v, values[v])))) for v in remote]
         self._step = self._transactions.set(puts).step
-        if whole:
+        if is_remote:
             self._log_lost_steps()
-        if whole and self._published:
+        if is_remote and self._published:
             # The epoch that admitted workers is over, and only this session can admit them again.
             self.publish()
 

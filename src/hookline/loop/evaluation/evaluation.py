@@ -164,11 +164,11 @@ class Evaluation:
         weights: list[float] = []
         step = self._evaluate
         totals = MetricTotals(self._who, step.merged if step else {}, step.accumulated if step else ())
-        unread: collections.deque[tuple[int, Any]] = collections.deque()
+        pending: collections.deque[tuple[int, Any]] = collections.deque()
         carried = self._initial_carry
 
         def read() -> None:
-            count, values = unread.popleft()
+            count, values = pending.popleft()
             values = jax.tree.map(np.asarray, values)
             for index in range(count):
                 totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(index), values))
@@ -178,10 +178,10 @@ class Evaluation:
             feeds = {**self._feeds(row), **dict(zip(self._carry_placeholders, carried, strict=True))}
             values, left = session.run((self._fetches, self._carry_out), feeds)
             carried = [np.False_, *left] if left else []
-            unread.append((len(sizes), values))
-            if len(unread) > _MAX_PENDING_RUNS:
+            pending.append((len(sizes), values))
+            if len(pending) > _MAX_PENDING_RUNS:
                 read()
-        while unread:
+        while pending:
             read()
         may_differ = self._last_batch == "pad" or self._batch_size is not None
         if self._process_group is not None and self._batch_placement.is_part and may_differ:
@@ -305,10 +305,10 @@ class Evaluation:
         """Checks that the first batches of the SPMD processes are parts of one global batch."""
         if self._process_group is None:
             return
-        joint = GlobalBatchCheck(
+        global_check = GlobalBatchCheck(
             self._process_group, self._who, self._source, self._batch_placement, lambda _: math.inf, check_disjoint=True
         )
-        _, refused = joint.agree(self._who, first, START, error if first is None else None)
+        _, refused = global_check.agree(self._who, first, START, error if first is None else None)
         if refused is not None and error is None:
             raise refused
 
@@ -387,9 +387,9 @@ class Evaluation:
     def _user_size(self, batch: Any, number: int) -> float:
         """Returns the number of examples that the user's function counts in a batch."""
         assert self._batch_size is not None, "The caller has checked it."
-        whole = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, LazyGather) else leaf, batch)
+        arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, LazyGather) else leaf, batch)
         try:
-            size = interrupts.call_user_function(self._batch_size, whole)
+            size = interrupts.call_user_function(self._batch_size, arrays)
         except Exception as error:
             error.add_note(f"hookline: while {self._who} called batch_size with batch {number}")
             raise

@@ -44,8 +44,8 @@ class HyperparametersHook(SessionRunHook):
         keep_checkpoint_values: Whether a training resumes with the hyperparameters of the checkpoint.
     """
 
-    def __init__(self, state: Variable, given: Any, places: Mapping[str, int]) -> None:
-        self._state, self._leaf_indices = state, places
+    def __init__(self, state: Variable, given: Any, indices: Mapping[str, int]) -> None:
+        self._state, self._leaf_indices = state, indices
         # If a function makes the state, only its hyperparameters are computed, and only when they are needed.
         self._script_values: dict[str, Any] = {
             path: leaf_tensor(state.initial_value, index, state.spec)
@@ -162,14 +162,14 @@ def _optimizer_count(part: str, keys: Mapping[str, str], counts: Mapping[str, in
 
 
 def _rate_tensor(
-    schedule: Callable[[Any], Any], state: Tensor, place: int | None, global_step: Tensor | None = None
+    schedule: Callable[[Any], Any], state: Tensor, index: int | None, global_step: Tensor | None = None
 ) -> Tensor:
     if not callable(schedule):
         raise TypeError(
             f"Loop requires a schedule as learning_rate, a function from a count of updates to a rate, or a dict of "
             f"them, got {schedule!r}."
         )
-    count = global_step if place is None else leaf_tensor(state, place, state.spec)
+    count = global_step if index is None else leaf_tensor(state, index, state.spec)
     assert count is not None, "Without an index the caller gives the global step."
     refusal = f"Loop requires a schedule that returns one number for a count, and {function_name(schedule)} does not"
     try:
@@ -178,6 +178,6 @@ def _rate_tensor(
         raise TypeError(f"{refusal}: {error}") from error
     if getattr(made, "shape", None) != ():
         raise TypeError(f"{refusal}.")
-    counted = "the global step" if place is None else flatten_with_paths(state.spec)[0][place][0]
+    counted = "the global step" if index is None else flatten_with_paths(state.spec)[0][index][0]
     _logger.info("Loop: %s, the schedule of learning_rate, gets %s.", function_name(schedule), counted)
     return op(calls_user_code(lambda count: jnp.asarray(schedule(count))), name=NAME)(count)

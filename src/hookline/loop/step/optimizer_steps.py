@@ -45,15 +45,15 @@ class StepCounter(NamedTuple):
         return leaf_tensor(state, self.leaf_index, self.like)
 
 
-def leaf_tensor(state: Tensor, place: int, like: Any) -> Tensor:
+def leaf_tensor(state: Tensor, index: int, like: Any) -> Tensor:
     """Returns a leaf of a tensor as a tensor of its own, so that a fetch reads no other leaf.
 
     Args:
         state: The tensor; its own structure may be unknown.
-        place: The index of the leaf.
+        index: The index of the leaf.
         like: A tree of the same structure.
     """
-    for key in jax.tree.leaves_with_path(like)[place][0]:
+    for key in jax.tree.leaves_with_path(like)[index][0]:
         if hasattr(key, "name"):
             state = getattr(state, key.name)
         else:

@@ -390,14 +390,14 @@ def accumulator_mask(form: PytreeState | NnxState) -> list[bool]:
     return [index in inside for index in range(len(leaves))]
 
 
-def _split_state(parts: Mapping[str, Any], whole: Any) -> tuple[Any, ...]:
-    return tuple(whole if key is None else whole[key] for key in parts.values())
+def _split_state(parts: Mapping[str, Any], state: Any) -> tuple[Any, ...]:
+    return tuple(state if key is None else state[key] for key in parts.values())
 
 
-def _merge_parts(parts: Mapping[str, Any], whole: Any, found: list[Any]) -> Any:
+def _merge_parts(parts: Mapping[str, Any], state: Any, found: list[Any]) -> Any:
     if None in parts.values():
         return found[0]
-    return tuple(found) if isinstance(whole, tuple) else dict(zip(parts, found, strict=True))
+    return tuple(found) if isinstance(state, tuple) else dict(zip(parts, found, strict=True))
 
 
 def check_same_types(before: Any, after: Any) -> None:

@@ -306,9 +306,9 @@ def warn_replicated(values: Any, shardings: list[Any]) -> None:
         )
 
 
-def log_devices(places: Any) -> None:
+def log_devices(shardings: Any) -> None:
     """Logs the devices of the state, if there are several."""
-    names = contents.device_names({device for sharding in jax.tree.leaves(places) for device in sharding.device_set})
+    names = contents.device_names({device for sharding in jax.tree.leaves(shardings) for device in sharding.device_set})
     if len(names) > 1:
         _logger.info("Loop: the state is on %s, and is trained there.", contents.format_devices(names))
 

@@ -189,9 +189,9 @@ class _ResultReader:
     def _spread(self) -> Iterator[_Reading]:
         """Yields the readings in which a state that is one tuple was returned as several values."""
         if len(self._before) == 1 and type(self._before[0]) is tuple and self._before[0]:
-            (whole,), (name,) = self._before, self._names
-            parts = [f"{name}[{number}]" for number in range(len(whole))]
-            for reading in self._side_by_side(whole, parts, range(len(whole))):
+            (before,), (name,) = self._before, self._names
+            parts = [f"{name}[{number}]" for number in range(len(before))]
+            for reading in self._side_by_side(before, parts, range(len(before))):
                 yield reading._replace(found={name: tuple(reading.found.values())})
 
     def _together(self) -> Iterator[_Reading]:
@@ -225,9 +225,9 @@ class _ResultReader:
                 return found
         return []
 
-    def _named(self, place: int) -> dict[str, Any]:
+    def _named(self, index: int) -> dict[str, Any]:
         """Returns the value at an index if it is a dict of parts by name; else an empty dict."""
-        item, known = self._items[place], dict(zip(self._names, self._before, strict=True))
+        item, known = self._items[index], dict(zip(self._names, self._before, strict=True))
         is_one = len(known) > 1 and type(item) is dict and item.keys() <= known.keys()
         return item if is_one and all(_fits(known[name], part) for name, part in item.items()) else {}
 
@@ -281,9 +281,9 @@ class _ResultReader:
                 shown[index] = "metric"
                 self._refuse(reading, f"`return {', '.join(shown)}`, where {name} stays as it was")
 
-    def _is_no_part(self, reading: _Reading, place: int) -> bool:
+    def _is_no_part(self, reading: _Reading, index: int) -> bool:
         """Returns whether the returned variable's name means a loss or gradients, and the part's name does not."""
-        label, name = self._labels[place], reading.shown[place]
+        label, name = self._labels[index], reading.shown[index]
         return isinstance(label, str) and any(what(label) and not what(name) for what in (is_loss, are_gradients))
 
     def _are_named(self, reading: _Reading) -> bool:

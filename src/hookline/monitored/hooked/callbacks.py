@@ -106,26 +106,26 @@ def is_hook(candidate: Any) -> bool:
     return any(callable(getattr(candidate, name, None)) for name in CALLBACKS)
 
 
-def _check_hook(place: str, hook: Any) -> None:
+def _check_hook(where: str, hook: Any) -> None:
     if inspect.isclass(hook):
-        raise TypeError(f"{place} is the class {hook.__name__}, not an instance of it: write {hook.__name__}(...).")
+        raise TypeError(f"{where} is the class {hook.__name__}, not an instance of it: write {hook.__name__}(...).")
     if inspect.isroutine(hook):
         kind = "generator function" if inspect.isgeneratorfunction(hook) else "function"
         raise TypeError(
-            f"{place} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
+            f"{where} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
             f"Write train.FunctionHook({hook.__name__}, every=100), which calls it with a Firing each 100 steps; or "
             "derive a class from SessionRunHook."
         )
     if not is_hook(hook):
         raise TypeError(
-            f"{place} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
+            f"{where} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
             "Derive its class from SessionRunHook."
         )
     for name in CALLBACKS:
         callback = getattr(hook, name, None)
         if any(is_kind(callback) for is_kind in _LAZY_FUNCTIONS):
             raise TypeError(
-                f"{place}, a {type(hook).__name__}, has a generator or coroutine function as {name}, whose body a call "
+                f"{where}, a {type(hook).__name__}, has a generator or coroutine function as {name}, whose body a call "
                 "does not run. Take out yield and async."
             )
 

@@ -313,9 +313,9 @@ class HookSchedule:
         if self._short_runs <= _MAX_SHORT_RUNS:
             return
         for hook in self._hooks:
-            mark = f"short runs {hook.bit}"
-            if hook.bit & both and mark not in self._warned:
-                self._warned.add(mark)
+            key = f"short runs {hook.bit}"
+            if hook.bit & both and key not in self._warned:
+                self._warned.add(key)
                 _logger.info(
                     "steps_per_run=%d: each run has one step, because the %s is called at each step. To call it less "
                     "often, declare trigger and fetches in place of before_run and after_run. Or declare "
@@ -364,9 +364,9 @@ class HookSchedule:
         """Finds the hooks that take part in runs of these fetches, and the step delta of these runs."""
         if self._has_bindings:
             asked = fetched_operations(fetches, self._session.graph)
-            here = [hook for hook in self._hooks if hook.binding is None or not hook.bound_to.isdisjoint(asked)]
-            self._active_bits = sum(hook.bit for hook in here)
-            self._active_bindings = [hook.binding for hook in here if hook.binding is not None]
+            bound = [hook for hook in self._hooks if hook.binding is None or not hook.bound_to.isdisjoint(asked)]
+            self._active_bits = sum(hook.bit for hook in bound)
+            self._active_bindings = [hook.binding for hook in bound if hook.binding is not None]
         self._fetches, self.run.step_delta = _NO_FETCHES, None
         try:
             # Hooks will probably feed the same tensors again; without them a fetched placeholder may lack a value.

@@ -317,15 +317,19 @@ class HookedSession:
 
     def _fast_run_function(self, schedule: HookSchedule, fetches: Any, *, fed: bool) -> FastRunFunction:
         """Returns the function that makes the runs on the fast path."""
-        callers = schedule.always_called
+        always_called = schedule.always_called
         if schedule.run.is_multi_step:
-            hook_fetches = callers.hook_fetches if callers.has_fetches else None
+            hook_fetches = always_called.hook_fetches if always_called.has_fetches else None
             return self._backend.cached_step(fetches, hook_fetches, self._steps_per_run).run
-        if not (fed or callers.hooks):
-            step = callers.known_step if callers.known_fetches is fetches else self._find_step(callers, fetches)
+        if not (fed or always_called.hooks):
+            step = (
+                always_called.known_step
+                if always_called.known_fetches is fetches
+                else self._find_step(always_called, fetches)
+            )
             if step is not None:
                 return step.run
-        return partial(self._run_fast, schedule, callers, SessionRunArgs(fetches))
+        return partial(self._run_fast, schedule, always_called, SessionRunArgs(fetches))
 
     def _run_fast(
         self,

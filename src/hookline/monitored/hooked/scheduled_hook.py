@@ -82,8 +82,8 @@ class ScheduledRun:
         if not self.align_to_full_runs or not self.step_delta:
             return runs
         number = self.target_step // self.step_delta
-        here = self.steps_left(number) - 1 if stacked else 0
-        after = here + runs
+        until_last = self.steps_left(number) - 1 if stacked else 0
+        after = until_last + runs
         return after + self.steps_left(number + after) - 1
 
 
@@ -414,9 +414,9 @@ class ScheduledHook:
             name,
         )
 
-    def _warn_once(self, mark: str, text: str, who: str) -> None:
-        if mark not in self._warned:
-            self._warned.add(mark)
+    def _warn_once(self, key: str, text: str, who: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
             _logger.warning(text, who)
 
 

@@ -157,8 +157,10 @@ class PlanCache:
 
     def _warn_of_lost_values(self, made: CachedStep) -> None:
         path, restored = self._session.restored
-        anew = [update for update in made.plan.operations if isinstance(update, Update) and update.is_initializer]
-        lost = sorted({variable.op.name for update in anew for variable in update.variables} & restored)
+        initializers = [
+            update for update in made.plan.operations if isinstance(update, Update) and update.is_initializer
+        ]
+        lost = sorted({variable.op.name for update in initializers for variable in update.variables} & restored)
         if lost and process_group.is_primary():
             self._session.restored = "", frozenset()
             logger.warning(

@@ -63,8 +63,8 @@ class VariableRoles:
 
     def _read_by_callers(self, for_hooks: Collection[TensorKey]) -> list[Variable]:
         """Returns the variables that are not read for hooks only."""
-        callers = [operation for operation in self._plan.device if operation in self._plan.caller_operations]
-        read = {t.op for operation in callers for t in operation.inputs}
+        operations = [operation for operation in self._plan.device if operation in self._plan.caller_operations]
+        read = {t.op for operation in operations for t in operation.inputs}
         read |= {tensor.op for tensor in self._outputs if tensor.key not in for_hooks}
         return [variable for variable in (*self.read_only, *self.counters) if variable.op in read]
 

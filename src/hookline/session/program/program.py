@@ -327,9 +327,9 @@ class Program:
         groups, outputs, latched = made
         return groups, outputs, (), latched
 
-    def _batch_at(self, places: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
+    def _batch_at(self, starts: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
         """Returns the inputs of one step: one batch from each block, and the other inputs unchanged."""
-        at = iter(places)
+        at = iter(starts)
 
         def of(tensor: Tensor, value: Any) -> Any:
             if not isinstance(tensor.op, Source):
@@ -440,12 +440,12 @@ def _device_put_values(variables: Sequence[Variable], flat: FlatValues) -> list[
     ]
 
 
-def _may_deadlock_in_branches(home: Any) -> bool:
+def _may_deadlock_in_branches(sharding: Any) -> bool:
     """Returns whether collectives inside a branch and beside it may deadlock.
 
     This happens now and then with XLA's devices on CPU: XLA ends the process after 40 seconds.
     """
-    return home is not None and len(home.device_set) > 1 and next(iter(home.device_set)).platform == "cpu"
+    return sharding is not None and len(sharding.device_set) > 1 and next(iter(sharding.device_set)).platform == "cpu"
 
 
 def _select_unless(skip: Any, old: Any, new: Any) -> Any:

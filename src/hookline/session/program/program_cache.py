@@ -75,8 +75,8 @@ class ProgramCache:
         for_host = {tensor.key: tensor for tensor in plan.pulled}
         if max_steps == 1:
             # Inputs of a caller's host operation belong to the caller; those of a hook's belong to the hook.
-            callers = {t.key for o in plan.after if o in plan.caller_operations for t in o.inputs}
-            outputs |= {key: tensor for key, tensor in for_host.items() if key in callers}
+            caller_tensors = {t.key for o in plan.after if o in plan.caller_operations for t in o.inputs}
+            outputs |= {key: tensor for key, tensor in for_host.items() if key in caller_tensors}
         for_hooks = _from_device(plan, request.hook_elements(is_stacked=False)) | for_host
         rows = _from_device(plan, request.hook_elements(is_stacked=True))
         if max_steps == 1:  # Of several steps, an output has the values of all, and a hook's tensor only the last one.
@@ -238,8 +238,8 @@ def _is_input(plan: Plan, tensor: Tensor) -> bool:
 
 def _as_input(plan: Plan, tensor: Tensor) -> Tensor:
     """Returns the argument that a tensor is, or is a part of: the fed tensor, or the whole value of its operation."""
-    place = plan.find_feed(tensor)
-    return plan.fed[place[0]] if place else tensor.op.output
+    index = plan.find_feed(tensor)
+    return plan.fed[index[0]] if index else tensor.op.output
 
 
 def _is_placed(constant: Constant) -> bool:
@@ -258,10 +258,10 @@ def _key(element: Tensor | Operation) -> Any:
     return element.key if isinstance(element, Tensor) else element
 
 
-def _are_few_numbers(masked: Iterable[HookTensors], always: set[Operation]) -> bool:
+def _are_few_numbers(gated: Iterable[HookTensors], base: set[Operation]) -> bool:
     """Returns whether hooks may fetch something, and only a few numbers that every run computes."""
-    tensors = [tensor for group in masked for tensor in group]
-    at_hand = all(t.op in always and specs.is_array(t.spec) and t.spec.shape == () for t in tensors)
+    tensors = [tensor for group in gated for tensor in group]
+    at_hand = all(t.op in base and specs.is_array(t.spec) and t.spec.shape == () for t in tensors)
     return at_hand and 0 < len(tensors) <= _FEW_NUMBERS
 
 

@@ -148,7 +148,7 @@ def clear_cache() -> None:
 
 
 def _cache_key(
-    traced: Any, lowered: Any, types: Hashable, places: tuple[Any, ...], options: dict[str, Any]
+    traced: Any, lowered: Any, types: Hashable, shardings: tuple[Any, ...], options: dict[str, Any]
 ) -> Hashable | None:
     """Returns a key that only equal programs share; None if the text does not decide whether programs are equal."""
     jaxpr = traced.jaxpr
@@ -159,7 +159,7 @@ def _cache_key(
         return None
     text = lowered.as_text()
     # The text does not contain the devices of a mesh inside the function.
-    is_anywhere = any(mark in text for mark in _MESHES) and not any(places)
+    is_anywhere = any(mark in text for mark in _MESHES) and not any(shardings)
     if is_anywhere or any(reference in text for reference in _REFERENCES):
         return None
     of_compiler = tuple(getattr(jax.config, name, None) for name in _COMPILER_SETTINGS)
@@ -168,7 +168,7 @@ def _cache_key(
     # The text of `f(a, b) = 2 * a` is that of `f(a, b) = 2 * b`: `jit` leaves out what a program does not use.
     if (kept := kept_argument_indices(lowered)) is None:
         return None
-    key = digest, kept, types, places, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), tuple(given), form
+    key = digest, kept, types, shardings, of_compiler, lowered.out_tree, tuple(jaxpr.out_avals), tuple(given), form
     try:
         hash(key)
     except TypeError:  # The results have static parts without a hash, in which programs could differ.

@@ -75,12 +75,12 @@ def counted_loop(count: Any, max_count: int, body: Callable[[Any, Any], Any], be
     if jax.default_backend() != "gpu":
         return jax.lax.fori_loop(0, count, body, begin)
     length = _inner_length(max_count)
-    whole = count // length
+    num_loops = count // length
 
     def several(number: Any, carry: Any) -> Any:
         return jax.lax.fori_loop(0, length, lambda index, carry: body(number * length + index, carry), carry)
 
-    return jax.lax.fori_loop(whole * length, count, body, jax.lax.fori_loop(0, whole, several, begin))
+    return jax.lax.fori_loop(num_loops * length, count, body, jax.lax.fori_loop(0, num_loops, several, begin))
 
 
 def _inner_length(max_count: int) -> int:

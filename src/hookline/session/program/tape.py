@@ -184,9 +184,9 @@ class _Split:
         floating = [leaf for leaf, is_floating in zip(leaves, self.is_floating, strict=True) if is_floating]
         return floating, [leaf for leaf, is_floating in zip(leaves, self.is_floating, strict=True) if not is_floating]
 
-    def join(self, moving: Sequence[Cell], still: Sequence[Cell]) -> Cells:
+    def join(self, moving: Sequence[Cell], other: Sequence[Cell]) -> Cells:
         """Returns the result with these leaves in place of its own."""
-        sources = (iter(still), iter(moving))
+        sources = (iter(other), iter(moving))
         return Cells([next(sources[moves]) for moves in self.is_floating], self._treedef)
 
 

@@ -179,8 +179,8 @@ class Trace:
         ]
         args = operation.bind(lambda tensor: _copy_containers(self._read(tensor, operation)))
         old = _copy_containers(jax.tree.unflatten(operation.structure, olds))
-        news = operation.check_new_values(operation.call(old, *args))
-        kept = [_cast_to_variable(v, new) for v, new in zip(operation.variables, news, strict=True)]
+        new_values = operation.check_new_values(operation.call(old, *args))
+        kept = [_cast_to_variable(v, new) for v, new in zip(operation.variables, new_values, strict=True)]
         for variable, index, value in zip(operation.variables, indices, kept, strict=True):
             self._versions[variable, index + 1] = value
         return jax.tree.unflatten(operation.structure, kept)

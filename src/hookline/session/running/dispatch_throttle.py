@@ -66,7 +66,7 @@ class DispatchThrottle:
         with lock:
             # The device has computed the values that were not ready at the last poll.
             self._read(self._pending_reads)
-            self._pending_reads = [unread for latch in self._states if (unread := self._peek(latch))]
+            self._pending_reads = [pending for latch in self._states if (pending := self._peek(latch))]
             self._raise_failure()
 
     def deliver_pending(self) -> None:
@@ -93,11 +93,11 @@ class DispatchThrottle:
     def _await(self, latch: LatchKey) -> None:
         """Waits for all runs so far, and reads a latch."""
         with self._session.lock:
-            unread = self._peek(latch)
-        if unread is not None:
-            unread.value.block_until_ready()
+            pending = self._peek(latch)
+        if pending is not None:
+            pending.value.block_until_ready()
             with self._session.lock:
-                self._read([unread])
+                self._read([pending])
 
     # Reading. The caller of these methods holds the session's lock. They skip a deleted value: the next run raises the
     # error.
@@ -112,8 +112,8 @@ class DispatchThrottle:
             return None
         return PendingRead(state, state.value, state.step_ranges)
 
-    def _read(self, unread: Iterable[PendingRead]) -> None:
-        for each in unread:
+    def _read(self, pending: Iterable[PendingRead]) -> None:
+        for each in pending:
             if each.state.step_ranges is each.step_ranges and not each.value.is_deleted():
                 self._session.latched_count += each.state.read(each.value)
 

@@ -46,7 +46,7 @@ class HostStage:
         plan: Plan,
         awaited: Sequence[Tensor | Operation],
         deferred: Sequence[Tensor | Operation],
-        places: Mapping[TensorKey, int],
+        indices: Mapping[TensorKey, int],
     ) -> None:
         self.before = plan.before
         self.deferred = _deferred_operations(plan, awaited) if deferred else []
@@ -58,8 +58,8 @@ class HostStage:
         self._device_inputs_of: dict[HostOperation, dict[int, int]] = {}
         for operation in (*plan.before, *plan.after):
             self._arguments[operation] = [make_argument_reader(plan, t, operation, keys) for t in operation.inputs]
-            wanted = {tensor.key for tensor in operation.inputs} & places.keys()
-            self._device_inputs_of[operation] = {i: places[key] for i, key in enumerate(keys) if key in wanted}
+            wanted = {tensor.key for tensor in operation.inputs} & indices.keys()
+            self._device_inputs_of[operation] = {i: indices[key] for i, key in enumerate(keys) if key in wanted}
         self.before_needs_lock = any(
             isinstance(operation, SessionCall)
             or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
@@ -73,9 +73,9 @@ class HostStage:
             *input_tensors(self.deferred, lambda tensor: True),
             *(e for e in deferred if isinstance(e, Tensor)),
         ]
-        found = [tensor for tensor in later if tensor.key in places]
-        self.deferred_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
-        self.deferred_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
+        found = [tensor for tensor in later if tensor.key in indices]
+        self.deferred_arrays = [indices[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
+        self.deferred_trees = [indices[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[HostOperation], run: RunState, session: Any) -> None:
         """Runs host operations, which must be in creation order, on the values that the run has so far."""

@@ -63,7 +63,7 @@ class OpenSession(Protocol):
         """Returns the error of another process that has failed; None if no failure is known."""
         ...
 
-    def receive(self, news: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Receives a message of another process. Another thread than the session's calls it."""
         ...
 
@@ -203,13 +203,13 @@ class LaunchLog:
         """Whether a session is calling one of its hooks."""
         return any(session.is_in_hook() for session in self.sessions)
 
-    def broadcast(self, news: Any) -> None:
+    def broadcast(self, message: Any) -> None:
         """Sends a message to the other processes, whatever they are doing."""
-        self._roll_call.broadcast(news)
+        self._roll_call.broadcast(message)
 
-    def _receive(self, news: Any) -> None:
+    def _receive(self, message: Any) -> None:
         for session in list(self.sessions):
-            session.receive(news)
+            session.receive(message)
 
     @property
     def tampering_error(self) -> UnauthenticatedError | None:
@@ -291,12 +291,12 @@ def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
     return None
 
 
-def _text(number: int, told: list[Launch | None]) -> str:
-    is_fed = None not in told and len({each.program for each in told if each}) == 1
+def _text(number: int, launches: list[Launch | None]) -> str:
+    is_fed = None not in launches and len({each.program for each in launches if each}) == 1
     lines = [
         f"process {index}: launch {number}, {each.description if each else 'none'}"
         + (f", given values with crc32c {each.fed_checksum:08x}" if is_fed and each else "")
-        for index, each in enumerate(told)
+        for index, each in enumerate(launches)
     ]
     shown = "; ".join(lines if len(lines) <= 8 else [*lines[:8], f"and {len(lines) - 8} more"])
     if is_fed:
@@ -305,7 +305,7 @@ def _text(number: int, told: list[Launch | None]) -> str:
             "values and the results of host operations must be the same in all. If each process reads a part of each "
             "batch, hookline.data.iterator makes arrays that span all processes."
         )
-    is_alike = None not in told and len({each.description for each in told if each}) == 1
+    is_alike = None not in launches and len({each.description for each in launches if each}) == 1
     alike = " They differ in shapes, constants or order; if a `set` decides the order, set PYTHONHASHSEED=0 for all."
     return (
         f"The processes launch different programs, which would give wrong sums: {shown}.{alike if is_alike else ''} "
