@@ -50,7 +50,7 @@ REPORT := $(VENV)/report.xml
 tested = @$(if $(RECORD),rm -f $(REPORT);) $(PYTEST) $(IN_PARALLEL) $(if $(RECORD),--junitxml=$(REPORT)) $(1)$(if $(RECORD),; \
 	status=$$?; $(BIN)/python -m tests.record $@ $(REPORT) && exit $$status)
 
-# Tests start hundreds of processes, which else compile all modules of hookline anew.
+# Tests start hundreds of processes, which else compile all modules of hookline again.
 test test-tf1 test-all: export PYTHONDONTWRITEBYTECODE :=
 
 # Of most of what is long a short version. XLA leaves out optimizations that do not pay for a few runs;

@@ -77,7 +77,7 @@ def _(s: System) -> Record:
 
 @scenario("again.stop_at_step_after_a_recovery_without_a_checkpoint")
 def _(s: System) -> Record:
-    """A recovery that begins anew brings all steps again before the stop."""
+    """A recovery that starts over brings all steps again before the stop."""
     _, train_op = counting(s)
     hooks = [s.train.StopAtStepHook(last_step=5), recorder(s, [], fails={"before": [None] * 3 + [aborted(s)]})]
     with s.train.MonitoredSession(hooks=hooks) as sess:

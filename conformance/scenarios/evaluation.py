@@ -113,9 +113,9 @@ def _(s: System) -> Record:
         return {"values": [call(1.0, 2.0), call(3.0, 4.0)], "none": sess.make_callable(s.no_op())()}
 
 
-@scenario("evaluation.stop_counts_anew")
+@scenario("evaluation.stop_starts_over")
 def _(s: System) -> Record:
-    """A stop after so many evaluations counts anew in each evaluation."""
+    """A stop after so many evaluations starts over in each evaluation."""
     path = _checkpoint(s)
     s.Variable(0.0, name="weight")
     runs: list[int] = []

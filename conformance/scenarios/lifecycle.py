@@ -282,7 +282,7 @@ def _(s: System) -> Record:
 
 @scenario("lifecycle.close.two_sessions_one_after_the_other")
 def _(s: System) -> Record:
-    """A graph and its hooks may serve a second session; without a checkpoint it begins anew."""
+    """A graph and its hooks may serve a second session; without a checkpoint it starts over."""
     step, train_op = counting(s)
     events: list[Any] = []
     hook = recorder(s, events)

@@ -22,7 +22,7 @@ def _recovering(s: System, callback: str, error: Exception) -> Record:
 
 @scenario("recovery.before_run_aborted")
 def _(s: System) -> Record:
-    """After an `AbortedError` in `before_run` the session is made anew, without `begin`, and the run is tried again."""
+    """After an `AbortedError` in `before_run` a new session, without `begin`, runs the same call again."""
     return _recovering(s, "before", aborted(s))
 
 

@@ -156,7 +156,7 @@ def _(s: System) -> Record:
 
 @scenario("scaffold.copy")
 def _(s: System) -> Record:
-    """A copy takes over what it is not given anew."""
+    """A copy takes over what it is not given."""
     counting(s)
     saver, init = s.train.Saver(), s.no_op()
     one = s.train.Scaffold(saver=saver, init_op=init)

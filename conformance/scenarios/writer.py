@@ -75,7 +75,7 @@ def _(s: System) -> Record:
     same = cache.get(s.folder) is one
     other = cache.get(f"{s.folder}/other") is not one
     cache.clear()
-    return {"same": same, "other": other, "anew": cache.get(s.folder) is not one}
+    return {"same": same, "other": other, "again": cache.get(s.folder) is not one}
 
 
 @scenario("writer.metadata_is_written_once")

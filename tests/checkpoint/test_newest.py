@@ -188,9 +188,9 @@ def test_clean_removes_nothing_while_the_newest_is_uncertain(training, tmp_path,
 def test_chosen_lineage_is_the_ancestry_of_its_newest_checkpoint(restores, data):
     """A history of saves, each after the one before it, after a restore of any earlier one, or from the beginning."""
     saved: list[tuple[Lineage, int | None]] = []  # Each with its parent.
-    for number, (after, anew, _) in enumerate(restores):
+    for number, (after, is_new, _) in enumerate(restores):
         session = ((f"s{number}", 1),)
-        parent = None if anew or not saved else min(after, len(saved) - 1) if after >= 0 else len(saved) - 1
+        parent = None if is_new or not saved else min(after, len(saved) - 1) if after >= 0 else len(saved) - 1
         if parent is None:
             saved.append((Lineage(f"r{number}", 1, session), None))
             continue

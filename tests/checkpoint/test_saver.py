@@ -895,7 +895,7 @@ def test_saver_logs_checkpoints_of_an_earlier_session(path, logdir, caplog, rest
     for line in told:
         assert f"'{logdir}' beside checkpoints that this session did not restore (model.ckpt-1, model.ckpt-2): " in line
         assert f"saver.restore(session, train.latest_checkpoint('{logdir}'))" in line
-        assert "To begin anew, use another directory." in line
+        assert "To start over, use another directory." in line
 
 
 def test_hook_logs_checkpoints_of_an_earlier_session_unless_it_resumed(logdir, caplog):

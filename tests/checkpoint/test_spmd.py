@@ -167,7 +167,7 @@ def test_processes_that_ran_different_programs_save_nothing(found):
 def test_training_resumes_at_its_last_step(found, folder):
     for each in found:
         first, second, _, began_at, names = each["a_training_that_goes_on"]
-        assert first == [10, 10.0 * 256 * 24, "initialised anew"]
+        assert first == [10, 10.0 * 256 * 24, "newly initialised"]
         assert second == [14, 14.0 * 256 * 24, "restored from /model.ckpt-10"]
         assert began_at == 3
         assert [name for name in names if "events" not in name] == [

@@ -133,7 +133,7 @@ def test_silent_worker_blocks_no_other_and_cannot_commit_a_stale_update():
         gate.record_decision("other", 1)
         with pytest.raises(errors.AbortedError, match="no heartbeat .* max_staleness=0"):
             gate.check("silent")
-        assert gate.admit("silent", 0) == (1, 1), "it reads anew"
+        assert gate.admit("silent", 0) == (1, 1), "it reads again"
 
 
 def test_worker_with_heartbeats_is_waited_for():

@@ -156,7 +156,8 @@ def test_start_without_a_step_left_is_logged_with_a_remedy(model, caplog, step, 
     with session_at(step, StopAtStepHook(last_step=7)):
         pass
     assert warnings(caplog) == [
-        f"Nothing is trained: the training begins at global step {step} (initialised anew), and last_step=7 is {word}. "
+        f"Nothing is trained: the training begins at global step {step} (newly initialised), and "
+        f"last_step=7 is {word}. "
         "To train on, raise last_step."
     ]
 

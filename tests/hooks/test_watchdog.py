@@ -139,7 +139,7 @@ def test_watchdog_watches_the_new_session_after_a_recovery(model, clock, said):
         session.run(model.train)
         assert len(watchdogs()) == before + 1
         until(1, said, clock)
-    assert "the model was initialised anew" in said.lines[0]
+    assert "the model was newly initialised" in said.lines[0]
 
 
 @pytest.mark.parametrize("wrong", [0, -1])

@@ -182,7 +182,7 @@ def test_warm_start_restores_metrics_only_with_the_slots(logs, tmp_path):
         warm, begun = hl.train.WarmStart(str(tmp_path), opt_state=opt_state), Begun()
         with hl.train.Loop(train_step, objects(), batches()).session(warm_start=warm, hooks=[begun], progress=False):
             counts.append(begun.count)
-    assert counts == [0, 2], "of the steps since they began anew"
+    assert counts == [0, 2], "of the steps since they started over"
 
 
 def test_user_object_with_update_and_compute_is_a_metric_only_with_reset():

@@ -82,7 +82,7 @@ def test_training_on_devices_ends_like_on_one_after_any_events(kind, what, came_
         assert np.allclose(one, other, rtol=2e-5, atol=2e-6)
     assert whole["devices"] == 4
     if what == "fresh":
-        assert whole["programs"] == alone["programs"], "none was compiled anew for another layout"
+        assert whole["programs"] == alone["programs"], "none was compiled again for another layout"
         assert whole["evaluated"]["loss"] == pytest.approx(alone["evaluated"]["loss"], rel=1e-5)
         return
     found, log = came_of(f"{kind}:{what}:6")

@@ -42,7 +42,7 @@ def found(environment):
 def test_state_keeps_its_sharding_and_trains_like_on_one_device(case, specs, found):
     assert found[case]["specs"] == specs
     assert np.allclose(found[case]["w"], found["one"]["w"], rtol=1e-5, atol=2e-6)
-    assert found[case]["programs"] == found["one"]["programs"], "none is compiled anew for another layout"
+    assert found[case]["programs"] == found["one"]["programs"], "none is compiled again for another layout"
 
 
 def test_step_that_fixes_a_sharding_reshards_the_state_with_a_log_line(found):

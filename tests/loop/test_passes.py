@@ -106,7 +106,7 @@ def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, c
     assert run(epochs=3, last_step=4) == order[:4]
     assert run(epochs=2) == order[4:6]
     assert run(epochs=2) == []
-    assert "To train on, raise epochs=2; to begin anew, use another directory." in caplog.text
+    assert "To train on, raise epochs=2; to start over, use another directory." in caplog.text
     assert run(epochs=3, last_step=8e0) == order[6:8]
     assert run(epochs=3) == order[8:9]
     assert run() == []
@@ -119,7 +119,7 @@ def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, c
         (lambda: lambda: shuffled(epochs=None), True, 3, "epochs of their own, .*epochs=None"),
         (lambda: lambda: iter(LIST), True, 3, "the number of its batches is not known. Give it, .*num_batches="),
         (lambda: iter(LIST), True, 3, "its batches come from an iterator, which gives each once"),
-        (lambda: LIST, False, 3, r"each start begins its data anew \(resume_data=False\)"),
+        (lambda: LIST, False, 3, r"each start reads its data from the beginning \(resume_data=False\)"),
         (lambda: LIST, True, 0, "Loop requires epochs >= 1, got 0"),
     ],
 )

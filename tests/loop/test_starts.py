@@ -132,5 +132,5 @@ def test_start_acts_and_logs_as_its_row_says(directory, which, last_step, does, 
     assert len(warnings) == bool(says), warnings
     assert says.strip("`") in "".join(warnings)
     if does == "trains nothing":
-        anew = "make a new Loop" if directory in ("none", "empty") else "use another directory"
-        assert warnings[0].endswith(f"; to begin anew, {anew}.")
+        advice = "make a new Loop" if directory in ("none", "empty") else "use another directory"
+        assert warnings[0].endswith(f"; to start over, {advice}.")

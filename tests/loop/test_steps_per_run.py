@@ -624,7 +624,7 @@ def test_steps_on_a_mesh_have_the_bits_of_single_steps(layouts, environment):
         assert len(single["points"]) == 9
         for what in ("values", "specs", "points"):
             assert several[what] == single[what], (name, what)
-        assert several["programs"] <= single["programs"], "none is compiled anew for another layout"
+        assert several["programs"] <= single["programs"], "none is compiled again for another layout"
 
 
 # Misuse ------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_matching_values_are_restored_and_all_names_logged(old, tmp_path, caplog
     alone = train(state(body=3, head=5, neck=2), None, 1)
     assert np.allclose(found["params"]["body"]["w"], trained["params"]["body"]["w"], atol=0.011), "one step on"
     assert np.array_equal(found["params"]["head"]["w"], alone["params"]["head"]["w"])
-    assert (int(found["step"]), int(found["opt"][0].count)) == (1, 1), "the optimizer and the steps begin anew"
+    assert (int(found["step"]), int(found["opt"][0].count)) == (1, 1), "the optimizer and the steps start over"
     assert log_of(caplog) == [
         f"Warm start from '{logdir}/model.ckpt-3'. Restored: params/body/w. Initialized: params/head/w, params/neck/w; "
         f"opt (7 arrays), step (opt_state=True restores these). Left in the checkpoint: opt (5 arrays), params/head/w, "

@@ -80,7 +80,7 @@ def test_data_that_end_before_the_first_run_are_logged(tmp_path, warnings):
         "Nothing was run: the data ended before the first run, at global step 3 "
         f"(restored from {tmp_path}/model.ckpt-3)"
     )
-    assert said.endswith("(hookline.data.from_arrays(..., epochs=None)); to begin anew, use another directory.")
+    assert said.endswith("(hookline.data.from_arrays(..., epochs=None)); to start over, use another directory.")
 
 
 def test_exhausted_iterator_is_logged_with_the_remedy(warnings):
@@ -89,7 +89,7 @@ def test_exhausted_iterator_is_logged_with_the_remedy(warnings):
     assert warnings() == []
     read_once(None, source)
     (said,) = warnings()
-    assert "at global step 0 (initialised anew). Give a source that has batches" in said
+    assert "at global step 0 (newly initialised). Give a source that has batches" in said
     assert said.endswith("if it is an iterator that was used up, a function that makes it.")
 
 

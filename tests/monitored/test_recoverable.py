@@ -124,7 +124,7 @@ def test_without_a_policy_errors_are_raised():
     [
         (7, 5, "", "The global step went from 7 to 5: 2 steps were lost.\n"),
         (7, 5, "restored from a-5", "went from 7 to 5: 2 steps were lost. The model was restored from a-5.\n"),
-        (7, 0, "initialised anew", "All 7 steps were lost: there was no checkpoint"),
+        (7, 0, "newly initialised", "All 7 steps were lost: there was no checkpoint"),
         (7, 0, "restored from a-0", "went from 7 to 0: 7 steps were lost. The model was restored from a-0.\n"),
         (
             7,
@@ -132,11 +132,11 @@ def test_without_a_policy_errors_are_raised():
             "found on the parameter servers",
             "7 to 9: 0 steps were lost. The model was found on the parameter servers.",
         ),
-        (0, 0, "initialised anew", "from 0 to 0: 0 steps were lost. The model was initialised anew."),
+        (0, 0, "newly initialised", "from 0 to 0: 0 steps were lost. The model was newly initialised."),
         (
             None,
             None,
-            "initialised anew",
+            "newly initialised",
             "The number of lost steps is not known, because there is no global step. The m",
         ),
     ],

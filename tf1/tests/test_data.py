@@ -93,7 +93,7 @@ def test_datasets_of_datasets_are_flattened_and_interleaved():
     assert read(interleaved) == [1, 2, 1, 2, 1, 2, 3, 3, 3]
 
 
-def test_shuffle_permutes_anew_in_each_epoch_and_alike_in_each_job():
+def test_shuffle_differs_by_epoch_and_is_the_same_in_each_job():
     shuffled = Dataset.range(20).shuffle(5, seed=3).repeat(2)
     once = read(shuffled)
 

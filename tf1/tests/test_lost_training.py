@@ -14,4 +14,4 @@ def test_initializer_in_a_restored_session_of_a_tensorflow_script_is_logged(tmp_
                 while not sess.should_stop():
                     sess.run(train_op)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [said.partition(" anew")[0] for said in warnings] == ["This run initialises 'global_step'"]
+    assert [said.partition(" again")[0] for said in warnings] == ["This run initialises 'global_step'"]

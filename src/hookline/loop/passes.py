@@ -271,7 +271,7 @@ class Passes:
         elif node is None or isinstance(node.sequence, IteratorSource):
             why = "its batches come from an iterator, which gives each once. Give a function that makes it, or a list"
         elif not node.resumes:
-            why = "each start begins its data anew (resume_data=False), and epochs are counted from step 0"
+            why = "each start reads its data from the beginning (resume_data=False), and epochs are counted from step 0"
         elif arrays is not None and arrays.epochs != 1:
             why = f"its data have epochs of their own, data.from_arrays(..., epochs={arrays.epochs}). Leave out one"
         elif length is None:

@@ -417,5 +417,5 @@ def _describe_lost_steps(before: int | None, after: int | None, origin: str) -> 
         return f"The number of lost steps is not known, because there is no global step.{came}"
     lost = max(before - after, 0)
     if lost and origin == INITIALISED and not after:
-        return f"All {lost} steps were lost: there was no checkpoint, so the model was initialised anew."
+        return f"All {lost} steps were lost: there was no checkpoint, so the model was newly initialised."
     return f"The global step went from {before} to {after}: {lost} steps were lost.{came}"

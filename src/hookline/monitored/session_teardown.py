@@ -229,15 +229,15 @@ class SessionTeardown:
         raw = self._session.raw
         if self._stop.runs or not process_group.is_primary() or find_global_step(raw.graph) is None:
             return
-        begin_anew = origin.restart_advice(raw)
+        restart_advice = origin.restart_advice(raw)
         words = ended.op.sequence.restart if isinstance(ended.op, BatchSource) else RestartAdvice()
         logger.warning(
             "Nothing was run: the data ended before the first run, %s. %s%s.",
             origin.describe_session(raw),
             f"To train on, {words.more}"
-            if begin_anew
+            if restart_advice
             else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
-            begin_anew,
+            restart_advice,
         )
 
 

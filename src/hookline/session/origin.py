@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookline.session.raw_session import RawSession
 
-INITIALISED = "initialised anew"
+INITIALISED = "newly initialised"
 """The model came neither from a checkpoint nor from parameter servers."""
 SHARED = "found on the parameter servers"
 FROM_MEMORY = "restored from memory"
@@ -21,4 +21,4 @@ def restart_advice(session: RawSession) -> str:
     """Returns advice on how to train without the restored values, for the end of messages; "" if none were restored."""
     if not session.origin.startswith(("restored", SHARED)):
         return ""
-    return f"; to begin anew, {'make a new Loop' if session.origin == FROM_MEMORY else 'use another directory'}"
+    return f"; to start over, {'make a new Loop' if session.origin == FROM_MEMORY else 'use another directory'}"

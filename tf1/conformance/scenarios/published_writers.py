@@ -79,7 +79,7 @@ def _(s: System) -> Record:
 
 @scenario("v1.published.saver.sets_all_itself")
 def _(s: System) -> Record:
-    """It sets the attributes anew, and stops when a listener says so (a BestSaverHook)."""
+    """It sets the attributes again, and stops when a listener says so (a BestSaverHook)."""
     tf = s.tf
     train_op, _ = counted_training(s)
 

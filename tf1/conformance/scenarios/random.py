@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[str, float, float]] = {
 
 @scenario("v1.random.distributions")
 def _(s: System) -> Record:
-    """Shapes, dtypes, means and spreads are those of TensorFlow's functions, and each run draws anew."""
+    """Shapes, dtypes, means and spreads are those of TensorFlow's functions, and each run draws again."""
     tf, found = s.tf, {}
     x, keep = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32)
     made = {name: eval(call, {"tf": tf, "x": x, "keep": keep}) for name, (call, *_) in CALLS.items()}

@@ -181,7 +181,7 @@ class CheckpointManager:
                 "%s begins to save in '%s' beside checkpoints that this session did not restore (%s): it neither "
                 "counts nor removes them, and replaces those of the same step. To go on from the newest, restore it "
                 "first: saver.restore(session, train.latest_checkpoint('%s')), or checkpoint_dir= of a monitored "
-                "session or its creator. To begin anew, use another directory.",
+                "session or its creator. To start over, use another directory.",
                 self.name,
                 directory,
                 ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),

@@ -23,7 +23,7 @@ from hookline.distributed.protocol import (
 )
 from hookline.distributed.server.pending_commits import UNDECIDED_SECS, PendingCommits, Request, Senders
 from hookline.distributed.server.server_state import WriteOp
-from hookline.distributed.server.variable_owner import ANEW, CountedCondition, VariableOwner, lost
+from hookline.distributed.server.variable_owner import REINITIALISED, CountedCondition, VariableOwner, lost
 from hookline.distributed.staleness_bound import StalenessBound
 
 
@@ -98,7 +98,7 @@ class ParameterServer:
         """Returns the decisions of the ticket's epoch; raises `AbortedError` if that is not the current epoch."""
         decisions, was_restarted = self._decisions, ticket[0] != self._incarnation
         if was_restarted or decisions is None or ticket[1] != decisions.owner.epoch.name:
-            raise lost(self._index, "was restarted, and came back empty" if was_restarted else ANEW)
+            raise lost(self._index, "was restarted, and came back empty" if was_restarted else REINITIALISED)
         return decisions
 
     def status(self) -> Status:

@@ -29,7 +29,7 @@ SNAPSHOT_SECS = 300.0
 MAX_WAIT_SECS = 60.0
 """The longest wait of a thread, whatever its caller requested: a caller that is still alive calls again."""
 
-ANEW = "was initialised or restored again since this session was created"
+REINITIALISED = "was initialised or restored again since this session was created"
 
 
 class CountedCondition:
@@ -121,7 +121,7 @@ class VariableOwner:
         if self.broken is not None:
             raise self.could_not_apply(self.broken) from self.broken
         if self._has_ended:
-            raise lost(self.index, ANEW)
+            raise lost(self.index, REINITIALISED)
 
     @contextmanager
     def waited(self, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:

@@ -166,7 +166,7 @@ class PlanCache:
             logger.warning(
                 "This run initialises %s again, restored from '%s': the trained values are lost. Leave out the "
                 "initializer: a monitored session without a checkpoint runs it by itself (Scaffold(init_op=, init_fn=) "
-                "for your own); with Saver.restore, run it before that. To begin anew, use another directory.",
+                "for your own); with Saver.restore, run it before that. To start over, use another directory.",
                 ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more variables" if len(lost) > 3 else ""),
                 path,
             )

@@ -14,7 +14,7 @@ class _Environment:
         self._random, self.unwrapped = np.random.RandomState(0), self
 
     def seed(self, seed=None):
-        """Begins the random numbers anew."""
+        """Seeds the random numbers again."""
         self._random = np.random.RandomState(seed)
 
     def render(self):
