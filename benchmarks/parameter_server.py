@@ -296,8 +296,8 @@ def report(median: dict[str, float]) -> str:
                     f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {theirs:.0f} "
                     f"| {ours / raw:.2f} | {ours / hand:.2f} | {ours / theirs:.2f} | {says:.0f} |"
                 )
-    steps = ", ".join(f"{size}: {1000 / median[f'inside|{size}|0|1']:.2f} ms" for size in SIZES)
-    return "\n".join([*rows, "", f"A step over a server inside the worker: {steps}."])
+    steps = ", ".join(f"{1000 / median[f'inside|{size}|0|1']:.2f} ms with {size}" for size in SIZES)
+    return "\n".join([*rows, "", f"A step whose server runs in the worker's process takes {steps}."])
 
 
 def main(rounds: int, secs: float) -> None:

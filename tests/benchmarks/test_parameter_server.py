@@ -36,8 +36,8 @@ def test_model_agrees_with_the_docs():
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
     median = {f"raw|{row.size}|0|{row.workers}": row.raw for row in rows()}
-    for size, milliseconds in re.findall(
-        r"(4 .B): ([\d.]+) ms", DOCS.split("A step over a server inside the worker")[1]
+    for milliseconds, size in re.findall(
+        r"([\d.]+) ms with (4 .B)", DOCS.split("A step whose server runs in the worker's process")[1]
     ):
         median[f"inside|{size}|0|1"] = 1000 / float(milliseconds)
 
