@@ -197,7 +197,7 @@ def test_hook_is_added_once_outside_of_runs_to_an_open_session(training, recorde
             session.add_hook(recorder("late"))
 
     with MonitoredSession(hooks=[first]) as session:
-        with pytest.raises(RuntimeError, match="hook Recorder serves this session already"):
+        with pytest.raises(RuntimeError, match="hook Recorder is already in this session"):
             session.add_hook(first)
         with pytest.raises(TypeError, match="is the class StepCounterHook"):
             session.add_hook(StepCounterHook)

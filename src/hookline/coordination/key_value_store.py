@@ -18,13 +18,13 @@ _logger = log.get_logger(__name__)
 _VERSION, _CODE = "v1:", 64
 
 TOKEN, TOKEN_PATH = "HOOKLINE_TOKEN", "HOOKLINE_TOKEN_PATH"
-"""The environment variables with a token, which the launcher creates, and with the path of a token file."""
+"""The environment variables with the token itself (the launcher sets it), and with the path of a token file."""
 
 _LEAST_CHARACTERS = 16
 
 
 class KeyValueStore(Protocol):
-    """Keys with texts, shared by all processes."""
+    """A write-once store of string keys and texts, shared by all processes."""
 
     def set(self, key: str, value: str) -> bool:
         """Sets a key that is not set; returns False, without a change, if it is set already."""
@@ -35,7 +35,7 @@ class KeyValueStore(Protocol):
         ...
 
     def delete(self, prefix: str) -> None:
-        """Deletes the key `prefix` and all keys below it, `prefix/...`."""
+        """Deletes the key `prefix` and all keys `prefix/...`; `prefix` may end with the slash."""
         ...
 
 
@@ -104,7 +104,7 @@ def _bytes(text: str) -> bytes:
 
 
 def is_signed(text: str) -> bool:
-    """Returns whether a text has a signature, by any secret."""
+    """Returns whether a text has the form of a signed one; does not verify the signature."""
     return text.startswith(_VERSION)
 
 
@@ -160,8 +160,8 @@ def handshake(
 ) -> Signer | None:
     """Performs the handshake with the other processes.
 
-    Each process contributes a random number, so signatures of this attempt are new: entries copied from an earlier
-    attempt are rejected, and a leftover process of one cannot take part.
+    Each process contributes a random number, so each attempt has its own key for signatures: entries copied from an
+    earlier attempt are rejected, and so are processes left over from it.
 
     Args:
         ask: `ProcessGroup.all_reduce`, with a store without signatures.
@@ -222,7 +222,7 @@ def _mismatch_reason(process: int, text: Any, ours: Signer | None, asking: int) 
 def find_token(token_path: str | None, environ: MutableMapping[str, str]) -> bytes | None:
     """Returns the token of an SPMD job; None if there is none.
 
-    Removes a variable with the token itself, so that child processes do not inherit it.
+    Removes `HOOKLINE_TOKEN` from `environ`, so that child processes do not inherit the token.
 
     Args:
         token_path: The path of the token file; takes precedence over the variables.

@@ -23,14 +23,18 @@ class LivenessMonitor:
     """Collects the status of all processes, and sends the diagnosed problem to all of them.
 
     A thread in each process answers, because the main thread may hang in a collective that another process does not
-    join. Checks run in numbered rounds, like those of `agreement` but independent of them.
+    join. Checks run in numbered rounds, like those of `agreement` but independent of them. Keys are set only once. In
+    round n, the first process to set `n/call` starts a check, sends a broadcast, or ends the checks. In a check each
+    thread sets `n/answer/<process>`, and process 0 reads all answers and sets `n/problem`. A thread that has read a
+    problem sets `ack/<process>`.
 
     Args:
         group: The processes.
-        on_end: Callback, called in the thread when the checks have ended, with the process that has left, if any.
+        on_end: Callback, called in the thread with `exited_process` when the checks have ended; not called if the
+            key-value store is lost.
 
     Attributes:
-        answer: Callback that gets a question and returns this process's answer, as JSON.
+        answer: Callback that gets the question of a check and returns this process's status, as JSON.
         diagnose: Callback that gets all answers, in process 0, and returns the problem, or None.
         problem: The problem that process 0 has found; None as long as there is none.
         on_broadcast: Callback that gets a broadcast message.
@@ -51,7 +55,7 @@ class LivenessMonitor:
         _open.add(self)
 
     def request_status(self, question: str) -> None:
-        """Starts a check of all processes, without waiting. If another process was first, its question is asked."""
+        """Starts a check of all processes, without waiting; if another process has started one first, does nothing."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
 
     def broadcast(self, message: Any) -> None:
@@ -74,7 +78,7 @@ class LivenessMonitor:
         return [process for process, answer in enumerate(found) if answer is None]
 
     def wait_until_acknowledged(self) -> None:
-        """Waits briefly until all have received the problem: a process that ends now may end the others, too."""
+        """Waits briefly until all have received the problem: the exit of this process could end them before that."""
         for process in range(self._group.count):
             self._group.store.get(_key(f"ack/{process}"), _ACK_SECS)
 
@@ -112,7 +116,7 @@ class LivenessMonitor:
             if self._group.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._group.count)]
                 self._set(f"{number}/problem", json.dumps(self.diagnose(answers)))
-                store.delete(_key(f"{number - 1}/"))  # Each answer shows that its process has read the last round.
+                store.delete(_key(f"{number - 1}/"))  # Who has answered has read the previous round.
             if (problem := json.loads(self._get(f"{number}/problem"))) is not None:
                 self.problem = problem
                 self._set(f"ack/{index}", "")

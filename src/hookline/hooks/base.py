@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 class SessionRunArgs(NamedTuple):
     """The fetches, feeds and options of one request.
 
-    A hook returns one from `before_run` to add to the run that is about to start. A hook with the same request in each
-    run should return the same object each time.
+    A hook returns one from `before_run`, to be added to the run that is about to start. A hook with the same request in
+    each run should return the same object each time: then requests are not merged again.
 
     Args:
         fetches: Tensors, operations and names of them, in any nesting of lists, tuples, named tuples and dicts; None
             fetches nothing. `SessionRunValues.results` has the same structure; an operation yields None.
         feed_dict: Values for tensors of the graph. If the caller or another hook feeds the same tensor, that is an
             error.
-        options: Options for the run, merged with those of the caller and of the other hooks. Of numbers the larger
-            counts, but of `last_step` the smaller; booleans are or-ed; lists are joined.
+        options: Options for the run, merged with those of the caller and of the other hooks: the maximum of numbers,
+            but the minimum of `last_step`; the logical or of booleans; lists are joined.
 
     Example:
         >>> SessionRunArgs({"loss": "loss:0"}).fetches
@@ -44,7 +44,7 @@ class SessionRunValues(NamedTuple):
 
     Args:
         results: The values of the hook's own fetches, in their structure; None without fetches. Device values are
-            `jax.Array`s that may not be ready yet (asynchronous dispatch); to read one blocks until it is ready.
+            `jax.Array`s that may not be ready yet (asynchronous dispatch); reading one blocks until it is ready.
         options: The merged options of the run.
         run_metadata: The metadata that the options requested; else empty.
 
@@ -92,7 +92,7 @@ class Firing(NamedTuple):
 
 
 def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
-    """Returns the request of a hook that is not in the session's list, because another hook forwards its callbacks."""
+    """Returns the request of a hook whose callbacks another hook calls, so it is not in the session's list."""
     trigger = _trigger_of(hook, context.session)
     if trigger is None:
         return None
@@ -201,8 +201,8 @@ class SessionRunContext:
     Args:
         original_args: The caller's request, without the additions of hooks.
         session: The raw session. Running it calls no hooks.
-        runs: The number of earlier runs of the monitored session. Runs without this hook and runs before a recovery
-            count too; a run that a recovery repeats counts once.
+        runs: The number of earlier runs of the monitored session. Runs before a hook was added and runs before a
+            recovery count too; a run that a recovery repeats counts once.
 
     Attributes:
         original_args, session, runs: As above.
@@ -238,10 +238,9 @@ class SessionRunContext:
             final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop` saves
                 the reason with the checkpoint. When it is started again, it trains no step, unless `train_on=True`.
 
-                A hook may set the reason as its attribute `final`. Then it holds only while some hook has an equal
-                `final`: if you change the threshold in the text or remove the hook, the training continues.
-
-                Without a reason, or outside of a `Loop`, a training that is started again continues.
+                If a hook has the reason as its attribute `final`, the stop holds only while some hook of the restarted
+                training has the same `final`. So if you change 0.99 in the reason to 0.995, or remove the hook, the
+                restart trains on from the checkpoint, as it does without a reason or outside of a `Loop`.
         """
         self.stop_requested = True
 
@@ -256,9 +255,9 @@ class SessionRunContext:
     def stop_callbacks(self, hook: Any) -> None:
         """Stops the calls of a hook's `before_run` and `after_run` until the next raw session; its trigger still fires.
 
-        A hook calls it when these callbacks have done their work, so that later runs do not pay for them. If a subclass
-        overrides one of them again, that callback is still called. For a hook outside the session's list this has no
-        effect.
+        A hook calls it when these callbacks have done their work, so that later runs do not pay for them. It stops only
+        callbacks of the class that first defines one; an override in a subclass of that class is still called. For a
+        hook outside the session's list this has no effect.
         """
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
@@ -274,8 +273,8 @@ class SessionRunHook:
     """The base class of hooks: callbacks around the runs of a monitored session.
 
     Most hooks declare a `trigger` and `fetches`, and act in `on_trigger`. The session adds the fetches to the runs in
-    which the trigger fires, and calls `on_trigger` after these runs only. It keeps the phase of the trigger in
-    checkpoints, and moves it back with the global step.
+    which the trigger fires, and calls `on_trigger` after these runs only. It saves the phase of the trigger (the step
+    and time of its last firing) in checkpoints, and moves it back if the global step moves back.
 
     | attribute | meaning | default |
     |---|---|---|
@@ -299,7 +298,7 @@ class SessionRunHook:
     | `get_state`, `set_state` | when a checkpoint is saved, and restored | |
 
     The declarations are read after `after_create_session`, which may still set them. If a class declares a trigger,
-    each of its hooks gets a copy. Hooks that share one trigger share its phase, and fire together.
+    each instance gets a copy. Hooks that share one trigger share its phase, and fire together.
 
     The session adds fetches before a run, for the global step that it expects after the run. If another session
     advances the step, the run may reach a due step that was not expected. Then a hook with `fetches` or its own
@@ -320,7 +319,7 @@ class SessionRunHook:
         declarations of order.
     """
 
-    trigger: Any = None  # A Trigger or None; not annotated as such, because a subclass may always have one.
+    trigger: Any = None  # Trigger | None, but Any, so that a subclass may annotate it as Trigger.
     fetches: Any = None
     deferred: bool | int = False
     stacked: bool = False

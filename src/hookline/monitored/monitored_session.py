@@ -59,7 +59,7 @@ class MonitoredSession(FrontEndObject):
     Args:
         session_creator: Creates the raw session; by default a `ChiefSessionCreator`.
         hooks: Hooks, called in this order. A hook belongs to one open session at a time.
-        stop_grace_period_secs: How many seconds closing waits for threads at most.
+        stop_grace_period_secs: The longest time, in seconds, that closing waits for threads.
         recovery: The policy for a lost session; with None the error is raised.
         summary_dir: The directory of the shared writer `summary_writer`.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
@@ -127,8 +127,8 @@ class MonitoredSession(FrontEndObject):
         arguments.check_path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.check_number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.check_optional(who, "recovery", recovery, RecoveryPolicy)
-        # A session that a callback of another session opens, such as an evaluation, leaves signals to the outer one,
-        # and continues to its end.
+        # A session opened inside another one, for example by the callback of an evaluation, continues to its end: the
+        # outer session handles signals. `WRITER_SCOPE` is set during the calls of a session.
         handles_signals = wanted.on_signal == EXIT and (WRITER_SCOPE.get() is None or not is_active())
         # In a notebook, until the `with` block is entered, an interrupt ends only the cell; the session continues.
         self._is_in_cell_mode = notebooks.ipython_shell() is not None and wanted.on_signal == EXIT
@@ -139,9 +139,10 @@ class MonitoredSession(FrontEndObject):
             wanted.timeout_secs, self._on_shutdown_signal, self._describe_activity, inside, enabled=handles_signals
         )
         self._signals = self._preemption.signals
-        # The hooked session while a step function runs, but not during its runs with hooks; else None.
+        # Set while a step function runs, except during its calls of `run_with_hooks`.
         self._step_fn_session: HookedSession | None = None
-        # The session's count of writes to variables when the step function began, or after its last run with hooks.
+        # `write_count` when the step function began, or after its last run with hooks: after a failure, a larger count
+        # means that the function has changed variables itself, so the state is not saved.
         self._step_fn_writes: int | None = None
         self._last_fetches: Any = None
         self._is_open = False
@@ -258,14 +259,15 @@ class MonitoredSession(FrontEndObject):
 
         Raises:
             TypeError: It is not a hook.
-            ValueError: It has the identity of another hook of the session, and one of both has a state.
+            ValueError: Another hook of the session has the same class and `state_key` (or `name`), and one or both have
+                a state.
             RuntimeError: The `begin` of the hook adds to the graph, which is finalized by now; a run is under way; the
                 hook already belongs to a session; or the session is closed.
             BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
         """
         (hook,) = checked_hooks([hook])
         if any(hook is known for known in self._setup.hooks.hooks):
-            raise RuntimeError(f"The {describe(hook)} serves this session already.")
+            raise RuntimeError(f"The {describe(hook)} is already in this session.")
         with SessionAccess(self._guard) as claim:
             self._enter_exclusively(claim, "take another hook")
             self._setup.add_hook(hook, self._recoverable.hooked, self._recoverable.coord)
@@ -346,7 +348,7 @@ class MonitoredSession(FrontEndObject):
             if failed is None and self._signals.shutdown_signal is not None:
                 self._preemption.check()
             elif failed is None and self._signals.must_exit_now:
-                preemption.reinstall_handlers()  # The script has caught the exit of a second Ctrl-C, and continues.
+                preemption.reinstall_handlers()  # The script has caught the exception of a second Ctrl-C.
             return self._recoverable.call(function, failed)
         except BaseException as exc:  # The hooks must be notified, so that they release their resources.
             # The last state is not saved if a step function has changed variables outside of runs with hooks.
@@ -451,9 +453,10 @@ class MonitoredSession(FrontEndObject):
         return self._reserve_next_run(self._spmd) or stop.requested or self._recoverable.failure is not None
 
     def _reserve_next_run(self, spmd: SpmdSync) -> bool:
-        """Reserves the next run of the SPMD processes, unless they have agreed to stop before it.
+        """Reserves the next run: counts it as started, after the decisions that are due before it.
 
-        Only the thread that runs the session reserves a run; in other threads this only returns the result.
+        Once `should_stop()` has returned False, this process must make that run, because the others may make it. Only
+        the thread that runs the session reserves a run; other threads only get the result.
 
         Returns:
             Whether the processes have agreed to end because of a signal.
@@ -472,7 +475,7 @@ class MonitoredSession(FrontEndObject):
     def request_stop(self, *, final: str | None = None) -> None:
         """Makes `should_stop()` true and requests the threads to stop.
 
-        In SPMD processes this takes effect before the first run that no process has started.
+        SPMD processes all stop after the same run: the last one that any of them has started when they agree.
 
         Args:
             final: The reason for a final stop, as in `SessionRunContext.request_stop`.
@@ -582,9 +585,10 @@ class MonitoredSession(FrontEndObject):
             raise error
 
     def _make_remaining_runs(self) -> bool:
-        """Makes the runs that other SPMD processes have started when this script exits; returns whether it could.
+        """After `sys.exit(0)` in an SPMD process, repeats its last run until all processes stop after the same run.
 
-        These repeat the last run. If there was no run, or the last one had feeds or options, it cannot repeat it.
+        Returns:
+            False if that is impossible: there was no run, the last one had feeds or options, or a run failed.
         """
         if self._spmd is None or self._spmd.has_failed or self._stop.closed or self._last_fetches is None:
             return False
@@ -604,7 +608,7 @@ class SingularMonitoredSession(MonitoredSession):
         master: Where variables are: in this process (""), or on a `hookline.distributed.Cluster` or its `target`.
         config: The raw session's configuration.
         checkpoint_dir: A directory; its newest checkpoint is restored, if it has one.
-        stop_grace_period_secs: How many seconds closing waits for threads at most.
+        stop_grace_period_secs: The longest time, in seconds, that closing waits for threads.
         checkpoint_filename_with_path: A checkpoint to restore.
         preemption: As in `MonitoredSession`.
 

@@ -1,23 +1,27 @@
 """One writer per directory: the lease that a process holds while it saves there.
 
-If the file system has locks, a lock decides. It ends with its process, even a killed one, and a forked process does not
-have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory whose file system
-does not lock across them), the owner's heartbeat decides. If the waiting process sees no new heartbeat for three
-intervals of its own clock, it takes the lease, and the old owner notices this before it writes anything again.
+If the file system has locks, the process that has locked the lock file has the lease. The lock ends with its process,
+even a killed one, and a forked process does not have it. An owner file beside it names the owner. If locks do not work
+(hosts that share a directory whose file system does not lock across them), the owner's heartbeat decides. If the
+waiting process sees no new heartbeat for three intervals of its own clock, it takes the lease, and the old owner
+notices this before it writes anything again.
 
 A user may remove the directory, or only the two files, or replace the directory with a copy. The owner notices this
 before it writes again. It takes the lease again only if there is nothing that another process could have saved.
 
-Example: process 1 has saved in D and still trains. Somebody removes D, or some of its files. Then 1 starts a save.
+Example: process 1 has saved in D and still trains. Somebody removes D, or some of its files. Then 1 starts a save. The
+table shows what it finds (the process that the owner file names; the process that has locked the lock file, or "new" if
+the file that 1 locked is gone or replaced) and does:
+
     checkpoints   owner file   lock file          process 1
-    D is gone                                     creates D again, and saves: after `rm -rf D` no later save is lost
-    any           none         held by 1          writes the owner file again, and saves
-    none          none or 1    gone or another    takes the lease again, and saves
-    some          none         gone or another    fails: 2 may have saved them and closed, or D is a copy
-    some          1            gone or another    fails likewise: a copy of D has this owner file, too
-    any           2            held by 2          fails: "taken over by process 2"
-    any           2            free, 2 killed     fails: "taken over by process 2, which has ended"
-    any           none         held by 2          retries for a second: a process that only waits also locks briefly
+    (D is gone)                                   creates D again, and saves: after `rm -rf D` no later save is lost
+    any           none         process 1          writes the owner file again, and saves
+    none          none or 1    new                takes the lease again, and saves
+    some          none         new                fails: 2 may have saved them and closed, or D is a copy
+    some          process 1    new                fails: 2 may have saved them, or D is a copy with its owner file
+    any           process 2    process 2          fails: "taken over by process 2"
+    any           process 2    none: 2 killed     fails: "taken over by process 2, which has ended"
+    any           none         process 2          retries for a second: a process that only waits also locks briefly
 """
 
 from __future__ import annotations
@@ -65,9 +69,8 @@ class Lease:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock_path, self._owner_path = os.path.join(directory, LOCK_NAME), os.path.join(directory, OWNER_NAME)
-        # Held while this process changes the directory; taken before the other one, which guards the attributes.
-        self._change_lock = threading.RLock()
-        self._acquire_lock = threading.RLock()
+        self._change_lock = threading.RLock()  # Held while this process changes the directory; taken first.
+        self._acquire_lock = threading.RLock()  # Guards the attributes.
         # This process's entry in the owner file, None without the lease; and the text of the file.
         self._owner: Owner | None = None
         self._text = ""
@@ -161,7 +164,7 @@ class Lease:
             self._owner = None
 
     def disown(self) -> None:
-        """Leaves the lease to the parent process, after a fork."""
+        """Leaves the lease to the parent process, after a fork: makes this object unusable."""
         self._acquire_lock, self._change_lock = threading.RLock(), threading.RLock()
         self._close()
         self._loss = f"The parent of this process saves its checkpoints in '{self._directory}'."
@@ -219,7 +222,7 @@ class Lease:
             clock.sleep(_RETRY_LOCK_SECS)
             whose, retries = self._try_acquire(self._previous_holder), retries + 1
         if not whose:
-            durable.sync_directory(os.path.dirname(self._directory))  # Another program may have created D again.
+            durable.sync_directory(os.path.dirname(self._directory))  # Another program may have created it.
             _logger.warning(
                 "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
                 "again.",
@@ -252,11 +255,12 @@ class Lease:
         )
 
     def _renew(self) -> bool:
-        """Returns whether this process has the lease; writes the owner file again if only that is missing."""
+        """Returns whether this process still has the lease; restores the owner file if only that is missing."""
         if self._descriptor is None:
             return False
         if self._locked:
-            # If this process has read the lock file, the lock is gone, and another process may hold it for a moment.
+            # A process drops its lock when it closes any descriptor of the file, for example to copy the directory. So
+            # this locks again; a waiting process may hold the lock for a moment.
             has_it, retries = try_lock(self._descriptor), 0
             while has_it is None and retries < _MAX_RETRIES:
                 clock.sleep(_RETRY_LOCK_SECS)
@@ -275,7 +279,7 @@ class Lease:
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
         # An owner that has copied the directory is alive without its lock: closing any descriptor of the lock file
-        # drops the lock. So the lock decides only if the owner's process id has no meaning here.
+        # drops the lock. So the lock decides only if the process ids of two namespaces cannot be compared.
         ended = found.has_ended if found.has_comparable_pid else found.shares_locks and locked
         return ended or self._is_silent(found)
 
@@ -319,7 +323,7 @@ _inbox = _Inbox()  # Functions for the thread to call; None ends it.
 
 
 class LeaseHandle:
-    """A counted handle on a lease. A call releases it, once; the last one releases the lease.
+    """A counted handle on a lease. Calling it releases it, once; the last handle to be released releases the lease.
 
     Args:
         lease: The lease.
@@ -331,7 +335,7 @@ class LeaseHandle:
             lease.holder_count += 1
 
     def __call__(self) -> None:
-        """Releases the handle; the last one releases the lease."""
+        """Releases the handle."""
         with _guard:
             if self._is_held:
                 self._is_held = False

@@ -22,7 +22,7 @@ from hookline.graph.variable import check_value
 logger = log.get_logger(__name__)
 
 InputValue = tuple[Leaves, Structure | None] | None
-"""An input: its leaves, and its tree structure (`None` for one array); `None` if the server reads the input itself."""
+"""An input: its leaves, and its tree structure (`None` for one array). Or only `None`: the server reads the input."""
 
 State = dict[str, tuple[Any, ...]]
 """The leaves of variables, by name."""
@@ -60,6 +60,7 @@ class UpdateProgram:
         self.run = jax.jit(self._trace, donate_argnums=0)
 
     def _needed(self) -> list[str]:
+        """Returns the variables whose values from before the program are read."""
         needed: dict[str, None] = {}
         written: set[str] = set()
         for update, treedefs in zip(self._updates, self._structures, strict=True):
@@ -129,7 +130,7 @@ def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outp
     if source.name not in known:
         raise InvalidArgumentError.from_message(
             f"Update {update.name!r} reads the {source.kind} {source.name!r}, which was not sent with it and is not on "
-            f"its server. Write the variables of both in one update, or assign them to one server.",
+            f"its server. Assign their variables to one server (ClusterOptions.placement), or write them in one update.",
         )
     return known[source.name]
 
@@ -203,7 +204,7 @@ class ServerState:
         self._updates: dict[str, PortableUpdate] = {}
         self._programs: dict[Any, UpdateProgram] = {}
         self._checked: set[Any] = set()
-        # Pulls that wait run in their own threads.
+        # Guards the values: pulls that wait for a state read them in their own threads.
         self._lock = threading.RLock()
         self.step = 0
         self.has_lost_values = False
@@ -247,7 +248,7 @@ class ServerState:
         """Raises the errors that `apply` would raise for types and missing values, but changes nothing."""
         prepared = self.prepare(entries)
         if prepared.program is not None:
-            # The shapes, because those of a variable with an open spec may have changed.
+            # The key has the shapes, because a variable whose spec has open dimensions may have changed its shape.
             given = (*self._program_inputs(prepared.program), prepared.inputs)
             key = (id(prepared.program), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)))
             if key not in self._checked:
