@@ -130,7 +130,7 @@ def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outp
     if source.name not in known:
         raise InvalidArgumentError.from_message(
             f"Update {update.name!r} reads the {source.kind} {source.name!r}, which was not sent with it and is not on "
-            f"its server. Assign their variables to one server (ClusterOptions.placement), or write them in one update.",
+            f"its server. Assign their variables to one server (ClusterOptions.placement) or write them in one update.",
         )
     return known[source.name]
 
