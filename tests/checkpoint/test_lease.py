@@ -33,7 +33,7 @@ from hookline.train import Saver
 logging.basicConfig(stream=sys.stderr)
 options = dict(item.split("=") for item in sys.argv[2:])
 if "beat" in options:
-    lease.try_lock = lambda descriptor: False
+    lease.try_lock = lambda descriptor: lease.LockResult.UNSUPPORTED
     lease._HEARTBEAT_SECS = float(options["beat"])
 w = hl.Variable([1.0, 2.0], name="w")
 bump = w.assign_add([1.0, 1.0])
@@ -118,7 +118,7 @@ def test_second_process_is_refused_with_the_owners_name(process, session, tmp_pa
     with pytest.raises(FailedPreconditionError) as caught:
         Saver(lock_timeout_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
     assert re.match(
-        rf"'{tmp_path}' has a writer: process {first.popen.pid} on .* saves .* still did after 0 s",
+        rf"'{tmp_path}' has a writer: process {first.popen.pid} on .* saves .* has not ended within 0 s",
         str(caught.value),
     )
     train.get_or_create_global_step()
@@ -185,7 +185,7 @@ def test_new_owner_waits_for_a_stopped_owner_on_this_host_and_is_refused(process
     owner.popen.send_signal(signal.SIGSTOP)
     with FakeClock() as clock:
         before = clock.monotonic()
-        with pytest.raises(FailedPreconditionError, match="still did after 300 s"):
+        with pytest.raises(FailedPreconditionError, match="has not ended within 300 s"):
             Saver(lock_timeout_secs=300).save(session, str(tmp_path / "model.ckpt"), 2)
         assert clock.monotonic() - before >= 300
     owner.popen.send_signal(signal.SIGCONT)
@@ -390,7 +390,7 @@ def test_waiting_process_does_not_take_the_lease_of_an_owner_without_lock(proces
 def taken_over(directory, who):
     return (
         rf"^'{directory}' was taken over by {who}, because the files of this process's lease there .* were removed or "
-        r"replaced, or its host was suspended: this process saves nothing more there\.$"
+        r"replaced, or this host was suspended: this process saves nothing more there\.$"
     )
 
 
@@ -418,7 +418,7 @@ def test_lease_taken_by_another_process_is_not_acquired_again(process, session, 
 @pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.campaign)])
 def test_checkpoint_saved_by_another_during_a_change_is_not_adopted(process, session, tmp_path, locks, monkeypatch):
     if not locks:
-        monkeypatch.setattr(lease, "try_lock", lambda descriptor: False)
+        monkeypatch.setattr(lease, "try_lock", lambda descriptor: lease.LockResult.UNSUPPORTED)
     saver, other = Saver(), process(wait=0, **({} if locks else {"beat": 0.2}))
     saver.save(session, str(tmp_path / "model.ckpt"), 1)
     with lease.get_lease(str(tmp_path)).ensure_held():

@@ -29,6 +29,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import enum
 import errno
 import fcntl
 import os
@@ -58,7 +59,8 @@ _POLL_SECS = 0.2
 _MAX_RETRIES, _RETRY_LOCK_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
-_SOMEBODY, _UNKNOWN = "another process", "a writer that left no name"
+# Descriptions of processes without an owner file, for messages; also compared.
+_UNNAMED_HOLDER, _UNNAMED_WRITER = "another process", "a writer that left no name"
 
 _logger = log.get_logger(__name__)
 
@@ -94,18 +96,18 @@ class Lease:
             if self._owner is not None:
                 return
             start, has_warned = clock.monotonic(), False
-            while obstacle := self._try_acquire(self._current_holder):
+            while (blocker := self._try_acquire(self._acquire_blocker)) is not None:
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
                     raise FailedPreconditionError.from_message(
-                        f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
-                        f"after {wait_secs:g} s. End it, or use another directory.",
+                        f"'{self._directory}' has a writer: {blocker} saves its checkpoints there, and has not ended "
+                        f"within {wait_secs:g} s. End it, or use another directory.",
                     )
                 if not has_warned:
                     _logger.warning(
                         "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for it to end.",
                         self._directory,
-                        obstacle,
+                        blocker,
                         wait_secs,
                     )
                     has_warned = True
@@ -121,8 +123,8 @@ class Lease:
         with self._change_lock, self._acquire_lock:
             self._check_loss()
             try:
-                if not self._renew() and (whose := self._reacquire()):
-                    self._loss = self._loss_message(whose)
+                if not self._renew() and (blocker := self._reacquire()) is not None:
+                    self._loss = self._loss_message(blocker)
             except OSError as error:
                 raise failures.write_error(error, self._directory) from error
             self._check_loss()
@@ -173,11 +175,11 @@ class Lease:
         if self._loss is not None:
             raise FailedPreconditionError.from_message(self._loss)
 
-    def _try_acquire(self, whose: Callable[[Owner | None, bool], str]) -> str:
-        """Takes the lease and returns ""; or returns the current owner, in words.
+    def _try_acquire(self, find_blocker: Callable[[Owner | None, bool], str | None]) -> str | None:
+        """Takes the lease and returns None; or describes the process that prevents it, for messages.
 
-        If the lock is free, `whose` decides: it gets the owner on file, and whether locks work, and returns the owner
-        in words, or "" if this process may take the lease.
+        If no other process has the lock, calls `find_blocker` with the owner file's content and whether locks work. It
+        describes the process that prevents it, or returns None if this process may take the lease.
         """
         durable.make_directories(self._directory)
         try:  # Do not follow a link: its target may be another directory's lock, or be created there.
@@ -187,12 +189,13 @@ class Lease:
                 f"'{self._lock_path}' cannot be locked: {error}. Remove it if no process saves there."
             ) from error
         try:
-            locked = try_lock(descriptor)
+            lock = try_lock(descriptor)
             found = owner.read(self._owner_path)
-            if locked is None or not _same_file(descriptor, self._lock_path):
-                return _SOMEBODY if found is None or self._is_mine(found) else str(found)
-            if has_it := whose(found, locked):
-                return has_it
+            if lock is LockResult.HELD_BY_OTHER or not _same_file(descriptor, self._lock_path):
+                return _UNNAMED_HOLDER if found is None or self._is_mine(found) else str(found)
+            locked = lock is LockResult.ACQUIRED
+            if (blocker := find_blocker(found, locked)) is not None:
+                return blocker
             mine = Owner.this_process(_HEARTBEAT_SECS)
             if locked:  # Other processes may have been killed while they wrote owner files.
                 for left in (os.path.join(self._directory, name) for name in os.listdir(self._directory)):
@@ -203,44 +206,46 @@ class Lease:
                 clock.sleep(_POLL_SECS)  # If two processes take over at the same moment, the last writer has it.
                 found = owner.read(self._owner_path)
                 if found is None or found.token != mine.token:
-                    return str(found or _SOMEBODY)
+                    return str(found or _UNNAMED_HOLDER)
             self._owner, self._text, self._locked, self._last_heartbeat = mine, text, locked, clock.monotonic()
             self._descriptor, descriptor = descriptor, None
-            return ""
+            return None
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _current_holder(self, found: Owner | None, locked: bool) -> str:
-        return "" if found is None or self._is_gone(found, locked) else str(found)
+    def _acquire_blocker(self, found: Owner | None, locked: bool) -> str | None:
+        """Describes the live owner that prevents the first acquisition."""
+        return None if found is None or self._is_gone(found, locked) else str(found)
 
-    def _reacquire(self) -> str:
-        """Takes the lease again if nothing can have been saved since it was lost; or returns the owner, in words."""
+    def _reacquire(self) -> str | None:
+        """Takes the lease again if nothing can have been saved since it was lost; else as in `_try_acquire`."""
         self._close()  # Closing the same file later would release the new lock.
-        whose, retries = self._try_acquire(self._previous_holder), 0
-        while whose == _SOMEBODY and retries < _MAX_RETRIES:
+        blocker, retries = self._try_acquire(self._reacquire_blocker), 0
+        while blocker == _UNNAMED_HOLDER and retries < _MAX_RETRIES:
             clock.sleep(_RETRY_LOCK_SECS)
-            whose, retries = self._try_acquire(self._previous_holder), retries + 1
-        if not whose:
+            blocker, retries = self._try_acquire(self._reacquire_blocker), retries + 1
+        if blocker is None:
             durable.sync_directory(os.path.dirname(self._directory))  # Another program may have created it.
             _logger.warning(
                 "The files of the lease of '%s' were removed. No checkpoint is there: this process has taken the lease "
                 "again.",
                 self._directory,
             )
-        return whose
+        return blocker
 
-    def _previous_holder(self, found: Owner | None, locked: bool) -> str:
+    def _reacquire_blocker(self, found: Owner | None, locked: bool) -> str | None:
+        """Describes the process, even an ended one, that may have saved since the lease was lost."""
         if found is not None and not self._is_mine(found):
             return f"{found}, which has ended" if self._is_gone(found, locked) else str(found)
-        return _UNKNOWN if layout.checkpoint_names(self._directory) else ""
+        return _UNNAMED_WRITER if layout.checkpoint_names(self._directory) else None
 
-    def _loss_message(self, whose: str) -> str:
+    def _loss_message(self, blocker: str) -> str:
         silent_secs = clock.monotonic() - self._last_heartbeat
         is_silent = silent_secs > _MAX_MISSED_HEARTBEATS * _HEARTBEAT_SECS
         silent = f"this process sent no heartbeat for {silent_secs:.0f} s"
         advice = " Was it suspended?" if is_silent else ""
-        if whose == _UNKNOWN:
+        if blocker == _UNNAMED_WRITER:
             return (
                 f"The lease files in '{self._directory}' ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced, and "
                 "checkpoints are there. Another process may have saved them, or somebody has restored a copy: this "
@@ -248,9 +253,9 @@ class Lease:
                 "saves there, start this one again: it goes on from the newest checkpoint."
             )
         removed = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
-        why = silent if is_silent else f"{removed}, or its host was suspended"
+        why = silent if is_silent else f"{removed}, or this host was suspended"
         return (
-            f"'{self._directory}' was taken over by {whose}, because {why}: this process saves nothing more "
+            f"'{self._directory}' was taken over by {blocker}, because {why}: this process saves nothing more "
             f"there.{advice}"
         )
 
@@ -261,11 +266,11 @@ class Lease:
         if self._locked:
             # A process drops its lock when it closes any descriptor of the file, for example to copy the directory. So
             # this locks again; a waiting process may hold the lock for a moment.
-            has_it, retries = try_lock(self._descriptor), 0
-            while has_it is None and retries < _MAX_RETRIES:
+            lock, retries = try_lock(self._descriptor), 0
+            while lock is LockResult.HELD_BY_OTHER and retries < _MAX_RETRIES:
                 clock.sleep(_RETRY_LOCK_SECS)
-                has_it, retries = try_lock(self._descriptor), retries + 1
-            if not has_it or not _same_file(self._descriptor, self._lock_path):
+                lock, retries = try_lock(self._descriptor), retries + 1
+            if lock is not LockResult.ACQUIRED or not _same_file(self._descriptor, self._lock_path):
                 return False
         try:  # Without locks the owner file alone decides.
             text = read_text(self._owner_path, owner.MAX_BYTES)
@@ -303,17 +308,25 @@ class Lease:
             os.close(descriptor)
 
 
-def try_lock(descriptor: int) -> bool | None:
-    """Locks a file for this process; returns True, None if another process has the lock, or False without locks."""
+class LockResult(enum.Enum):
+    """The result of `try_lock`; `UNSUPPORTED` if the file system has no locks."""
+
+    ACQUIRED = 0
+    HELD_BY_OTHER = 1
+    UNSUPPORTED = 2
+
+
+def try_lock(descriptor: int) -> LockResult:
+    """Tries to lock a file for this process, without waiting."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _HELD_BY_OTHERS:
-            return None
+            return LockResult.HELD_BY_OTHER
         if error.errno in _NO_LOCKS:
-            return False
+            return LockResult.UNSUPPORTED
         raise
-    return True
+    return LockResult.ACQUIRED
 
 
 _leases: dict[str, Lease] = {}
