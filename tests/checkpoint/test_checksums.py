@@ -139,7 +139,7 @@ def test_checkpoint_of_another_format_is_refused(saved, number, remedy):
 def test_flipped_bit_in_the_format_is_data_loss(saved):
     session, saver, path = saved
     file = pathlib.Path(path) / "hookline.json"
-    file.write_text(file.read_text().replace('"format": 3', '"format": 2'))
+    file.write_text(file.read_text().replace('"format": 4', '"format": 3'))
     with pytest.raises(DataLossError, match="does not have its checksum"):
         saver.restore(session, path)
 
