@@ -1,4 +1,4 @@
-"""Processes in step: `train.Loop` with the usual hooks against a loop by hand, in turns in the same processes.
+"""SPMD processes: `train.Loop` with the default hooks against a hand-written loop, in turns in the same processes.
 
 Run it with `hookline launch --spmd --processes 2 benchmarks/spmd.py`. Both loops make the same step, an MLP that
 takes 5 ms or more, on batches that are split over the processes. Each round times one after the other; what is shown
@@ -90,7 +90,7 @@ def _own_rows(count: int) -> slice:
 
 
 def constants() -> dict[str, float]:
-    """Returns what the parts of keeping in step cost, each in microseconds."""
+    """Returns the cost of each part of the synchronization, in microseconds."""
     processes, launched = process_group.current(), launch_log.current()
     assert processes is not None, "There are several."
     assert launched is not None, "There are several."

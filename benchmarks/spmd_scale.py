@@ -1,4 +1,4 @@
-"""What many processes in step ask of their coordinator: the real code of the protocol, on a network in virtual time.
+"""Simulates the requests of many SPMD processes to their coordinator: real protocol, virtual network.
 
 Each process is a thread that runs when the simulation gives it the turn. A request takes half a round trip to the
 service, waits there for those before it, and its answer goes back through one line. It counts the messages and bytes at

@@ -13,9 +13,9 @@ files, other processes, the JAX runtime or the user's function, are in this tree
     │   ├── AlreadyExistsError          6  the thing to create already exists
     │   ├── PermissionDeniedError       7  the caller lacks the permission
     │   ├── ResourceExhaustedError      8  out of memory, disk, quota
-    │   ├── FailedPreconditionError     9  a requirement is not met (initialised variables)
+    │   ├── FailedPreconditionError     9  a requirement is not met (a variable is uninitialised)
     │   ├── AbortedError               10  the session is lost: recover              (preemption)
-    │   ├── OutOfRangeError            11  the input has ended, and so does training
+    │   ├── OutOfRangeError            11  the input has ended, which ends the training
     │   ├── UnimplementedError         12  not supported here
     │   ├── InternalError              13  an invariant of the JAX runtime broke
     │   ├── UnavailableError           14  a peer cannot be reached: recover         (preemption)
@@ -165,7 +165,7 @@ class AbortedError(OpError):
 
 
 class OutOfRangeError(OpError):
-    """The input has ended, and so does the training, without an error."""
+    """The input has ended, which ends the training without an error."""
 
     error_code = 11
 

@@ -121,7 +121,7 @@ def test_a_changed_manifest_is_refused(saved, old, new):
         saver.restore(session, path)
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(1, "use the version that wrote it"), (2, "use the"), (4, "upgrade")])
+@pytest.mark.parametrize(("number", "remedy"), [(1, "use the version that wrote it"), (3, "use the"), (5, "upgrade")])
 def test_checkpoint_of_another_format_is_refused(saved, number, remedy):
     session, saver, path = saved
     file = pathlib.Path(path) / "hookline.json"
@@ -132,14 +132,14 @@ def test_checkpoint_of_another_format_is_refused(saved, number, remedy):
     for read in (lambda: saver.restore(session, path), lambda: train.verify(path), lambda: train.list_variables(path)):
         with pytest.raises(FailedPreconditionError) as caught:
             read()
-        said = f"it has format {number}, and this version of hookline reads 3: {remedy}"
+        said = f"it has format {number}, and this version of hookline reads 4: {remedy}"
         assert str(caught.value).startswith(f"Checkpoint '{path}' cannot be read: {said}")
 
 
-def test_flipped_bit_in_the_format_is_data_loss(saved):
+def test_damaged_format_is_data_loss(saved):
     session, saver, path = saved
     file = pathlib.Path(path) / "hookline.json"
-    file.write_text(file.read_text().replace('"format": 3', '"format": 2'))
+    file.write_text(file.read_text().replace('"format": 4', '"format": 3'))
     with pytest.raises(DataLossError, match="does not have its checksum"):
         saver.restore(session, path)
 

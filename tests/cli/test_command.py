@@ -102,7 +102,7 @@ def test_table_on_a_terminal_is_wrapped_not_truncated(shared_run):
     assert max(map(len, terminal.screen)) <= 60
     assert "\x1b[1m" in terminal.text
     joined = "".join(line.partition(" ")[0] for line in terminal.screen)
-    assert "hooks/hookline.CheckpointSaverHook[model.ckpt]/trigger/waited_secs" in joined
+    assert "hooks/hookline.CheckpointSaverHook[model.ckpt]/trigger/elapsed_secs" in joined
 
 
 def test_missing_rich_names_the_extra(shared_run, monkeypatch, capsys):

@@ -74,7 +74,7 @@ def test_run_means_its_newest_checkpoint(shared_run, capsys):
     found = changes(capsys, shared_run / "model.ckpt-4", shared_run)
     assert found["global_step"]["by"]["largest"] == found["table"]["by"]["largest"] == 2.0
     assert found["params/kernel"]["kind"] == "same"
-    looked = found["hooks/hookline.CheckpointSaverHook[model.ckpt]/trigger/base"]
+    looked = found["hooks/hookline.CheckpointSaverHook[model.ckpt]/trigger/base_step"]
     assert (looked["kind"], looked["a"], looked["b"]) == ("changed", "4", "6")
 
 

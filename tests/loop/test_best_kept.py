@@ -85,13 +85,13 @@ def test_best_checkpoint_survives_a_change_of_evaluations(tmp_path, hooks):
 def test_reset_evaluation_keeps_the_earlier_best_checkpoint_with_a_warning(tmp_path, caplog, hook, new_best):
     trained(tmp_path, 6, val())
     assert {4, new_best, 11, 12} <= set(trained(tmp_path, 12, hook()))
-    (told,) = [record for record in caplog.records if "stays for good" in record.getMessage()]
+    (told,) = [record for record in caplog.records if "is never removed" in record.getMessage()]
     assert told.levelno == logging.WARNING
-    assert "model.ckpt-4', the best checkpoint so far, stays for good: its value is not known" in told.getMessage()
+    assert "model.ckpt-4', the best checkpoint so far, is never removed: its value is not known" in told.getMessage()
     assert best_of(tmp_path) == f"model.ckpt-{new_best}"
     caplog.clear()
     assert trained(tmp_path, 16, hook()) == sorted({4, new_best, 15, 16})
-    assert not [record for record in caplog.records if "stays for good" in record.getMessage()]
+    assert not [record for record in caplog.records if "is never removed" in record.getMessage()]
 
 
 def test_two_evaluations_with_keep_best_are_refused(tmp_path):

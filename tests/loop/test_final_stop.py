@@ -82,7 +82,7 @@ def test_training_with_a_sticky_stop_trains_no_step_and_saves_nothing(what, step
         (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
         assert told.startswith(f"Nothing is trained: the training begins at global step {ends} (restored from ")
         assert re.search(
-            f"where it has stopped early: {why}. To train on, give train_on=True, or change the hook", told
+            f"where it has stopped early: {why}. To continue training, give train_on=True, or change the hook", told
         )
     assert saved(folder) == before
 

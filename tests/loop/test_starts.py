@@ -14,14 +14,16 @@ import hookline as hl
 PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
 BATCHES = [np.full(2, number, np.float32) for number in range(4)]
 MORE = """
-| none | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
-| none | has run, its data an iterator | None, its data ended | trains nothing | `the data ended before the first run` |
-| none | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To train on` |
-| empty | new | None | trains to the end of the data | |
+| not given | has run | reached | trains nothing | `last_step=4 is reached already` |
+| not given | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
+| not given | has run, its data an iterator | not given; its data ended | trains nothing | `before the first step` |
+| not given | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To continue training` |
+| empty | new, its data an iterator | higher | trains from the given state | `cannot be set to a position` |
+| empty | new | not given | trains to the end of the data | |
 | empty | has run | higher | continues in memory | |
-| empty | has run | None, its data ended | trains nothing | `the data ended before the first run` |
-| a checkpoint at the end of the data | new | higher | trains nothing | `the data ended before the first run` |
-| a checkpoint at the end of the data | new | None, with `epochs=1` | trains nothing | `To train on, raise epochs=1` |
+| empty | has run | not given; its data ended | trains nothing | `the data ended before the first step` |
+| a checkpoint at the end of the data | new | higher | trains nothing | `the data ended before the first step` |
+| a checkpoint at the end of the data | new | not given, with `epochs=1` | trains nothing | `training, raise epochs=1` |
 """  # Rows that the page leaves out.
 
 
@@ -67,7 +69,7 @@ def run(tmp_path, capsys, caplog):
     """Makes the start that a row describes; returns the steps it begins and ends at, its warnings, and its error."""
 
     def run(directory, which, last_step):
-        folder = None if directory == "none" else str(tmp_path / "logdir")
+        folder = None if directory == "not given" else str(tmp_path / "logdir")
         at_end = "end of the data" in directory
         if "checkpoint" in directory:
             state = {"v": jnp.zeros(3)} if "another model" in directory else {}
@@ -77,7 +79,7 @@ def run(tmp_path, capsys, caplog):
             )
         if "broken" in directory:
             broken(folder)
-        ends = at_end or "data end" in last_step or (last_step == "None" and "new" in which)
+        ends = at_end or "data end" in last_step or (last_step == "not given" and "new" in which)
         data = BATCHES if ends else lambda: endless()
         started = loop((iter(data) if ends else endless()) if "an iterator" in which else data)
         if "has run" in which:
@@ -89,7 +91,7 @@ def run(tmp_path, capsys, caplog):
             def after_create_session(self, session, coord):
                 begun["step"] = session.global_step
 
-        number = {"None": None, "reached": 4, "lower": 3, "higher": 9}[re.match(r"\w+", last_step)[0]]
+        number = {"not": None, "reached": 4, "lower": 3, "higher": 9}[re.match(r"\w+", last_step)[0]]
         more = dict(re.findall(r"with `(\w+)=([^`]+)`", last_step))
         names = {"hl": hl}
         more = {name: eval(value, names) for name, value in more.items()}
@@ -128,9 +130,9 @@ def test_start_acts_and_logs_as_its_row_says(directory, which, last_step, does, 
         return
     assert error == ""
     assert ended == (8 if "epoch" in does else 4 if "nothing" in does.partition(",")[0] or "end of the" in does else 9)
-    assert is_saved is (directory != "none" and "saves nothing" not in does)
+    assert is_saved is (directory != "not given" and "saves nothing" not in does)
     assert len(warnings) == bool(says), warnings
     assert says.strip("`") in "".join(warnings)
     if does == "trains nothing":
-        advice = "make a new Loop" if directory in ("none", "empty") else "use another directory"
+        advice = "make a new Loop" if directory in ("not given", "empty") else "use another directory"
         assert warnings[0].endswith(f"; to start over, {advice}.")

@@ -77,7 +77,7 @@ def test_data_that_end_before_the_first_run_are_logged(tmp_path, warnings):
     read_once(str(tmp_path))
     (said,) = warnings()
     assert said.startswith(
-        "Nothing was run: the data ended before the first run, at global step 3 "
+        "No step was trained: the data ended before the first step, at global step 3 "
         f"(restored from {tmp_path}/model.ckpt-3)"
     )
     assert said.endswith("(hookline.data.from_arrays(..., epochs=None)); to start over, use another directory.")

@@ -246,7 +246,7 @@ def test_updates_with_a_nan_are_skipped_alike(steps_per_run, caplog):
     assert same(found, values)
     assert np.isfinite(found["weights"]).all()
     assert calls < 40
-    told = [line for line in caplog.messages if "held back" in line]
+    told = [line for line in caplog.messages if "were skipped" in line]
     assert len(told) == 2
     assert f"global step {NAN_AT}" in told[0]
     assert told[0] == told[1]
@@ -256,7 +256,7 @@ def test_weights_roll_back_at_the_end_of_a_full_run(tmp_path, caplog):
     def at(name, **keywords):
         make = lambda loss: [train.NanTensorHook(loss, on_nan="rollback")]  # noqa: E731
         found = trained(16, 40, make, NAN_AT, checkpoint_dir=str(tmp_path / name), save_checkpoint_steps=10, **keywords)
-        return found[0], [line.partition(" of ")[0] for line in caplog.messages if "went back" in line]
+        return found[0], [line.partition(" from ")[0] for line in caplog.messages if "were restored" in line]
 
     values, told = at("one")
     assert np.isfinite(values["weights"]).all()

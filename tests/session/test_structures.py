@@ -124,7 +124,7 @@ def test_hook_with_a_foreign_tensor_in_a_field_is_named():
         stranger = hl.constant(1.0)
     hook = RecordingHook(fetches=Frozen(stranger, "x:0"))
     x = hl.constant(1.0, name="x")
-    with train.MonitoredSession(hooks=[hook]) as sess, pytest.raises(ValueError, match="RecordingHook asked"):
+    with train.MonitoredSession(hooks=[hook]) as sess, pytest.raises(ValueError, match="RecordingHook fetches"):
         sess.run(x)
 
 

@@ -23,7 +23,8 @@ from hookline.graph.conditions import is_run_counter
 from hookline.session import Session
 
 _logger = log.get_logger(__name__)
-_numbers = itertools.count()  # Each saver has a number, which names its exchanges between SPMD processes.
+# Each saver has a number, by which SPMD processes match their messages about its saves.
+_numbers = itertools.count()
 
 # Arguments of `tf.train.Saver` that have no effect here.
 _UNUSED_BY_SAVER = frozenset({
@@ -56,7 +57,7 @@ class Saver:
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: The number of newest checkpoints to keep; None or 0 keeps all.
         keep_checkpoint_every_n_hours: In each period of this many hours, one checkpoint that would be removed is kept
-            for good, even across restarts. None disables this, and so does the default in practice.
+            permanently, even across restarts. None disables this, and so does the default in practice.
         name: A name for messages.
         reshape: Whether to restore a variable from a value of another shape that has as many elements.
         allow_empty: Whether to write a checkpoint without variables if there is nothing to save, instead of raising.
@@ -127,7 +128,9 @@ class Saver:
         self._pending: PendingSave | None = None
 
     def clone(self) -> Saver:
-        """Returns a saver with the same settings for another training, without checkpoints: it removes none of these.
+        """Returns a saver with the same settings, for another training run.
+
+        It starts without checkpoints, and never removes those of this saver.
 
         Example:
             >>> saver = Saver(max_to_keep=3)
@@ -163,13 +166,14 @@ class Saver:
         last_preserved_timestamp: float | None = None,
         best: str | None = None,
     ) -> None:
-        """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
+        """Takes over the checkpoints of an earlier training run, so that they count towards `max_to_keep`.
 
         Args:
             checkpoint_paths: Their paths, oldest first. Missing ones are ignored. Broken ones are ignored with a
                 warning and stay where they are.
-            last_good: As in their `CheckpointState`.
-            last_preserved_timestamp: As in their `CheckpointState`.
+            last_good: The newest of them that is known to be good (`CheckpointState.last_good`).
+            last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
+                since the epoch.
             best: The best of them.
         """
         self.wait()
@@ -206,8 +210,8 @@ class Saver:
             PermissionDeniedError: The directory may not be written to.
             ResourceExhaustedError: The disk is full.
             AlreadyExistsError: A file or directory at that path is not a checkpoint, or its directory is a file.
-            InvalidArgumentError: A path or a value cannot be used, or an operation got an invalid value in an earlier
-                run (`Session.deliver_pending`).
+            InvalidArgumentError: A path or a value cannot be used; or an input check (`hookline.extend.Check`) failed
+                in an earlier run: saving waits for the earlier runs and raises such an error.
         """
         if without_effect:
             _log_unused("Saver.save", without_effect, _UNUSED_BY_SAVE)
@@ -295,20 +299,22 @@ class Saver:
         """Keeps the checkpoint of this global step beyond `max_to_keep`, until another step is marked.
 
         The checkpoint may still be under way, or be the next one. `CheckpointState.best` names it, and
-        `train.load(..., step="best")` reads it. None keeps the best checkpoint so far for good: use it if the value of
-        that checkpoint's metric is unknown.
+        `train.load(..., step="best")` reads it. None keeps the best checkpoint so far permanently: use it if its metric
+        is unknown, so that no later checkpoint can be compared with it.
         """
         self._manager.mark_best(step)
 
     def recover_best(self, sess: Session, step: int) -> bool:
         """Keeps the checkpoint of an earlier session's best step, as `mark_best` does, if it still exists.
 
-        SPMD processes call it together.
+        In SPMD training this is a collective operation: every process must call it.
 
         Returns:
             Whether it exists; if not, a warning is logged.
         """
         self.wait()
+        # The path continues that of the newest checkpoint, or of the one that the session restored. The lineage shows
+        # whether the checkpoint there led to the session's values: another training run may have written it.
         newest = next(reversed(self._manager.paths), sess.backend.restored[0])
         path = f"{layout.base_path(newest)}-{step:0{self._digits}d}"
         found = collective.current().run_on_chief(
@@ -322,7 +328,7 @@ class Saver:
     def last_good(self) -> str | None:
         """The newest checkpoint that is known to be good; reading this waits for a save under way.
 
-        SPMD processes read it together.
+        In SPMD training this is a collective operation: every process must read it.
         """
         self.wait()
         good = self._manager.last_good
@@ -332,8 +338,8 @@ class Saver:
         """Sets variables to their values in the last good checkpoint, or in the newest if none is known to be good.
 
         Counters keep their values: the global step, the counters of random keys, the positions of iterators. So the
-        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints. Later
-        checkpoints that are not known to be good by now never count as good.
+        steps since that checkpoint are not repeated: no batch is used again, and no step has two checkpoints.
+        Checkpoints after it that have not been marked good before this call can no longer become good.
 
         Returns:
             The checkpoint.
@@ -347,6 +353,7 @@ class Saver:
         sess = _to_raw_session(sess)
         variables = {name: v for name, v in self._variables_of(sess).items() if not is_run_counter(v)}
         sess.deliver_pending()
+        # `forget` frees the old values before the new ones are read: two copies of a large model may not fit in memory.
         with sess.backend.replacing(variables.values()) as forget:
             contents.load(
                 sess,

@@ -151,7 +151,7 @@ class Task:
         name: Its name in messages.
         start: Starts a process for it.
         restarts: The number of restarts after failures, and the waits before them; None for no restart.
-        say: Logs a message about a failure.
+        log: Logs a message about a failure.
     """
 
     def __init__(

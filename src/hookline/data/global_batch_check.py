@@ -50,7 +50,7 @@ class GlobalBatchCheck:
     """Compares the batches of all SPMD processes, and agrees on their number.
 
     Args:
-        peers: The processes.
+        group: The processes.
         who: The iterator, for messages.
         source: The source of this process.
         batch_sharding: The shardings of the batches.
@@ -168,7 +168,7 @@ class GlobalBatchCheck:
         for same in alike.values():
             if (
                 self._check_disjoint
-                and len({tuple([of_processes[process] for of_processes in shards_of_leaves]) for process in same}) > 1
+                and len({tuple([shards[process] for shards in shards_of_leaves]) for process in same}) > 1
             ):
                 return self._error(
                     f"processes {', '.join(map(str, same))} gave the same first batch, but each must give its own "

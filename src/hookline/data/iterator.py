@@ -49,7 +49,7 @@ def iterator(
 
     If it helps, a thread prefetches batches and puts them on the device, so that runs do not wait for the host.
     Checkpoints hold the position of the runs, not of the thread: a restored session continues with the same batch as an
-    uninterrupted one. A batch is used up when its run was applied. If the run fails before that, or if
+    uninterrupted one. A batch is used up once its run has been applied. If the run fails before that, or if
     `RunOptions.last_step` refuses it, the next run gets the batch.
 
     A source reaches a position in one of three ways. A source with a state (`get_state` and `set_state`, or

@@ -39,10 +39,10 @@ class PrefetchedBatch:
 
     Attributes:
         prefetcher: The prefetcher that read the item.
-        number: The number of the item's last batch; the first batch of the prefetcher has number 1.
+        number: The ordinal of the item's last batch, counted from 1 over all batches of the prefetcher.
         value: The batch, or the whole block.
         start: The index in the block of the item's first batch.
-        count: The number of the item's batches.
+        count: How many batches the item has.
         capacity: The length of the block, whose last rows may be unused; 0 for a single batch.
         position: Returns the position after the batch at an index of the block.
         error: The error that a run gets instead of a batch: the source's error, or `StopIteration` at the end.
@@ -103,8 +103,8 @@ class Prefetcher:
         batch_spec: The required shapes and dtypes of the batches.
         batch_sharding: The shardings of the batches.
         limit: The number of items that the thread keeps ready.
-        read_size: The number of batches to request in one read if runs take one batch each. A source that can return
-            many reads them in hardly more time than one.
+        read_size: The number of batches to request in one read if runs take one batch each. If a source can
+            return many batches at once, that takes hardly more time than one batch.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Prefetcher:
         limit: int,
         read_size: int = 1,
     ) -> None:
+        # `_end_position` returns the position after the last batch that was read: at first, where to begin.
         self._begin, self._end_position = begin, position
         self._stream, self.request = started or (None, ReadRequest())
         self._batch_spec, self._batch_sharding, self._limit, self._read_size = (
@@ -125,7 +126,7 @@ class Prefetcher:
             limit,
             read_size,
         )
-        self._reading = threading.Lock()
+        self._reading = threading.Lock()  # Held during a read: the thread and a run never read at once.
         self._starting = threading.Lock()
         self._count = 0
         self._group_size = 0  # The number of single batches that the last read returned.
@@ -135,7 +136,7 @@ class Prefetcher:
         self.thread: threading.Thread | None = None
         self.mesh_context: Any = None
         self._on_one_cpu = batch_sharding.on_one_cpu
-        # The time in a read that waits for a disk or a network: a moving average over the last reads.
+        # The part of a read's time that is spent waiting for a disk or a network: a moving average over the last reads.
         self._idle_secs = 2 * _HANDOVER_SECS
 
     @property
@@ -148,7 +149,7 @@ class Prefetcher:
         """
         return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
-    # Calls of the thread ----------------------------------------------------------------------------------------
+    # Called by the thread ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Reads until the sequence ends or reading is stopped."""
@@ -180,7 +181,7 @@ class Prefetcher:
         with self._reading:
             if self.items and (not ahead or self.items[-1].error is not None):
                 return self.items[-1].error is None
-            row: list[ReadResult] = []
+            row: list[ReadResult] = []  # Batches with equal shapes that are not in the queue yet.
             try:
                 while len(row) < max_count and not (row and self.request.is_cancelled):
                     self.request.max_count = max_count - len(row) if row else max(max_count, read_size)
@@ -232,14 +233,14 @@ class Prefetcher:
                 return read._replace(batch=value)
 
     def _timed_next(self) -> ReadResult:
-        """Returns the next batch or block, and measures how long its source has waited."""
+        """Returns the next batch or block, and measures how long its source waited."""
         assert self._stream is not None, "It was started before."
         start, computed = clock.monotonic(), clock.thread_cpu_time()
         read = next(self._stream)
         took, computed = clock.monotonic() - start, clock.thread_cpu_time() - computed
-        # In the time in which the read did not compute, it waited for a disk or a network, or for the processor that
-        # other threads used. Prefetching does not shorten the second wait: a quarter of the computing time is
-        # subtracted for it. The limit and the average below keep one long wait from changing the decision.
+        # The wall time minus the CPU time of a read is waiting: for a disk or a network, or for a processor that other
+        # threads used. Prefetching shortens only the first, so a quarter of the CPU time is subtracted as an estimate
+        # of the second. The `min` and the moving average keep one long wait from changing the decision.
         idle = max(took - 1.25 * computed, 0)
         was_worthwhile = self.is_worthwhile
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
@@ -251,14 +252,17 @@ class Prefetcher:
     def _enqueue(self, row: list[ReadResult], max_count: int) -> None:
         """Adds batches with equal shapes, or a block, to the queue.
 
-        A batch that a run takes alone stays a single batch, unless it is put on a device and runs may also take blocks:
-        then it is stacked on the host first, because stacking on the device would copy it again.
+        A batch that was read for a run of one step stays a single batch. But if batches are put on a device and runs
+        may also take blocks, it becomes a block of length `request.capacity` on the host: to stack it later, on the
+        device, would copy it again.
         """
         value, position, size = row[0]
+        # `one`: the shapes and dtypes of one batch, if `value` is a block to put on devices.
         one, count, capacity = None, len(row), 0
+        # On a CPU without a sharding, batches are passed to the program as they are, unless they cannot be stacked.
         is_placed = not (self._batch_sharding.stay_on_host and self._batch_spec.block_error is None)
         if size is not None and self.request.capacity == 1 and self._batch_sharding.sharding is None:
-            # Runs take them one by one. To put all on the device together takes hardly longer than for one batch.
+            # Runs take them one by one. To put all on the device at once takes hardly longer than one batch.
             value = self._batch_sharding.device_put(value, jax.tree.map(_batch_outline, value)) if is_placed else value
             rows = batches.unstack(value, size)
             before, self._count, self._group_size = self._count, self._count + size, size
@@ -286,7 +290,7 @@ class Prefetcher:
             (self.items.extendleft if in_front else self.items.extend)(items)
             self._notify()
 
-    # Calls of the runs ------------------------------------------------------------------------------------------
+    # Called by the runs of a session ----------------------------------------------------------------------------
 
     @property
     def front(self) -> PrefetchedBatch | None:
@@ -294,7 +298,7 @@ class Prefetcher:
         return self.items[0] if self.items else None
 
     def num_in_row(self, max_count: int) -> int:
-        """Counts the batches in front that have equal shapes, up to `max_count`. The queue must have an item."""
+        """Counts the batches at the front that have equal shapes, up to `max_count`. The queue must have an item."""
         front = self.items[0]
         if front.error is not None or front.capacity or max_count == 1 or self._batch_spec.block_error is not None:
             return min(front.count, max_count)
@@ -420,10 +424,11 @@ def _shapes(batch: Any) -> list[Any]:
 
 
 def _batch_outline(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype of a batch's array, given an array of a block."""
+    """Returns the shape and dtype of an array in one batch, given that array in a block."""
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
+# The prefetchers whose threads were started, to stop at exit.
 _reading: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
 
 

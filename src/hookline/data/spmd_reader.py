@@ -140,7 +140,7 @@ class SpmdBatchReader(BatchReader):
     All processes make the same calls in the same order: to open it, to read, and to get its position.
 
     Args:
-        joint: The check of all processes' batches.
+        global_check: The check of all processes' batches.
         arguments: As in `BatchReader`.
     """
 

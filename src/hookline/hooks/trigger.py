@@ -13,9 +13,11 @@ from hookline import clock
 from hookline.signals.interrupts import mark_user_class
 
 NEVER = sys.maxsize
-"""A step that no training reaches."""
+"""A step that no training run reaches."""
 
 _MAX_CHECKED_STEPS = 10_000
+# Without `last`, `firing_steps` ends at this step, or after this many steps on which the trigger could have fired but
+# did not.
 _LAST_STEP = NEVER // 2
 _MAX_MISSES = 100_000
 
@@ -24,14 +26,14 @@ class Trigger(abc.ABC):
     """Decides when a hook fires, from the global step, the time, the count of runs, and the last firing.
 
     A trigger takes no action. The session calls `should_trigger_for_step` to decide whether a hook fires, and
-    `update_last_triggered_step` after each firing. With `every(100)`, a training resumed at step 150 fires at 200. A
-    due step stays due until the trigger fires, so a run of several steps does not skip it: this trigger fires after a
-    run from step 195 to 205.
+    `update_last_triggered_step` after each firing. With `every(100)`, the hook of a training run that resumes at step
+    150 fires at 200. A due step stays due until the trigger fires, so a run of several steps does not skip it: this
+    trigger fires after a run from step 195 to 205.
 
     Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
-    the steps on which both are due: `every(3) & every(5)` fires at 15. In it, a trigger in steps is due only on its own
-    steps, and a trigger in seconds stays due until the combination fires. Triggers that count runs or read a latch (a
-    condition that the device checks in each run, see `latched`) have no steps, so `&` does not take them.
+    the steps on which both are due: `every(3) & every(5)` fires at 15. In `a & b`, a trigger in steps is due only on
+    its own steps, and a trigger in seconds stays due until the combination fires. Triggers that count runs or read a
+    latch (a condition that the device checks in each run, see `latched`) have no steps, so `&` does not take them.
 
     A subclass defines `next_step`, and also `is_due` if the steps alone do not decide.
 
@@ -52,7 +54,8 @@ class Trigger(abc.ABC):
     """
 
     # `_base` and `_checked_step` record which steps are past. A run of several steps must not skip a step on which the
-    # trigger is due, and no step may fire twice. With every(100), in a training resumed at 150:
+    # trigger is due, and no step may fire twice. With every(100), in a training run resumed
+    # at 150:
     #
     #   call or event                  _base   _checked_step
     #   start(150)                       150             150   no step up to 150 is due any more
@@ -104,7 +107,7 @@ class Trigger(abc.ABC):
         return True
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether to fire on the run that ends at `step`; after a firing at `step`, it returns False for it."""
+        """Returns whether to fire on the run that ends at `step`; False once a firing at `step` is recorded."""
         if self._base is None or step < self._base:
             self.start(step - 1)
         assert self._base is not None
@@ -173,15 +176,21 @@ class Trigger(abc.ABC):
         return NEVER if following >= NEVER else max(1, following - step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds after which it may fire before the step of `steps_until_trigger`; infinity if never."""
+        """Returns in how many seconds it may fire even if the step of `steps_until_trigger` is not reached.
+
+        Infinity if the time does not make it fire.
+        """
         return math.inf
 
     def runs_until_trigger(self) -> int:
-        """Returns the runs after which it may fire before the step of `steps_until_trigger`; `NEVER` if never."""
+        """Returns in how many runs it may fire even if the step of `steps_until_trigger` is not reached.
+
+        `NEVER` if the number of runs does not make it fire.
+        """
         return NEVER
 
     def count_runs(self, runs: int) -> None:  # noqa: B027 - most do not count
-        """Sets the number of the run that the next queries are about: 1 for the first run of the hook."""
+        """Sets the number of the run to which the next calls refer; the first run of the hook is 1."""
 
     def clone(self) -> Trigger:
         """Returns a copy without a start or firings."""
@@ -214,10 +223,10 @@ class Trigger(abc.ABC):
             self._since_secs = clock.monotonic() - state["elapsed_secs"]
 
     def resume(self, state: Mapping[str, Any], step: int | None, saved_step: int | None) -> None:
-        """Resumes at `step` from a saved state: of an equal trigger, or of the trigger that the hook had then.
+        """Resumes at `step` from a saved state, which may be that of another trigger if the script has changed.
 
         From the state of an equal trigger it resumes exactly. From another state it takes the last firing, and steps up
-        to `step` are not due any more: saved at 250 with `every(100)`, `every(20)` fires at 260.
+        to `step` are not due any more. If `every(100)` saved its state at step 250, `every(20)` next fires at 260.
 
         Args:
             state: The result of `get_state`.
@@ -236,9 +245,9 @@ class Trigger(abc.ABC):
         """Checks the steps up to `step`, so that a checkpoint of `step` records whether one of them is due.
 
         Example:
-            A hook takes part only in the runs of a generator, and becomes due at step 100, in a run of the
-            discriminator. The checkpoint of step 100 records that the hook is due: after a restore it fires in the next
-            run of the generator.
+            A GAN alternates two calls of `session.run`, and a hook counts only the generator's. At step 100, after a
+            run of the discriminator, the hook is due but cannot fire. The checkpoint of step 100 records this: after a
+            restore the hook fires in the next run of the generator.
 
             `every(20)` has fired at 240. A checkpoint of 250 records that steps up to 250 were checked: if a script
             resumes there with another cadence, no step up to 250 is due.
@@ -252,14 +261,18 @@ class Trigger(abc.ABC):
             self._checked_step = max(self._checked_step, step)
 
     def _adopt_state(self, state: Mapping[str, Any]) -> None:
-        """Takes the last firing and the elapsed seconds from another trigger's state, or from an equal part of that."""
+        """Takes the last firing and the elapsed seconds from the state of another trigger.
+
+        If that is a combination with a part equal to this trigger, takes the state of this part.
+        """
         equal = [part for part in state.get("parts", ()) if part.get("text") == _description(self)]
         self.set_state(equal[0] if equal else state)
 
     def firing_steps(self, first: int, last: int | None) -> Iterator[int] | None:
         """Yields the steps after `first`, up to `last`, on which it fires; returns None if steps alone do not decide.
 
-        Each firing is recorded in this trigger. If `last` is None, the steps end after many steps without a firing.
+        Each firing is recorded in this trigger. If `last` is None, the steps also end once the trigger
+        has not fired on 100,000 steps on which it could have.
 
         Example:
             >>> from hookline.train import every
@@ -352,7 +365,9 @@ class _Composite(Trigger):
         return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        Trigger.reset(self)  # Without the parts: one that counts runs has no state, and must continue.
+        # Not `self.reset()`, which would reset the parts, too: a part that counts runs is not saved, so it must keep
+        # its count.
+        Trigger.reset(self)
         self._apply_state(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
@@ -474,7 +489,7 @@ class _AllOf(_Composite):
         return NEVER if self.time_only else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds until all parts may be due on the last checked step."""
+        """Returns the seconds until all parts may be due, if the global step stays at the last checked step."""
         step = self._checked_step
         if self.time_only or step is None:
             return max(part.secs_until_trigger() for part in self.parts)

@@ -197,8 +197,8 @@ class Loop(StepGraph):
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
                 or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
-            train_on: Whether to train on after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or your own
-                `request_stop(final=...)`. By default no step is trained, and a warning gives the reason.
+            train_on: Whether to continue training after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or
+                your own `request_stop(final=...)`. By default no step is trained, and a warning gives the reason.
             checkpoints: Options for saving, restoring and recovery.
             logging: Options for other output: summaries, rates, sinks, hyperparameters, and their directory.
             preemption: The reaction to SIGTERM and Ctrl-C.

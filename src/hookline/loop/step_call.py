@@ -284,7 +284,7 @@ class StepCall:
         key = f", and the global step as {self.step}" if self.step else ""
         key += f", and a random key as {self.key}" if self.key else ""
         if self.key == "rngs":  # In Flax this is often a dict of keys.
-            key += f" (if that is a dict of keys, bind it: functools.partial({self.name}, rngs=...))"
+            key += f" (if that is a dict of keys, give a function that calls {self.name} with rngs={{'dropout': key}})"
         state = (
             f"the parts of the state as {', '.join(self._state_parameters)}"
             if len(self._state_parameters) > 1

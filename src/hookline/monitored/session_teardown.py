@@ -225,16 +225,16 @@ class SessionTeardown:
             self.log_stop_reason("the script has left the session")
 
     def _warn_no_runs(self, ended: OutOfRangeError) -> None:
-        """Warns that the data ended before the first run, as when a training has read them all before."""
+        """Warns that the data ended before the first step, as when an earlier training run has read them all."""
         raw = self._session.raw
         if self._stop.runs or not process_group.is_primary() or find_global_step(raw.graph) is None:
             return
         restart_advice = origin.restart_advice(raw)
         words = ended.op.sequence.restart if isinstance(ended.op, BatchSource) else RestartAdvice()
         logger.warning(
-            "Nothing was run: the data ended before the first run, %s. %s%s.",
+            "No step was trained: the data ended before the first step, %s. %s%s.",
             origin.describe_session(raw),
-            f"To train on, {words.more}"
+            f"To continue training, {words.more}"
             if restart_advice
             else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
             restart_advice,

@@ -177,7 +177,7 @@ class SpmdSync:
     def failure_of_other_process(self) -> OpError | None:
         """Returns the error of another failed process, if it is known and not handled yet."""
         found = self._known_failure()
-        if self.has_failed or (found is not None and found[0] == self._process_group.index):  # Its own says more.
+        if self.has_failed or (found is not None and found[0] == self._process_group.index):  # Its own error says more.
             return None
         error = self.known_failure()
         if error is None and (error := self._launches.difference) is not None:

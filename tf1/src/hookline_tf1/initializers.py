@@ -38,7 +38,7 @@ class Initializer:
 
 
 class Constant(Initializer):
-    """Initializes with a value, or with a list of values that fills the shape.
+    """Initialises with a value, or with a list of values that fills the shape.
 
     References:
         `tf.constant_initializer`.

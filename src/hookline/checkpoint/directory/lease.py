@@ -3,8 +3,8 @@
 If the file system has locks, the process that has locked the lock file has the lease. The lock ends with its process,
 even a killed one, and a forked process does not have it. An owner file beside it names the owner. If locks do not work
 (hosts that share a directory whose file system does not lock across them), the owner's heartbeat decides. If the
-waiting process sees no new heartbeat for three intervals of its own clock, it takes the lease, and the old owner
-notices this before it writes anything again.
+waiting process sees no new heartbeat for three heartbeat intervals, by its own clock, it takes the lease, and the old
+owner notices this before it writes again.
 
 A user may remove the directory, or only the two files, or replace the directory with a copy. The owner notices this
 before it writes again. It takes the lease again only if there is nothing that another process could have saved.

@@ -18,7 +18,7 @@ from hookline.checkpoint.saving.host_copy import Piece
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
-FORMAT = 3
+FORMAT = 4
 MAX_BYTES = 256 * 2**20
 """The largest manifest that is read."""
 _CHECKSUM = ', "crc32c": '

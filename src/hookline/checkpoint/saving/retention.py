@@ -134,7 +134,7 @@ class Retention:
         return removed
 
     def _is_permanent(self, old: KeptCheckpoint) -> bool:
-        """Returns whether a checkpoint is the first of its period; if so, it stays for good."""
+        """Returns whether a checkpoint is the first of its period; if so, it is never removed."""
         if self._period_secs is None or self.preserved is None:
             return False
         periods = (old.timestamp - self.preserved) // self._period_secs

@@ -320,7 +320,7 @@ class Decisions:
 
     def _training_ended_error(self) -> errors.OutOfRangeError:
         return errors.OutOfRangeError.from_message(
-            f"The training has ended at global step {self.owner.state.step}: the chief has ended it."
+            f"The training has ended at global step {self.owner.state.step}: the chief accepts no more updates."
         )
 
     # Waiting ----------------------------------------------------------------------------------------------------

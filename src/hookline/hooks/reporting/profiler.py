@@ -31,7 +31,7 @@ class ProfilerHook(SessionRunHook):
     `gradients`.
 
     A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the expected global step after the run.
-    If the run does not reach that step, such as an evaluation, the next run is profiled. The event file has the
+    If the run, such as an evaluation, does not reach that step, the next run is profiled. The event file has the
     durations of the run's stages, under the tag `step_<n>`. If no profile can be made (another profiler is running, the
     disk is full), a WARNING gives the reason, and the training continues.
 

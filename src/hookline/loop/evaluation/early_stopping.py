@@ -149,7 +149,7 @@ class FinalStop(SessionRunHook):
 
     Args:
         hooks: The other hooks of the session.
-        train_on: Whether to train on after a final stop.
+        train_on: Whether to continue training after a final stop.
     """
 
     # The last evaluation belongs to the checkpoint that `end` saves. StopAtStepHook comes first, so that it can warn of
@@ -199,8 +199,8 @@ class FinalStop(SessionRunHook):
         elif self._reason and not coord.should_stop():  # Else another hook has logged why no step is left.
             if process_group.is_primary():
                 _logger.warning(
-                    "Nothing is trained: the training begins %s, where it has stopped early: %s. To train on, give "
-                    "train_on=True%s%s.",
+                    "Nothing is trained: the training begins %s, where it has stopped early: %s. To continue "
+                    "training, give train_on=True%s%s.",
                     origin.describe_session(session),
                     self._reason,
                     ", or change the hook that stopped it" if self._is_declared else "",

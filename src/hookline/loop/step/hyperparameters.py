@@ -38,7 +38,7 @@ class HyperparametersHook(SessionRunHook):
     Args:
         state: The variable of the state.
         given: The initial state, or the function that makes it.
-        places: The leaf indices of the hyperparameters in the state, at least one, by path.
+        indices: The leaf indices of the hyperparameters in the state, at least one, by path.
 
     Attributes:
         keep_checkpoint_values: Whether a training resumes with the hyperparameters of the checkpoint.

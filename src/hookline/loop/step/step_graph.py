@@ -44,17 +44,18 @@ _logger = log.get_logger(__name__)
 
 
 _LOOPS = "hookline/loop"
-"""The key of the graph collection that contains the loop of a graph, at most one."""
+"""The name of the graph's collection (a named list of objects) that contains its loop, at most one."""
 
 
 class StepGraph:
     """The graph of a train step: the step is an operation, its state a variable, its batches come from an iterator.
 
-    It is the part of `Loop` that does not depend on a run, and the only part that `Evaluate` needs. `Loop` documents
-    the arguments, attributes and errors.
+    It is the part of `Loop` that is the same for all calls of `Loop.run`, and the only part that `Evaluate` needs.
+    `Loop` documents the arguments, attributes and errors.
     """
 
     logdir: str | None = None
+    """The directory of the summaries of the last `Loop.run`, which sets it; None in `Evaluate`."""
 
     def __init__(
         self,
@@ -154,19 +155,25 @@ class StepGraph:
                 step.initialize_from(
                     op(lambda value: value.astype(step.dtype))(found.tensor_in(self.state.initial_value))
                 )
+        # After the state and the batch: the global step and a random key. `.node` adds an operation even if no argument
+        # is a tensor.
         more: list[Any] = [step] if self._step.takes_step else []
         more += [random_key(seed)] if self._step.takes_key else []
         self._step_result = result = op(self._step).node(self.state, batch, *more)
         self.metrics: dict[str, Tensor] = {name: result[1][name] for name in metrics}
         # The sizes of the metrics that are not scalars.
         self._array_sizes = {name: spec.size for name, spec in metrics.items() if spec.shape}
-        # Leaves that belong to a training, not to a model: a warm start initializes them.
+        # Leaves that belong to a training run, not to the model: by default a warm start does not restore them.
         self._training_paths = [] if found is None else [found.path]
+        # All leaves with their paths, and whether each belongs to a metric.
         metrics_in = zip(paths.flatten_with_paths(self.form.values)[0], accumulator_mask(self.form), strict=True)
         self._training_paths += [path for (path, _), is_metric in metrics_in if is_metric]
 
     def _build_updates(self, ema: Any, schedule: Any, steps_per_update: Any, smoothing_steps: int | None) -> None:
-        """Adds step counters, averages, recent means and learning rates, and groups all updates into `train_op`."""
+        """Adds moving averages, recent means, learning rates and counters, and groups all updates into `train_op`.
+
+        The moving averages are of the state (`ema`), the recent means of the metrics (`smoothing_steps`).
+        """
         step = get_global_step()
         assert step is not None, "_build has made it."
         updates: list[Any] = [self.state.assign(self._step_result[0])]
@@ -178,9 +185,11 @@ class StepGraph:
             )
             self.means = self._recent_means.means
             updates.append(self._recent_means.update_op)
+        # By path, the leaf index of each hyperparameter.
         indices = hyperparameters(self.state.spec)
         self._hyperparameters = HyperparametersHook(self.state, self.form.initial_value, indices) if indices else None
         new_state = self._step_result[0]
+        # The parameters of the step, by the keys of their parts of the state.
         names = {str(key): name for name, key in self.form.parts.items() if key is not None and name.isidentifier()}
         self._optimizer_steps = steps = OptimizerSteps(steps_per_update, self.state, new_state, step, names)
         counter = self._step_counter
@@ -201,7 +210,7 @@ class StepGraph:
         self.metrics |= {name: number for name, number in added.items() if name not in self.metrics}
         if steps.description:
             _logger.info("Loop: %s.", steps.description)
-        # Variables beside the state, by the names of their arguments.
+        # The variables besides the state, by the arguments of `Loop` that add them.
         found = {
             "ema": self._averages and self._averages.variable,
             "smoothing_steps": self._recent_means and self._recent_means.buffer,
@@ -234,7 +243,7 @@ class StepGraph:
         """Returns the global step that ends an optimizer step, for `last_step` and triggers.
 
         Args:
-            update: The number of the optimizer step, from 1; 0 is the start of the training.
+            update: The number of the optimizer step, from 1; 0 is the start of the training run.
 
         Raises:
             TypeError: `update` is not an integer.
@@ -261,11 +270,11 @@ def loop_of(graph: Graph) -> StepGraph | None:
 
 
 def warn_weak_types(form: PytreeState | NnxState, step: str) -> None:
-    """Warns of weakly typed leaves for which a plain jitted loop would compile its second step again."""
+    """Warns of weakly typed leaves, for which a plain `jax.jit` loop would recompile at the second step."""
     if form.retyped:
         _logger.warning(
             "Loop: the state has numbers that %s returns in another type: %s. The loop gives them that type from the "
-            "start; a plain jitted loop would compile its second step again. Give arrays of that type, such as "
+            "start; a plain jax.jit loop would recompile at the second step. Give arrays of that type, such as "
             "jnp.zeros((), 'float32').",
             step,
             ", ".join(f"{path} ({dtype})" for path, dtype in form.retyped.items()),

@@ -1,4 +1,4 @@
-"""The cached step: plans a request (fetches and feeds) once, and makes each of its runs."""
+"""CachedStep: plans a request (fetches and feeds) once, and executes each of its runs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ STEP_MISMATCH = object()
 
 
 class CachedStep:
-    """Makes the runs of one request: holds its plan, host operations, program, and buffers of variables.
+    """Plans a request (fetches and feeds) once, and executes each of its runs.
 
-    If a run needs nothing but one program, variables of this process and batches (`is_program`), `run` makes it. Any
-    other run also has stages around the program: `run_staged` makes it, and `dispatch` starts the program in it.
+    It holds the plan, host operations, program, and buffers of variables. If a run needs only one program, variables of
+    this process and batches (`is_program`), call `run`; otherwise `run_staged`, which also executes the stages before
+    and after the program: host operations, and updates of remote variables.
 
     Args:
-        session: The backend of the session.
+        session: The session's backend, which holds its store, lock and throttle.
         request: The fetches of the caller and of hooks, and the fed tensors.
         programs: The programs of the session.
 
@@ -55,13 +56,15 @@ class CachedStep:
         request: As above.
         plan: The plan of the request.
         host_stage: The host operations of the plan.
-        max_steps: The largest number of steps that one run makes.
-        counters: The counters whose values the host passes to fetches and host operations.
+        max_steps: The largest number of steps of one run.
+        counters: The variables, such as the global step, whose values the host knows because each run increments them
+            by a known number, and that fetches or host operations read.
         step_delta: The increase of the global step in one step; None if only the device knows it.
-        has_checks: Whether an operation of the plan has a check.
+        has_checks: Whether an operation of the program has an input check (`hookline.extend.Check`), whose failure is
+            raised later.
         has_writes: Whether a run writes variables.
         uses_remote_variables: Whether a run reads or updates remote variables.
-        is_program: Whether a run needs nothing but one program, variables of this process and batches.
+        is_program: Whether a run needs only one program, variables of this process and batches.
         is_cacheable: Whether the step may be kept for later requests. An initializer with large constants is not kept.
     """
 
@@ -93,13 +96,15 @@ class CachedStep:
             for part in self._deferred
             for e in part.elements
         ]
-        # If all runs have the same results (`request.is_constant`), they are kept after the first run: the results of
-        # the caller and of the hooks and, unless the front end checks runs, the same with the number of steps, 1.
+        # If all runs have the same results (`request.is_constant`), those of the first are kept: `results` returns
+        # `_constant`, and `run` returns `_constant_run`, which also has the number of steps, 1. The latter stays None
+        # if a front end (another API on hookline) must be called after each run.
         self._constant: tuple[Any, Any] | None = None
         self._constant_run: tuple[Any, Any, int] | None = None
         self.counters = host_counters(plan, [*fetched, *for_hooks, *deferred])
         self.step_delta: int | None = 0 if global_step is None else plan.counter_delta(global_step)
         program = self.program
+        # `program.counters` are arguments of the program, `program.host_counters` are incremented on the host alone.
         written = program.written if program else []
         counted_by_host = program.host_counters if program else []
         self.has_writes = bool(written or plan.remote_updates)
@@ -108,7 +113,7 @@ class CachedStep:
         if program is not None:
             read += [*program.counters, *program.read_only]
         self.uses_remote_variables = plan.uses_remote_variables(read)
-        # A program of several steps has checks of its own: `RepeatedStep.check` and `computes_hook_fetches`.
+        # For a program of several steps, `RepeatedStep.check` and `computes_hook_fetches` decide this.
         needs_host = self.uses_remote_variables or plan.before or host_stage.after or self.counters
         self.is_program = program is not None and (max_steps > 1 or not needs_host)
         self._is_bare_program = self.is_program and max_steps == 1 and not plan.sources
@@ -129,6 +134,8 @@ class CachedStep:
         constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
         self._inputs = [make_input_reader(plan, tensor, constants, computed) for tensor in program.inputs]
         self.is_cacheable = not (initialises and constants)
+        # A latch is a condition, such as a NaN, that the device records in each run; the throttle reads it at its
+        # polls.
         self._latch_states = session.throttle.states(program.latches)
         # The results of a remote update are read only if they are fetched or needed.
         results = (*fetched, *for_hooks, *deferred, *input_tensors(plan.after, lambda tensor: True))
@@ -149,11 +156,15 @@ class CachedStep:
         """Finds the buffers of the counters and of the other variables that the program reads and writes."""
         program, plan = self._program, self.plan
         self._local_store = local_store = self._store.local
+        # The bundle holds the values that the last run wrote, grouped as the program's arguments, so that the next run
+        # passes them unchanged.
         self._bundle = local_store.bundle(*program.groups, program.host_counters)
         # The buffer of a remote variable stays empty: `dispatch` then reads all values from the store.
         self._read_only: list[tuple[VariableBuffer, Variable]] = [
             *zip(local_store.buffers(program.read_only), program.read_only, strict=True)
         ]
+        # The increment of each counter in a step; None if only the device knows it, as when a guard may skip the
+        # update.
         self._counter_updates: list[tuple[VariableBuffer, Variable, int | None]] = []
         self._step_buffer: VariableBuffer | None = None
         counting = [variable for variable in (*program.written, *program.host_counters) if is_counter(variable)]
@@ -187,20 +198,21 @@ class CachedStep:
         max_steps: int = 0,
         exactly: bool = False,
     ) -> Any:
-        """Makes a run; only for a step with `is_program`.
+        """Executes a run; only for a request with `is_program`.
 
         The run has one step or, if several are allowed, as many as batches with equal shapes and dtypes are ready.
 
         Args:
             values: The fed values, in the order of `request.fed`.
             expected_step: The global step at which the run must start; None for any.
-            following_steps: The number of steps that the following runs take, if it is known.
+            following_steps: The number of steps that the runs after this one are expected to take, so that a source may
+                read their batches too; 0 if unknown.
             max_steps: The largest number of steps of this run; 0 means the attribute `max_steps`.
             exactly: Whether the run must have `max_steps` steps: with fewer batches nothing is run.
 
         Returns:
-            The results of the caller, the results of the hooks, and the number of steps made. Or `STEP_MISMATCH` if
-            nothing was run.
+            The results of the caller, the results of the hooks, and the number of steps. Or `STEP_MISMATCH` if nothing
+            was run.
         """
         session, run = self._session, RunState()
         run.feeds = [*map(call_with, self._feed_converters, values)] if values else ()
@@ -221,6 +233,7 @@ class CachedStep:
             if made is STEP_MISMATCH:
                 return STEP_MISMATCH
             throttle = session.throttle
+            # Every few runs the throttle waits if the device is too far behind, and reads the latches.
             throttle.runs_until_poll -= made if made == 1 else min(made, throttle.max_run_cost)
             if throttle.runs_until_poll <= 0:
                 throttle.poll(self, run)
@@ -258,7 +271,7 @@ class CachedStep:
         options: RunOptions | None = None,
         metadata: RunMetadata | None = None,
     ) -> tuple[Any, Any]:
-        """Makes any run, with the stages around its program."""
+        """Executes any run, with the stages before and after its program."""
         session, run = self._session, RunState()
         run.feeds = [*map(call_with, self._feed_converters, values)] if values else ()
         run.applied, run.outputs, run.options, run.metadata = False, (), options, metadata
@@ -320,7 +333,8 @@ class CachedStep:
         Args:
             run: The run. It gets the outputs, and whether the updates were applied.
             expected_step: As in `run`.
-            last_step: As in `RunOptions`.
+            last_step: If the global step is this or more, the program runs but its updates are not applied; None for no
+                limit. See `RunOptions`.
 
         Returns:
             The number of steps; or `STEP_MISMATCH` if nothing was run.
@@ -333,7 +347,7 @@ class CachedStep:
                 return STEP_MISMATCH
             if self._max_start_step is not None and (step is None or step > self._max_start_step):
                 step = self._checked_step(self._max_start_step)
-            # The groups are the new values of the last run; None if other code has written the variables since.
+            # The groups are the new values of the last run; None if other code has written one of the variables since.
             if bundle.groups is not None:
                 donated, counters, _ = bundle.groups
                 try:
@@ -398,10 +412,10 @@ class CachedStep:
         return np.array([run.num_steps, *indices], np.int32)
 
     def _dispatch_refusable(self, run: RunState, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Starts a run; `last_step` or the parameter servers may refuse its updates. See `dispatch`."""
+        """Starts a run whose updates may be discarded: at `last_step`, or by the parameter servers. See `dispatch`."""
         program, store, remote = self._program, self._store, self._remote_updates
         is_refused = last_step is not None and not remote and self.step_delta != 0 and store.step() >= last_step
-        # A run whose updates may be refused must keep the old values, so it donates none.
+        # A run whose updates may be discarded must keep the old values, so it donates none.
         start = program.without_donation if is_refused or (remote and program.written) else program.run_with_new_types
         new, run.outputs, sent, latched = start(*given)
         run.applied = not is_refused
@@ -424,7 +438,7 @@ class CachedStep:
         return donated, counters, read
 
     def _bind_bundle(self, new: tuple[FlatValues, FlatValues, FlatValues]) -> None:
-        """Makes a bundle of the new values of a run; before the run they were in separate buffers."""
+        """Binds the bundle to the new values of a run; the old values were in separate buffers."""
         self._bundle.bind(new, self._program.structures_out)
         if not self.is_cacheable:  # The variables have the values now.
             for tensor in self._program.inputs:
@@ -434,8 +448,11 @@ class CachedStep:
     def _checked_step(self, last_step: int) -> int:
         """Returns the global step.
 
+        Args:
+            last_step: The largest global step from which a run does not exceed its dtype; not that of `RunOptions`.
+
         Raises:
-            FailedPreconditionError: It is larger than `last_step`: a run would exceed its dtype.
+            FailedPreconditionError: The global step is larger.
         """
         step = self._store.step()
         if step <= last_step:
@@ -452,7 +469,7 @@ class CachedStep:
     # Around a program -------------------------------------------------------------------------------------------
 
     def dispatch_staged(self, run: RunState) -> None:
-        """Starts the program of a staged run, if it has one, as its options require; see `dispatch`."""
+        """Starts the program of a run of `run_staged`, if it has one, as its options require; see `dispatch`."""
         program, options, metadata = self.program, run.options, run.metadata
         if program is None:
             run.applied = True

@@ -28,7 +28,7 @@ class HostStage:
         plan: The plan.
         awaited: The fetches whose results a run returns.
         deferred: The fetches whose results are read later.
-        places: The index of each tensor among the outputs of the program. In a program of several steps some tensors
+        indices: The index of each tensor among the outputs of the program. In a program of several steps some tensors
             may be missing: `RepeatedStep` checks such a step and never runs it.
 
     Attributes:

@@ -134,7 +134,7 @@ def read_data_sets(
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: A file is not a MNIST file, or `validation_size` is above the number of images.
+        ValueError: A file is not an MNIST file, or `validation_size` is above the number of images.
 
     References:
         `tf.contrib.learn.datasets.mnist.read_data_sets`.
@@ -156,7 +156,7 @@ def _part(folder: Path, kind: str, one_hot: bool) -> tuple[Any, Any]:
 
 
 def _read(path: Path, magic: int, dims: int) -> np.ndarray:
-    """Reads a MNIST file: a magic number, the sizes, and a byte for each element."""
+    """Reads an MNIST file: a magic number, the sizes, and a byte for each element."""
     if not path.exists():
         raise FileNotFoundError(
             f"read_data_sets requires {path.name} in {str(path.parent)!r}, which has none. Put MNIST's four files "
