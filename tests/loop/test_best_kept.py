@@ -87,7 +87,7 @@ def test_reset_evaluation_keeps_the_earlier_best_checkpoint_with_a_warning(tmp_p
     assert {4, new_best, 11, 12} <= set(trained(tmp_path, 12, hook()))
     (told,) = [record for record in caplog.records if "is never removed" in record.getMessage()]
     assert told.levelno == logging.WARNING
-    assert "model.ckpt-4', the best checkpoint so far, is never removed: its value is not known" in told.getMessage()
+    assert "model.ckpt-4', the best checkpoint so far, is never removed: its value is unknown" in told.getMessage()
     assert best_of(tmp_path) == f"model.ckpt-{new_best}"
     caplog.clear()
     assert trained(tmp_path, 16, hook()) == sorted({4, new_best, 15, 16})

@@ -98,7 +98,7 @@ class CheckpointManager:
             with self._lock:
                 best = self._retention.keep_best_forever()
             if best is not None and process_group.is_primary():
-                _logger.warning("'%s', the best checkpoint so far, is never removed: its value is not known here.", best)
+                _logger.warning("'%s', the best checkpoint so far, is never removed: its value is unknown here.", best)
             return
         self._best_step = step
         self._write_best()
