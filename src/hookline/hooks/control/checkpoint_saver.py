@@ -246,9 +246,9 @@ class CheckpointSaverHook(SessionRunHook):
         listener.call_listeners(self.listeners, "begin")
 
     def _take_lease(self) -> None:
-        self._release_lease = share = lease.acquire_lease(self.checkpoint_dir, self._lease_wait_secs)
-        lease.release_when_collected(self, share)
-        share.lease.session = self._scope = WRITER_SCOPE.get()
+        self._release_lease = handle = lease.acquire_lease(self.checkpoint_dir, self._lease_wait_secs)
+        lease.release_when_collected(self, handle)
+        handle.lease.session = self._scope = WRITER_SCOPE.get()
 
     def _check_lease_owner(self) -> None:
         """Raises an error if a session that was opened later in this process owns the directory."""
@@ -262,9 +262,9 @@ class CheckpointSaverHook(SessionRunHook):
 
     def after_close(self) -> None:
         """Releases the lease, so that other processes can save in the directory."""
-        give_back, self._release_lease = self._release_lease, None
-        if give_back is not None:
-            give_back()
+        release, self._release_lease = self._release_lease, None
+        if release is not None:
+            release()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Writes the graph's description, and saves; if the step is on disk, only the listeners are called."""

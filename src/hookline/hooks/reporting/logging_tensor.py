@@ -173,10 +173,10 @@ def _choose_trigger(
         return NeverTriggerTimer()
     if every_n_iter is None and every_n_secs is None and trigger is None:
         raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
-    counted = trigger_from_arguments(
+    checked = trigger_from_arguments(
         "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)
     )
-    return counted if every_n_iter is None else every(runs=every_n_iter)
+    return checked if every_n_iter is None else every(runs=every_n_iter)
 
 
 def _format_value(value: Any) -> str:
