@@ -158,7 +158,7 @@ def test_start_without_a_step_left_is_logged_with_a_remedy(model, caplog, step, 
     assert warnings(caplog) == [
         f"Nothing is trained: the training begins at global step {step} (newly initialised), and "
         f"last_step=7 is {word}. "
-        "To train on, raise last_step."
+        "To continue training, raise last_step."
     ]
 
 

@@ -106,7 +106,7 @@ def test_epochs_count_from_step_0_over_restarts(kind, steps_per_run, tmp_path, c
     assert run(epochs=3, last_step=4) == order[:4]
     assert run(epochs=2) == order[4:6]
     assert run(epochs=2) == []
-    assert "To train on, raise epochs=2; to start over, use another directory." in caplog.text
+    assert "To continue training, raise epochs=2; to start over, use another directory." in caplog.text
     assert run(epochs=3, last_step=8e0) == order[6:8]
     assert run(epochs=3) == order[8:9]
     assert run() == []

@@ -16,12 +16,12 @@ BATCHES = [np.full(2, number, np.float32) for number in range(4)]
 MORE = """
 | none | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
 | none | has run, its data an iterator | None, its data ended | trains nothing | `the data ended before the first run` |
-| none | has run, stopped early | higher | trains nothing | `it has stopped early: enough. To train on` |
+| none | has run, stopped early | higher | trains nothing | `enough. To continue training, pass train_on=True` |
 | empty | new | None | trains to the end of the data | |
 | empty | has run | higher | continues in memory | |
 | empty | has run | None, its data ended | trains nothing | `the data ended before the first run` |
 | a checkpoint at the end of the data | new | higher | trains nothing | `the data ended before the first run` |
-| a checkpoint at the end of the data | new | None, with `epochs=1` | trains nothing | `To train on, raise epochs=1` |
+| a checkpoint at the end of the data | new | None, with `epochs=1` | trains nothing | `training, raise epochs=1` |
 """  # Rows that the page leaves out.
 
 

@@ -287,7 +287,9 @@ def find_start(
     if found := states.get(identity(stop), {}).get("state"):
         stop.set_state(found)
         if why := stop.reason():
-            words = f"No step is left: it stopped early at step {step}: {why}. To train on, give train_on=True."
+            words = (
+                f"No step is left: it stopped early at step {step}: {why}. To continue training, pass train_on=True."
+            )
             return TrainingStart(step, states, words, is_over=True)
     return TrainingStart(step, states, words + ("." if last is None else f", to step {last}."))
 

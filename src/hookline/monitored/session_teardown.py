@@ -234,7 +234,7 @@ class SessionTeardown:
         logger.warning(
             "Nothing was run: the data ended before the first run, %s. %s%s.",
             origin.describe_session(raw),
-            f"To train on, {words.more}"
+            f"To continue training, {words.more}"
             if restart_advice
             else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
             restart_advice,

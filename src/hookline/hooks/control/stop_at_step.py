@@ -91,7 +91,8 @@ class StopAtStepHook(SessionRunHook):
         """Warns that a new training has no step left; a session after a recovery logs nothing."""
         if self.num_steps is None and self._is_first and process_group.is_primary():
             _logger.warning(
-                "Nothing is trained: the training begins %s, and last_step=%d is %s. To train on, raise last_step%s.",
+                "Nothing is trained: the training begins %s, and last_step=%d is %s. To continue training, raise "
+                "last_step%s.",
                 origin.describe_session(session),
                 self.last_step,
                 "reached already" if global_step == self.last_step else "lower",
