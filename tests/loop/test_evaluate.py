@@ -216,7 +216,7 @@ def test_training_stops_after_patience_evaluations_without_improvement(tmp_path)
 
 def test_stop_after_only_nan_is_logged_as_such(caplog):
     caplog.set_level("INFO", "hookline")
-    evaluate = hl.train.Evaluate(lambda state, batch: {"accuracy": jnp.nan * state["n"]}, batches(), every=1)
+    evaluate = hl.train.Evaluate(lambda state: {"accuracy": jnp.nan * state["n"]}, None, every=1)
     counting().run(last_step=12, hooks=[evaluate, hl.train.StopIfNoImprovement("accuracy", patience=3)])
     assert "Stopping: accuracy of 'eval' was NaN in 3 evaluations." in caplog.text
 
