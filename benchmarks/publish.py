@@ -29,11 +29,11 @@ def range_of_machines(found: dict) -> str:
         return f"{least:.0f} to {most:.0f}"
 
     text = (
-        f"To a step of {micros(_BARE)} µs, on two machines, all hooks with the NaN check add {micros(_HOOKS)} µs, "
-        f"the same by hand {micros(_BY_HAND)} µs"
+        f"On two machines, with steps of {micros(_BARE)} µs, the usual hooks and the NaN check add {micros(_HOOKS)} µs "
+        f"to a step; the same work in a hand-written loop adds {micros(_BY_HAND)} µs"
     )
     if _TENSORFLOW in rows:
-        text += f", TensorFlow's hooks {micros(_TENSORFLOW)} µs"
+        text += f", and TensorFlow's hooks add {micros(_TENSORFLOW)} µs"
     return f"{text} ([performance](docs/performance.md))."
 
 

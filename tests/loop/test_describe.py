@@ -228,7 +228,7 @@ def test_training_with_a_sticky_stop_has_no_step_left(tmp_path):
     made = describe_or_run("describe", 2)
     assert made.start == (
         "No step is left: it stopped early at step 6: loss of 'eval' has not improved for 2 evaluations. To continue "
-        "training, give train_on=True."
+        "training, pass train_on=True."
     )
     assert made.writes == ()
     for more in (describe_or_run("describe", 3), describe_or_run("describe", 2, train_on=True)):

@@ -214,6 +214,13 @@ def test_training_stops_after_patience_evaluations_without_improvement(tmp_path)
     assert counting().run(str(tmp_path), last_step=12, hooks=hooks)["n"] == 10
 
 
+def test_stop_after_only_nan_is_logged_as_such(caplog):
+    caplog.set_level("INFO", "hookline")
+    evaluate = hl.train.Evaluate(lambda state: {"accuracy": jnp.nan * state["n"]}, None, every=1)
+    counting().run(last_step=12, hooks=[evaluate, hl.train.StopIfNoImprovement("accuracy", patience=3)])
+    assert "Stopping: accuracy of 'eval' was NaN in 3 evaluations." in caplog.text
+
+
 def test_wait_count_is_remembered_over_a_restart(tmp_path):
     def hooks():
         return [evaluating(), hl.train.StopIfNoImprovement("accuracy", patience=3)]
@@ -233,7 +240,7 @@ def test_wrong_arguments_of_the_stop_hook_are_named():
     with pytest.raises(ValueError, match="called 'eval', and this session has none"):
         counting().run(last_step=2, hooks=[hl.train.StopIfNoImprovement("loss", patience=1)])
     stop = hl.train.StopIfNoImprovement("top/accuracy", patience=1)
-    with pytest.raises(ValueError, match="'eval' has no metric 'top/accuracy'. There are: accuracy, loss"):
+    with pytest.raises(ValueError, match="'eval' has no metric 'top/accuracy'. Available metrics: accuracy, loss"):
         counting().run(last_step=2, hooks=[evaluating(), stop])
 
 

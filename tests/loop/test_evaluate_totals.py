@@ -134,7 +134,7 @@ def test_collecting_metric_is_computed_from_the_whole_set(tmp_path, steps_per_ru
     assert evaluate.values["loss"] == pytest.approx(scores.mean(), rel=1e-5)
     assert evaluate.best["of/auc"].step == 4
     other = hl.train.Evaluate(eval_step, data, 2, keep_best="auc", name="other")
-    with pytest.raises(ValueError, match=r"'auc': it is no metric of 'other'. There are: loss, of/auc"):
+    with pytest.raises(ValueError, match=r"'auc': it is no metric of 'other'. Available metrics: loss, of/auc"):
         loop().run(str(tmp_path / "b"), hooks=[other], progress=False)
 
 

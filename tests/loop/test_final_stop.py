@@ -80,10 +80,10 @@ def test_training_with_a_sticky_stop_trains_no_step_and_saves_nothing(what, step
         caplog.clear()
         assert train(folder, last_step, **arguments) == ends
         (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-        assert told.startswith(f"Nothing is trained: the training begins at global step {ends} (restored from ")
-        assert re.search(
-            f"where it has stopped early: {why}. To continue training, give train_on=True, or change the hook", told
+        assert told.startswith(
+            f"Nothing is trained: this training run has already stopped early, at global step {ends} (restored from "
         )
+        assert re.search(f": {why}. To continue training, pass train_on=True, or change the hook", told)
     assert saved(folder) == before
 
 
@@ -99,9 +99,12 @@ def test_training_with_a_sticky_stop_trains_no_step_and_saves_nothing(what, step
         ({"on_nan": "stop"}, {"on_nan": "skip"}, 30),
     ],
 )
-def test_changed_stop_arguments_or_a_request_resume_the_training(first, then, ends, tmp_path):
+def test_changed_stop_arguments_or_a_request_resume_the_training(first, then, ends, tmp_path, caplog):
     train(str(tmp_path), **first)
+    caplog.set_level("INFO", "hookline")
     assert train(str(tmp_path), **then) == ends
+    cause = "of train_on=True" if "train_on" in then else "the hook that stopped it was changed or removed"
+    assert f"), because {cause}." in caplog.text
 
 
 def test_lifted_stop_is_not_restored_by_a_recovery(tmp_path, failed_reads):

@@ -299,7 +299,7 @@ def test_missing_loss_is_logged_and_a_wrong_name_refused(caplog):
     loop = hl.train.Loop(step, {"n": jnp.zeros(())}, batches())
     loop.run(last_step=1)
     assert "nan_check='error'" in caplog.text
-    with pytest.raises(ValueError, match="no metric 'accuracy' to check.*There are: error"):
+    with pytest.raises(ValueError, match="no metric 'accuracy' to check.*Available metrics: error"):
         loop.run(last_step=2, nan_check="accuracy")
 
 

@@ -320,7 +320,7 @@ def test_iterator_with_a_position_is_accepted(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"progress": hl.train.ProgressHook()}, "True or False as progress.*among the hooks"),
+        ({"progress": hl.train.ProgressHook()}, "True or False as progress.*hooks=\\[ProgressHook"),
         ({"progress": None}, "True or False as progress, got None"),
         ({"log_steps": "100"}, "Loop requires a whole number as log_steps"),
         ({"checkpoint_dir": "runs"}, "unexpected keyword argument 'checkpoint_dir'"),

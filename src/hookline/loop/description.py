@@ -288,7 +288,7 @@ def find_start(
         stop.set_state(found)
         if why := stop.reason():
             words = (
-                f"No step is left: it stopped early at step {step}: {why}. To continue training, give train_on=True."
+                f"No step is left: it stopped early at step {step}: {why}. To continue training, pass train_on=True."
             )
             return TrainingStart(step, states, words, is_over=True)
     return TrainingStart(step, states, words + ("." if last is None else f", to step {last}."))

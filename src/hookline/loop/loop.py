@@ -42,7 +42,7 @@ class Loop(StepGraph):
     preemption, summaries and every hook work as on any graph.
 
     The state is any pytree: a `TrainState`, a dict, Equinox modules, the state of Flax's `nnx.split`. Leaves that are
-    no arrays (functions, strings, Python numbers that the step does not change) are static: neither traced nor saved.
+    not arrays (functions, strings, Python numbers that the step does not change) are static: neither traced nor saved.
     Flax NNX objects are changed by the step in place, and it returns only its metrics; after a run, your objects have
     the trained values.
 
@@ -50,9 +50,10 @@ class Loop(StepGraph):
     `state=(model, opt_state)` and `train_step(model, opt_state, batch)`. Those of a dict go to the parameters with the
     names of its keys, in any order. A batch is split in the same way: `train_step(model, opt_state, x, y)`.
 
-    The step returns the parts of the state side by side, in the order of the parameters; values before and after them
-    are metrics. A part that the step does not return keeps its value, with a warning. If the returned values can be
-    matched to the parts in two ways, that is an error.
+    The step returns the parts of the state as consecutive values, in the order of the parameters. All other values are
+    metrics: `return params, opt_state, loss` or `return loss, params, opt_state`. A part that the step does
+    not return keeps its value, with a warning. If the returned values can be matched to the parts in two ways, that is
+    an error.
 
     A required parameter called `key` or `rng` (or `dropout_rng`, ...), or one extra parameter after the batch, gets a
     new random key in each step. So does a parameter of such a name whose default is None. A parameter called `step` or
@@ -66,21 +67,24 @@ class Loop(StepGraph):
 
     Args:
         train_step: The step.
-        state: The initial state, which a checkpoint replaces; or a function that makes it. Arrays are copied, and a
-            step may donate them. A function makes them on the devices of the state, so memory holds them once; if you
-            pass arrays, your copy stays in memory, too.
+        state: The initial state, which a checkpoint replaces; or a function that makes it. The loop copies arrays that
+            you pass, so the step may donate its buffers, but your arrays stay in memory, too. To hold the state only
+            once, pass a function: it runs on the devices of the state.
         batches: A source as for `hookline.data.iterator`: an iterable, an iterator, or a function that makes an
-            iterable. Batches may differ in shape. To set options of the iterator, pass its tensor; the loop is then
-            built in that tensor's graph. None for a step without a batch; `run` then requires `last_step`.
+            iterable. Batches may differ in shape. To set options of the iterator, pass the result of
+            `hookline.data.iterator`, a tensor; the loop is then built in its graph. None for a step without a batch;
+            `run` then requires `last_step`.
         sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
         seed: The seed of the random keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
             mesh. By default each array's first dimension is split over the axis `data` of that mesh, if it has one.
-        last_batch: As in `iterator`. With "pad" the step gets the pair `batch, mask`, with a mask of its real examples.
+        last_batch: What to do with an incomplete last batch, as in `iterator`: "keep", "drop" or "pad". With "pad" the
+            step gets the pair `batch, mask`; the mask is true for real examples.
         resume_data: Whether a restart resumes at the saved position in the data, as `resume` in `iterator`, or starts
             over.
-        steps_per_run: The largest number of steps in one run, for short steps, as in `MonitoredTrainingSession`.
-        config: The configuration of its raw sessions.
+        steps_per_run: The largest number of steps in one dispatch, for short steps, as in `MonitoredTrainingSession`
+            (`steps_per_execution` of Keras).
+        config: A `SessionConfig` for the session that runs the steps.
         ema: The decay of exponential moving averages, such as 0.999, of all floating point arrays of the state except
             its optimizer and metrics. Or a dict from parts of the state to decays, `{"params": 0.999}`. The averages
             begin with the initial state, are updated in each optimizer step, and are saved, for `Evaluate` and
@@ -91,27 +95,27 @@ class Loop(StepGraph):
             the state.
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
             `every_k_schedule` of `optax.MultiSteps`. `ema` needs it unless the state has `optax.MultiSteps`.
-        smoothing_steps: The number of last steps over which means of the metrics are kept, on the device; None for
-            none.
+        smoothing_steps: The window, in steps, of the moving averages of the metrics, which are computed on the device
+            (`means`); None for no averages.
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
-            `nnx.Metric`, a `clu.metrics.Collection`); None for all. With 100 they are reset after steps 1, 101, 201 and
-            so on. These are the steps at which metrics are logged and summaries written by default, so each shows the
-            mean of the last 100 steps.
+            `nnx.Metric`, a `clu.metrics.Collection`); None never resets them. With 100 they are reset after
+            steps 1, 101, 201 and so on. These are the steps at which metrics are logged and summaries written by
+            default, so each shows the mean of the last 100 steps.
 
     Attributes:
         graph: The graph; a new one unless `batches` is a tensor. Make further fetches for hooks in it:
             `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
-        state: The variable.
+        state: The variable that holds the state; the trained state itself is `result`.
         mesh: The mesh of the state; `None` without one.
         metrics: Tensors by name; a nested metric's name has slashes.
         means: Tensors of their means over the last steps, by name: `mean/loss`.
         averaged: A tensor of the state with averages in place of the averaged leaves; None without `ema`.
         train_op: The operation that runs one step and increments the global step.
-        form: Converts the values of the variable to your state and back; `form.arguments(values)` returns the arguments
-            of the step, for operations of your own.
+        form: The converter between the values of the variable `state` and your state; `form.arguments(values)` returns
+            the arguments of the step, for operations of your own.
         logdir: The `logdir` of the last session.
-        history: By name, the `steps` and `values` of scalar metrics, over restarts: of the training (`loss`) at each
-            logged step, of evaluations under their name (`eval/loss`).
+        history: A dict from the name of each scalar metric to its `steps` and `values`, also those before a restart.
+            Metrics of the step (`loss`) have the logged steps; evaluation metrics are called `eval/loss`.
         result: The state after the last session, if that ended normally or with `Preempted` or `Interrupted`; else
             `None`.
         averaged_result: With `ema`, the same with averages in place of the averaged leaves; NNX objects are new ones.
@@ -121,8 +125,8 @@ class Loop(StepGraph):
             `batches` is not a source of batches, or contains text; `learning_rate` is not a schedule.
         ValueError: The step returns a state of another structure, shape or dtype; `batches` is empty, or on another
             mesh than the state; the first batch, or the last one of `hookline.data.from_arrays`, cannot be split;
-            `ema` is not a decay, or names a part that the state does not have; `ema` or `learning_rate` may refer to
-            several optimizers.
+            `ema` is not a decay, or names a part that the state does not have; it is ambiguous to which of several
+            optimizers `ema` or `learning_rate` refers.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -155,7 +159,7 @@ class Loop(StepGraph):
 
     @property
     def history(self) -> dict[str, Series]:
-        """The metrics over the steps, by name: of the training at each logged step, and of evaluations."""
+        """The steps and values of scalar metrics, of the step and of evaluations, by name."""
         found = [(prefix, history) for prefix, hook in self._history_hooks for history in [hook.history]]
         return {f"{prefix}{name}": series for prefix, history in found for name, series in history.items()}
 
@@ -183,7 +187,7 @@ class Loop(StepGraph):
         that begins at the end of the data trains for one more pass.
 
         Args:
-            logdir: The directory of checkpoints and summaries, from which a training resumes; None for neither.
+            logdir: The directory for summaries and checkpoints, from which training resumes; None for no directory.
             last_step: The global step to stop at, such as 5e5; a warning is logged if the data end before. With None
                 the end of the data, or a hook, stops the training.
             epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
@@ -316,7 +320,8 @@ class Loop(StepGraph):
         """Returns the loop's own hooks, followed by the user's."""
         if not isinstance(progress, bool):
             raise TypeError(
-                f"Loop requires True or False as progress, got {progress!r}. Give a ProgressHook among the hooks."
+                f"Loop requires True or False as progress, got {progress!r}. To change the progress line, pass "
+                "hooks=[ProgressHook(...)]."
             )
         hooks = checked_hooks(hooks)
         own: list[Any] = []
@@ -439,7 +444,7 @@ class Loop(StepGraph):
 class _StateHandover(SessionRunHook):
     """Releases the loop's copy of the state during a session, and hands the trained state to the loop at the end.
 
-    It is the last hook, so that no other hook trains a step after that.
+    It is the last hook, because the `end` of another one may still run a step.
     """
 
     def __init__(self, loop: Loop, last_step: int | None) -> None:

@@ -212,7 +212,8 @@ def nan_check_hooks(
         return [NanTensorHook(metrics[name], on_nan=on_nan) for name in losses]
     if nan_check != DEFAULT_NAME or on_nan != "raise":
         raise ValueError(
-            f"Loop: there is no metric {nan_check!r} to check for NaN. There are: {', '.join(metrics) or 'none'}."
+            f"Loop: there is no metric {nan_check!r} to check for NaN. Available metrics: "
+            f"{', '.join(metrics) or 'none'}."
         )
     if returned:
         _logger.warning(

@@ -1,4 +1,4 @@
-"""The base class of sinks, which receive the summaries and hyperparameters of a training."""
+"""The base class of sinks, which receive the summaries and hyperparameters of a training run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Point(NamedTuple):
         step: The global step; None if the summary was written without one.
         time: Seconds since the epoch.
         value: A float for a scalar, a string for a text, the bytes of a PNG for an image, the bytes of a WAV for audio,
-            a `Histogram` for a histogram. Summaries hold scalars as 32-bit floats: a scalar here is the shortest
-            decimal number that rounds to this float.
+            a `Histogram` for a histogram. A scalar of a summary is a 32-bit float; here it has
+            no spurious digits: 0.1, not 0.10000000149.
     """
 
     kind: str
@@ -44,14 +44,14 @@ class Histogram(NamedTuple):
 
 
 class RunInfo(NamedTuple):
-    """The argument of `Sink.open`: the state when a session starts, or continues after a recovery.
+    """Describes a session that starts, or continues after a recovery; the argument of `Sink.open`.
 
     Attributes:
         folder: The directory for summaries; None if the session has none.
         step: The global step. After a recovery, points of later steps may be written a second time.
         hparams: Hyperparameters by name: numbers, booleans, strings, None, and lists of them. Nested names have
             slashes.
-        is_new: Whether the training is new. It is not if a checkpoint was restored, or after a recovery.
+        is_new: Whether the training run is new. It is not if a checkpoint was restored, or after a recovery.
     """
 
     folder: str | None
@@ -69,12 +69,12 @@ class Sink:
     If `open` raises, the session raises the error; after a full disk or an unreachable server, `open` is called again
     later instead. If `write` raises, its points are lost, a WARNING is logged, and the training continues. The next
     attempt follows after ten seconds; until then up to 10,000 summaries or 64 MB are buffered, and further ones are
-    lost. At the end of the session the number of lost summaries is logged. With `raise_on_write_errors=True`, the
-    session ends with the error instead.
+    lost. At the end of the session the number of lost summaries is logged. With
+    `LoggingOptions(raise_on_write_errors=True)`, the session ends with the error instead.
 
     Attributes:
-        takes: The kinds of points that `write` gets, and "hparams" if `open` uses these. Points of other kinds are left
-            out; each of these kinds is logged once.
+        takes: The kinds of points that `write` gets, and "hparams" if `open` uses these. Points of other kinds are
+            dropped; for the first of each kind, a message is logged.
         close_secs: How long the end of a session waits for the last points, in seconds.
 
     Example:

@@ -1,4 +1,4 @@
-"""CheckpointSaverHook: saves checkpoints at a cadence."""
+"""CheckpointSaverHook: saves checkpoints every N steps or seconds."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class _HasSaver(Protocol):
 
 
 class CheckpointSaverHook(SessionRunHook):
-    """Saves a checkpoint when the session is created, then at a cadence, and at the end.
+    """Saves a checkpoint when the session is created, then every N steps or seconds, and at the end.
 
-    `save_steps` counts global steps, and a checkpoint holds the state after the run; to save needs no further run. The
-    checkpoint is written while the training continues. If a listener defines `after_save`, which must find a complete
-    checkpoint, the training waits instead. If a save fails, the hook tries once more to save the state; then the
-    training ends with the error of the save. If the checkpoint of the step is on disk when the session is created, it
-    is not written again, but the listeners are called.
+    `save_steps` counts global steps. The checkpoint holds the state after the run that reaches the step, and is saved
+    before the next run. It is written while the training continues. If a listener defines `after_save`, which must find
+    a complete checkpoint, the training waits instead. If a save fails, the hook tries once more; even if this succeeds,
+    the training then ends with the error of the first save. If the checkpoint of the step is on disk when the session
+    is created, it is not written again, but the listeners are called.
 
     Callbacks: `begin`, `after_create_session`, `on_trigger`, `end`, which returns when its save is complete, and
     `on_exception`, which waits for a pending save.
@@ -52,7 +52,8 @@ class CheckpointSaverHook(SessionRunHook):
     Args:
         checkpoint_dir: The directory of the checkpoints.
         save_secs: Seconds from one save to the next.
-        save_steps: Global steps from one save to the next. If `save_secs` is given too, each keeps its own phase.
+        save_steps: Global steps from one save to the next. If `save_secs` is given too, each of the two counts
+            from its own last save.
         saver: The saver; by default the scaffold's, or the one in collection `SAVERS`.
         checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
         scaffold: The scaffold that has the saver.
@@ -73,7 +74,8 @@ class CheckpointSaverHook(SessionRunHook):
         saved_step: The global step of the last save; None before the first one.
 
     Raises:
-        ValueError: No cadence, a cadence beside a trigger, or both saver and scaffold.
+        ValueError: None of `save_steps`, `save_secs` and `trigger` is given, or `trigger` and another of them; or both
+            `saver` and `scaffold` are given.
         TypeError: A listener has none of the callbacks of a listener.
         InvalidArgumentError: The directory is the address of an object store.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
@@ -94,7 +96,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     trigger: Trigger
 
-    # Identifies the monitored session of the hook; None if another loop calls the hook.
+    # Identifies the monitored session of the hook; None if your own code calls the hook.
     _scope: object = None
 
     def __init__(
@@ -188,7 +190,7 @@ class CheckpointSaverHook(SessionRunHook):
         listener.call_listeners(self.listeners, "before_save", session, global_step)
         if global_step == self._step_on_disk:
             return listener.call_listeners(self.listeners, "after_save", session, global_step)
-        # Other workers may advance the step: then the name gets the step among the saved values.
+        # Other workers may advance shared variables meanwhile: the checkpoint is named after the step that it contains.
         step: Any = get_global_step(session.graph) if session.backend.shared else global_step
         with self._noting_save_failure():
             if not listener.any_after_save(self.listeners):
@@ -240,15 +242,16 @@ class CheckpointSaverHook(SessionRunHook):
         self.saved_step = None
         self._graph_written = False
         self.after_close()
-        # Here, before the session chooses a checkpoint to restore: another process may still save a newer one.
+        # The lease is taken before the session chooses a checkpoint to restore, because until then another process may
+        # save a newer one.
         collective.current().run_on_chief(self._take_lease)
         self.summary_writer = FileWriterCache.get(self.checkpoint_dir)
         listener.call_listeners(self.listeners, "begin")
 
     def _take_lease(self) -> None:
-        self._release_lease = share = lease.acquire_lease(self.checkpoint_dir, self._lease_wait_secs)
-        lease.release_when_collected(self, share)
-        share.lease.session = self._scope = WRITER_SCOPE.get()
+        self._release_lease = handle = lease.acquire_lease(self.checkpoint_dir, self._lease_wait_secs)
+        lease.release_when_collected(self, handle)
+        handle.lease.session = self._scope = WRITER_SCOPE.get()
 
     def _check_lease_owner(self) -> None:
         """Raises an error if a session that was opened later in this process owns the directory."""
@@ -262,9 +265,9 @@ class CheckpointSaverHook(SessionRunHook):
 
     def after_close(self) -> None:
         """Releases the lease, so that other processes can save in the directory."""
-        give_back, self._release_lease = self._release_lease, None
-        if give_back is not None:
-            give_back()
+        release, self._release_lease = self._release_lease, None
+        if release is not None:
+            release()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Writes the graph's description, and saves; if the step is on disk, only the listeners are called."""
@@ -274,7 +277,7 @@ class CheckpointSaverHook(SessionRunHook):
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self.used_saver = saver
         session_savers(session)[saver] = self.save_now
-        if coord is not None:  # It may be None if another loop calls the hook.
+        if coord is not None:  # It may be None if your own code calls the hook.
             self._coordinator = weakref.ref(coord)
         # Before a checkpoint is committed, the summaries up to its step must be on disk.
         saver.add_pre_commit(FileWriterCache.sync)
@@ -326,7 +329,10 @@ class CheckpointSaverHook(SessionRunHook):
             raise
 
     def steps_written(self, trigger: Trigger, first: int, last: int | None) -> Iterable[int] | None:
-        """Returns the steps of the saves: `first` unless its checkpoint exists, the trigger's steps, and `last`."""
+        """Returns the steps at which it will save, or None if they cannot be known.
+
+        These are the steps at which the trigger fires, and `last`; and `first`, if that has no checkpoint yet.
+        """
         if trigger.last_triggered_step() is None:
             trigger.update_last_triggered_step(first)
         begins = [] if checkpoint_exists(f"{self.save_path}-{first}") else [first]
@@ -402,11 +408,12 @@ class CheckpointSaverHook(SessionRunHook):
             except Exception as failure:
                 error = failure
         if error is not None and (coordinator := self._coordinator()) is not None:
-            with contextlib.suppress(type(error)):  # Raised after `join`; `finish_save` raises the error too.
+            # After `join`, `request_stop` raises the error. It is not lost: `finish_save` raises it too.
+            with contextlib.suppress(type(error)):
                 coordinator.request_stop(error)
 
     def _wait_for_lost_save(self, session: Session) -> None:
-        """Waits for the pending save of a lost session; logs an error if the loss of the session has caused it."""
+        """Waits for the pending save of a session that was lost; logs a warning if it failed because of that."""
         try:
             self.finish_save()
         except Exception as exc:
@@ -434,7 +441,7 @@ class CheckpointSaverHook(SessionRunHook):
         try:
             with contextlib.nullcontext() if held is None else held.ensure_held():
                 durable.write_text(path, graph.as_text())
-        except (OSError, OpError) as error:  # A training does not need this file.
+        except (OSError, OpError) as error:  # Training does not need this file.
             _logger.warning("CheckpointSaverHook could not write '%s', and continues without it: %s", path, error)
         if self.summary_writer is not None:
             self.summary_writer.add_graph(graph)

@@ -1,4 +1,4 @@
-"""LoggingTensorHook: logs values at a cadence."""
+"""LoggingTensorHook: logs values every N runs or seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class LoggingTensorHook(SessionRunHook):
     values are computed: on a later run, before the next checkpoint, or at the end. So the training does not wait for
     the values. Numbers print without scientific notation.
 
-    Callbacks: `begin`, `on_trigger`, `end`. After an exception, values that are computed are still logged.
+    Callbacks: `begin`, `on_trigger`, `end`. After an exception, values that are already computed are
+    still logged.
 
     To change the line, give a `formatter` or override `format_line`; to write the values elsewhere, override `log`.
 
@@ -53,8 +54,8 @@ class LoggingTensorHook(SessionRunHook):
 
     Raises:
         TypeError: `tensors` is neither a dict nor a list, or `every_n_iter` or `every_n_secs` is not a number.
-        ValueError: There is no tensor; more than one of `every_n_iter`, `every_n_secs` and `trigger` is given, or none
-            without `at_end`; or a number is out of range.
+        ValueError: There is no tensor; more than one of `every_n_iter`, `every_n_secs` and `trigger` is given; none of
+            them is, and `at_end` is False; or a number is out of range.
 
     Example:
         >>> hook = LoggingTensorHook({"loss": "loss:0"}, every_n_iter=100)
@@ -65,8 +66,8 @@ class LoggingTensorHook(SessionRunHook):
 
     References:
         `tf.train.LoggingTensorHook`. Differences: scalars also print without scientific notation; a tensor in an
-        iterable has its name as tag; if the input has ended, a warning replaces the line at the end; `trigger`;
-        `format_line` and `log`.
+        iterable has its name as tag; if the input has ended, a warning replaces the line at the end; the argument
+        `trigger` and the methods `format_line` and `log` are new.
     """
 
     trigger: Trigger
@@ -141,7 +142,8 @@ class LoggingTensorHook(SessionRunHook):
     def on_trigger(self, firing: Firing) -> None:
         """Logs the values."""
         values = {tag: firing.values[tag] for tag in self.tensors_by_tag}
-        own = self.__dict__  # `log` or `format_line` may be replaced on this instance.
+        # The default line needs no print options, and to set them is slow. This instance may have its own methods, too.
+        own = self.__dict__
         if self._has_default_format and "log" not in own and "format_line" not in own:
             self.log(values, firing.elapsed_secs)
             return
@@ -173,10 +175,11 @@ def _choose_trigger(
         return NeverTriggerTimer()
     if every_n_iter is None and every_n_secs is None and trigger is None:
         raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
-    counted = trigger_from_arguments(
+    checked = trigger_from_arguments(
         "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)
     )
-    return counted if every_n_iter is None else every(runs=every_n_iter)
+    # A number of steps would count global steps, and `every_n_iter` counts runs.
+    return checked if every_n_iter is None else every(runs=every_n_iter)
 
 
 def _format_value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Early stopping: StopIfNoImprovement stops a training; FinalStop keeps a restart from training on."""
+"""Early stopping: StopIfNoImprovement stops training; after a final stop, FinalStop lets a restart train no step."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ _logger = log.get_logger(__name__)
 
 
 class StopIfNoImprovement(SessionRunHook):
-    """Stops the training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
+    """Stops training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
 
-    It uses the results of the `Evaluate` hook. The number of evaluations without improvement is saved in checkpoints,
-    by evaluation, metric and mode, so it also continues with another `patience`; a second hook for the same three needs
-    a `state_key` of its own. In a `Loop` the stop is final: a restart trains no step. If you change `patience` or the
-    metric, or pass `train_on=True`, the training continues; a count that has reached `patience` then starts over.
+    It uses the results of the `Evaluate` hook. Checkpoints contain the number of evaluations without improvement, under
+    the evaluation's name, the metric and the mode; so the count also continues with another `patience`. A second hook
+    with the same name, metric and mode needs a `state_key` of its own. In a `Loop` the stop is final: a restart trains
+    no step. If you change `patience` or the metric, or pass `train_on=True`, the training continues; a count that has
+    reached `patience` then starts over.
+
     Callbacks: `begin`, `after_create_session`, and `on_trigger` when the `Evaluate` hook fires; none after an
     exception.
 
     Args:
         metric: The metric.
         patience: The number of evaluations without improvement after which it stops, at least 1.
-        mode: "min" or "max": whether small or large values are good. By default the name decides: "loss", "accuracy".
+        mode: "min" or "max": whether small or large values are good. By default inferred from the
+            metric's name: "min" for "loss", "max" for "accuracy".
         min_delta: An improvement is a change by more than this.
         name: The name of the `Evaluate` hook.
 
     Attributes:
-        final: The reason that it gives to `request_stop(final=...)`.
+        final: The reason, a text, that it passes to `request_stop(final=...)`.
 
     Raises:
         TypeError: `patience` or `min_delta` is not a number.
@@ -101,14 +104,14 @@ class StopIfNoImprovement(SessionRunHook):
             self._forget()
 
     def resume_after_stop(self) -> None:
-        """Resets the count if it has reached `patience`; called when a training continues after a final stop."""
+        """Resets the count if it has reached `patience`; called when training continues after a final stop."""
         self._wait_count = 0 if self._wait_count >= self._patience else self._wait_count
 
     def on_trigger(self, firing: Firing) -> None:
         """Compares a new evaluation with the best one.
 
         Raises:
-            ValueError: The evaluation does not have the metric, or it is an array.
+            ValueError: The evaluation has no such metric, or the metric is an array.
         """
         evaluate = self._evaluate
         if evaluate is None or evaluate.step is None or evaluate.step == self._seen_step:
@@ -116,7 +119,7 @@ class StopIfNoImprovement(SessionRunHook):
         self._seen_step = evaluate.step
         if self._metric not in evaluate.values:
             raise ValueError(
-                f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. There are: "
+                f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. Available metrics: "
                 f"{', '.join(evaluate.values) or 'none'}."
             )
         value = evaluate.values[self._metric]
@@ -128,10 +131,10 @@ class StopIfNoImprovement(SessionRunHook):
         self._wait_count += 1
         if self._wait_count >= self._patience:
             _logger.info(
-                "Stopping: %s of %r has not improved on %s for %d evaluations.",
+                "Stopping: %s of %r %s in %d evaluations.",
                 self._metric,
                 self._name,
-                "anything" if self._best is None else f"{self._best:.6g}",
+                "was NaN" if self._best is None else f"has not improved on {self._best:.6g}",
                 self._wait_count,
             )
             firing.context.request_stop(final=self.final)
@@ -140,8 +143,8 @@ class StopIfNoImprovement(SessionRunHook):
 class FinalStop(SessionRunHook):
     """Saves the reason of a final stop (`request_stop(final=...)`) in checkpoints, so that a restart trains no step.
 
-    A hook declares the reason by an attribute `final`. The stop then holds only as long as a hook of the session
-    declares the same reason, so changing the arguments of the hook lifts it:
+    A hook may have the reason, a text, as its attribute `final`. Then a restart trains no step only if a hook of the
+    session still has the same text there. So training continues after you have changed the hook's arguments:
 
         saved by StopIfNoImprovement("loss", 2)    "loss of 'eval' has not improved for 2 evaluations"
         resumed with patience=2                    no step is trained
@@ -169,7 +172,7 @@ class FinalStop(SessionRunHook):
         self._is_first, self._is_new = True, False
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the reason of a final stop, and whether a hook declares it; None without one."""
+        """Returns the reason of a final stop, and whether a hook has it as `final`; None without one."""
         self._note_final_stop()
         return {"why": self._reason, "is_declared": self._is_declared} if self._reason else None
 
@@ -178,29 +181,31 @@ class FinalStop(SessionRunHook):
         self._reason, self._is_declared = state["why"], state["is_declared"]
 
     def reason(self) -> str:
-        """Returns the reason why the restored training has stopped for good; empty if it may continue."""
+        """Returns the reason of the final stop that was restored; empty if training may continue."""
         is_lifted = self._train_on or (self._is_declared and not self._declares())
         return "" if is_lifted else self._reason
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Requests a stop if the restored training has stopped for good; not after a recovery."""
+        """Requests a stop if a final stop was restored; not after a recovery."""
         self._session = session
         if not self._is_first or not self.reason():
             if self._reason and self._is_first and process_group.is_primary():
                 _logger.info(
-                    "The training continues %s, although it was stopped there for good: %s.",
+                    "Training continues %s, after the final stop there (%s), because %s.",
                     origin.describe_session(session),
                     self._reason,
+                    "of train_on=True" if self._train_on else "the hook that stopped it was changed or removed",
                 )
             if self._reason and self._is_first:
                 for hook in map(unwrap, self._hooks):
                     getattr(hook, "resume_after_stop", _no_op)()
             self._reason = ""
-        elif self._reason and not coord.should_stop():  # Else another hook has logged why no step is left.
+        # If a stop was requested before, another hook, such as StopAtStepHook, has logged why nothing is trained.
+        elif self._reason and not coord.should_stop():
             if process_group.is_primary():
                 _logger.warning(
-                    "Nothing is trained: the training begins %s, where it has stopped early: %s. To continue "
-                    "training, give train_on=True%s%s.",
+                    "Nothing is trained: this training run has already stopped early, %s: %s. To continue training, "
+                    "pass train_on=True%s%s.",
                     origin.describe_session(session),
                     self._reason,
                     ", or change the hook that stopped it" if self._is_declared else "",
@@ -210,7 +215,7 @@ class FinalStop(SessionRunHook):
         self._is_first = False
 
     def end(self, session: Session) -> None:
-        """Saves the last step with the reason, again if it was saved before the stop was requested."""
+        """Saves a checkpoint with the reason, even if the step was saved before the stop was requested."""
         self._note_final_stop()
         if self._is_new:
             for save in session_savers(session).values():
@@ -227,7 +232,7 @@ class FinalStop(SessionRunHook):
         self._is_declared, self._is_new = self._declares(), bool(self._reason)
 
     def _declares(self) -> bool:
-        """Returns whether a hook declares the reason."""
+        """Returns whether a hook has the reason as its attribute `final`."""
         declared = [getattr(unwrap(hook), "final", None) for hook in self._hooks]
         return any(isinstance(why, str) and why == self._reason for why in declared)
 

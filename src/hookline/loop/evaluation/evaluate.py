@@ -329,7 +329,7 @@ class Evaluate(SessionRunHook):
         if self._keep_best is not None and self._keep_best not in names:
             raise ValueError(
                 f"Evaluate cannot keep the best checkpoint by {self._keep_best!r}: it is no metric of {self.name!r}. "
-                f"There are: {', '.join(names) or 'none'}."
+                f"Available metrics: {', '.join(names) or 'none'}."
             )
 
     def _array_error(self) -> ValueError:
