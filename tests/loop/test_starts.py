@@ -14,14 +14,16 @@ import hookline as hl
 PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
 BATCHES = [np.full(2, number, np.float32) for number in range(4)]
 MORE = """
-| none | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
-| none | has run, its data an iterator | None, its data ended | trains nothing | `the data ended before the first run` |
-| none | has run, stopped early | higher | trains nothing | `enough. To continue training, pass train_on=True` |
-| empty | new | None | trains to the end of the data | |
+| not given | has run | reached | trains nothing | `last_step=4 is reached already` |
+| not given | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
+| not given | has run, its data an iterator | not given; its data ended | trains nothing | `before the first step` |
+| not given | has run, stopped early | higher | trains nothing | `enough. To continue training, pass train_on=True` |
+| empty | new, its data an iterator | higher | trains from the given state | `cannot be set to a position` |
+| empty | new | not given | trains to the end of the data | |
 | empty | has run | higher | continues in memory | |
-| empty | has run | None, its data ended | trains nothing | `the data ended before the first run` |
-| a checkpoint at the end of the data | new | higher | trains nothing | `the data ended before the first run` |
-| a checkpoint at the end of the data | new | None, with `epochs=1` | trains nothing | `training, raise epochs=1` |
+| empty | has run | not given; its data ended | trains nothing | `the data ended before the first step` |
+| a checkpoint at the end of the data | new | higher | trains nothing | `the data ended before the first step` |
+| a checkpoint at the end of the data | new | not given, with `epochs=1` | trains nothing | `training, raise epochs=1` |
 """  # Rows that the page leaves out.
 
 
