@@ -157,7 +157,7 @@ class Task:
     def __init__(
         self, name: str, start: Callable[[], ProcessTree], restarts: RecoveryPolicy | None, log: Callable[[str], None]
     ) -> None:
-        self._name, self._start, self._say = name, start, log
+        self._name, self._start, self._log = name, start, log
         self._restarts = None if restarts is None else (restarts, restarts.generator())
         self._failures = 0
         self._restart_at: float | None = None
@@ -188,11 +188,11 @@ class Task:
                 wait_secs = policy.backoff_secs(self._failures, generator)
                 self._restart_at = clock.monotonic() + wait_secs
                 again = f"It is restarted in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
-                self._say(f"{self._name} {describe_exit(status)}. {again}")
+                self._log(f"{self._name} {describe_exit(status)}. {again}")
                 return
         self._status = status
         if status:
-            self._say(f"{self._name} {describe_exit(status)}.")
+            self._log(f"{self._name} {describe_exit(status)}.")
 
 
 def is_failure(status: int) -> bool:

@@ -158,7 +158,7 @@ class _Unauthenticated:
 
     def __init__(self) -> None:
         self._since: dict[socket.socket, float] = {}
-        self._refused, self._said = 0, float("-inf")
+        self._refused, self._logged_secs = 0, float("-inf")
         self._lock = threading.Lock()
 
     def admit(self, sock: socket.socket) -> bool:
@@ -187,9 +187,9 @@ class _Unauthenticated:
         now = clock.monotonic()
         with self._lock:
             self._refused += 1
-            if now - self._said < _LOG_EVERY_SECS:
+            if now - self._logged_secs < _LOG_EVERY_SECS:
                 return
-            count, self._refused, self._said = self._refused, 0, now
+            count, self._refused, self._logged_secs = self._refused, 0, now
         logger.warning(
             "A connection was refused: %s", why if count == 1 else f"{why} ({count} since the last such line)"
         )

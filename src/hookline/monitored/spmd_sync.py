@@ -75,11 +75,11 @@ class SpmdSync:
         )
         found_launches = launch_log.current()
         assert found_launches is not None, "They are several."
-        self._launches = found_launches
+        self._launch_log = found_launches
         processes.barrier("a session")
-        if not self._launches.sessions:  # Another open session might have a run under way.
+        if not self._launch_log.sessions:  # Another open session might have a run under way.
             processes.reset()
-        self._launches.reset()
+        self._launch_log.reset()
         self._agreement = Agreement(processes.store, processes.index, processes.count, str(self._session_number))
         self.is_in_hook: Callable[[], bool] = lambda: False
         self._reported_failure: tuple[int, str] | None = None
@@ -94,8 +94,8 @@ class SpmdSync:
             _silence_logs()
         self._is_due = False
         self.is_running, self.thread = False, threading.get_ident()
-        self._launches.sessions.append(self)
-        self.receive_end(None, self._launches.tampering_error)  # The error may be older than this session.
+        self._launch_log.sessions.append(self)
+        self.receive_end(None, self._launch_log.tampering_error)  # The error may be older than this session.
         preemption.set_agreed_signal()
         stop.propose = functools.partial(self.propose, STOP)
 
@@ -151,7 +151,7 @@ class SpmdSync:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # An unreachable process is lost anyway.
             self.propose(FAILURE, [failed, reason])
             if not self._has_left:
-                self._launches.broadcast([self._session_number, failed, reason])
+                self._launch_log.broadcast([self._session_number, failed, reason])
 
     def report_error(self, exception: BaseException) -> None:
         """Notifies the other processes of this one's error, unless a failure is known already."""
@@ -167,7 +167,7 @@ class SpmdSync:
     def exit_for_lost_process(self, exception: BaseException) -> None:
         """Logs the number of a lost process, and makes this one exit with status 75: it cannot save alone."""
         self.has_failed = self._has_lost_process = self._process_group.failure_suspected = True
-        missing = ", ".join(map(str, self._launches.unresponsive(_ANSWER_TIMEOUT_SECS))) or "another"
+        missing = ", ".join(map(str, self._launch_log.unresponsive(_ANSWER_TIMEOUT_SECS))) or "another"
         own = self._process_group.index
         text = f"Process {missing} is lost, and process {own} ends: only its last checkpoint remains."
         exception.add_note(text)
@@ -180,7 +180,7 @@ class SpmdSync:
         if self.has_failed or (found is not None and found[0] == self._process_group.index):  # Its own error says more.
             return None
         error = self.known_failure()
-        if error is None and (error := self._launches.difference) is not None:
+        if error is None and (error := self._launch_log.difference) is not None:
             self.report_failure(str(error))
         self.has_failed = error is not None
         return error
@@ -199,7 +199,7 @@ class SpmdSync:
     def _failure_error(self, process: int, reason: str) -> OpError:
         """Returns the error that ends this process because another has failed."""
         text = f"Process {process} has failed, and the others end with it: {reason}"
-        return self._launches.difference or AbortedError.from_message(text)
+        return self._launch_log.difference or AbortedError.from_message(text)
 
     def check_same_launches(self) -> None:
         """Compares the launched programs of all processes at the end of the training.
@@ -213,7 +213,7 @@ class SpmdSync:
         self._is_ending = True  # From here on, another process may end first.
         if self._compare_thread is not None:
             self._compare_thread.join()
-        self._launches.begin_comparison("the end of a training")()
+        self._launch_log.begin_comparison("the end of a training")()
 
     def agree_on_signals(self) -> tuple[int, int | None]:
         """Returns a process and the signal it received by the end of the session, after the last run; or 0 and None."""
@@ -235,7 +235,7 @@ class SpmdSync:
                 self._agreement.close(_REPORT_TIMEOUT_SECS)
             else:
                 self._agreement.close()
-            self._launches.sessions.remove(self)
+            self._launch_log.sessions.remove(self)
 
     def receive(self, message: Any) -> None:
         """Handles, in a thread, the failure of another process: with it, no decision can be made any more."""
@@ -270,13 +270,13 @@ class SpmdSync:
 
     def _is_computing(self) -> bool:
         """Returns whether the main thread is in a run, outside of hooks, where a collective may block it."""
-        return self.is_running and not self._launches.is_in_hook
+        return self.is_running and not self._launch_log.is_in_hook
 
     def _compare_launches(self) -> None:
         """Starts a thread that compares the programs which the processes have launched so far."""
         if self._compare_thread is not None:
             self._compare_thread.join()
-        check = self._launches.begin_comparison(f"launches of session {self._session_number}")
+        check = self._launch_log.begin_comparison(f"launches of session {self._session_number}")
 
         def compare() -> None:
             try:
@@ -293,7 +293,7 @@ class SpmdSync:
 
     def set_fetching_hooks(self, hooks: str) -> None:
         """Sets the hooks with fetches in the next program, for the error message if the programs differ."""
-        self._launches.requested_by = hooks
+        self._launch_log.requested_by = hooks
 
     # The clock --------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class FakeSession(RawSession, Backend):
         self._results = iter(arguments.check_has("FakeSession", "results", results, "a list", "__iter__"))
         self._values = dict(arguments.check_mapping("FakeSession", "values", values, optional=True) or {})
         self._global_step = global_step
-        self._gain = step_increment
+        self._step_increment = step_increment
         self._closing_raises = closing_raises
 
     @property
@@ -110,7 +110,7 @@ class FakeSession(RawSession, Backend):
 
     def step_delta(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns `step_increment`, for any fetches; None without a global step."""
-        return None if self._global_step is None else self._gain
+        return None if self._global_step is None else self._step_increment
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets the global step if `values` has one, and ignores the rest."""
@@ -130,7 +130,7 @@ class FakeSession(RawSession, Backend):
         if isinstance(outcome, BaseException):
             raise outcome
         if self._global_step is not None:
-            self._global_step += self._gain
+            self._global_step += self._step_increment
         watched = tuple(self._value(fetches) for fetches in asked.hook_fetches)
         return (self._value(asked.fetches) if outcome is None else outcome), watched
 

@@ -31,7 +31,7 @@ class RayTransport:
     ) -> None:
         self._actors, self._check_head = list(actors), check_head
         self.timeout_secs = timeout_secs
-        self._callers: dict[int, ServerClient | None] = {}
+        self._clients: dict[int, ServerClient | None] = {}
 
     @property
     def count(self) -> int:
@@ -41,20 +41,20 @@ class RayTransport:
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Starts a call."""
         self._check_head()
-        caller = self._caller(server) if method in SOCKET_METHODS else None
-        if caller is not None:
+        client = self._client(server) if method in SOCKET_METHODS else None
+        if client is not None:
             try:
-                return caller.call((method, *args))
+                return client.call((method, *args))
             except CodecError:
                 pass  # Nothing was sent yet; Ray sends anything that can be pickled.
         return _RayReply(_start(self._actors[server], method, args), server, self.timeout_secs)
 
-    def _caller(self, server: int) -> ServerClient | None:
-        if server not in self._callers:
+    def _client(self, server: int) -> ServerClient | None:
+        if server not in self._clients:
             address = self._address(server)
             who, timeout_secs = _name(server), self.timeout_secs
-            self._callers[server] = address and ServerClient(who, address, lambda: self._address(server), timeout_secs)
-        return self._callers[server]
+            self._clients[server] = address and ServerClient(who, address, lambda: self._address(server), timeout_secs)
+        return self._clients[server]
 
     def _address(self, server: int) -> Any:
         """Returns the address at which a server listens, from Ray; None if it does not listen."""
@@ -69,9 +69,9 @@ class RayTransport:
 
     def close(self) -> None:
         """Closes the connections."""
-        for caller in list(self._callers.values()):
-            if caller is not None:
-                caller.close()
+        for client in list(self._clients.values()):
+            if client is not None:
+                client.close()
 
 
 class RayPeerClient:

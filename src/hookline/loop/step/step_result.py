@@ -165,7 +165,11 @@ class _ResultReader:
     def reading(self) -> _Reading:
         """Returns the only reading; raises `InvalidStep` for none or several."""
         everything = range(len(self._before))
-        readings = [*self._side_by_side(self._before, self._names, everything), *self._spread(), *self._together()]
+        readings = [
+            *self._side_by_side(self._before, self._names, everything),
+            *self._tuple_as_values(),
+            *self._parts_as_tuple(),
+        ]
         readings = readings or [*self._by_name()] or self._in_part()
         if not readings:
             self._refuse_order()
@@ -184,9 +188,11 @@ class _ResultReader:
             items = self._items[start : start + count]
             if all(_fits(before[number], item) for number, item in zip(numbers, items, strict=True)):
                 found = {names[number]: item for number, item in zip(numbers, items, strict=True)}
-                yield _Reading(found, range(start, start + count), self._shown(start, [*found]), (before, numbers))
+                yield _Reading(
+                    found, range(start, start + count), self._describe_items(start, [*found]), (before, numbers)
+                )
 
-    def _spread(self) -> Iterator[_Reading]:
+    def _tuple_as_values(self) -> Iterator[_Reading]:
         """Yields the readings in which a state that is one tuple was returned as several values."""
         if len(self._before) == 1 and type(self._before[0]) is tuple and self._before[0]:
             (before,), (name,) = self._before, self._names
@@ -194,20 +200,20 @@ class _ResultReader:
             for reading in self._side_by_side(before, parts, range(len(before))):
                 yield reading._replace(found={name: tuple(reading.found.values())})
 
-    def _together(self) -> Iterator[_Reading]:
+    def _parts_as_tuple(self) -> Iterator[_Reading]:
         """Yields the readings in which several parts were returned as one tuple."""
         count = len(self._before)
         for index, item in enumerate(self._items):
             is_tuple = count > 1 and isinstance(item, tuple | list) and len(item) == count
             if is_tuple and all(map(_fits, self._before, item)):
-                shown = self._shown(index, [f"({', '.join(self._names)})"])
+                shown = self._describe_items(index, [f"({', '.join(self._names)})"])
                 yield _Reading(dict(zip(self._names, item, strict=True)), range(index, index + 1), shown)
 
     def _by_name(self) -> Iterator[_Reading]:
         """Yields the readings in which a value is a dict of parts by name."""
         for index in range(len(self._items)):
             found = self._named(index)
-            reading = _Reading(found, range(index, index + 1), self._shown(index, [f"{{{', '.join(found)}}}"]))
+            reading = _Reading(found, range(index, index + 1), self._describe_items(index, [f"{{{', '.join(found)}}}"]))
             if found and not self._may_lack(reading, by_place=False):
                 yield reading
 
@@ -306,7 +312,7 @@ class _ResultReader:
             f"{by_name if len(self._names) > 1 else ''}"
         )
 
-    def _shown(self, start: int, names: list[str]) -> list[str]:
+    def _describe_items(self, start: int, names: list[str]) -> list[str]:
         return ["metric"] * start + names + ["metric"] * (len(self._items) - start - len(names))
 
     def _refuse_order(self) -> None:

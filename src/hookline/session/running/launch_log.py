@@ -91,7 +91,7 @@ class LaunchLog:
     """
 
     def __init__(self, of: ProcessGroup) -> None:
-        self._peers = of
+        self._group = of
         self._thread = threading.current_thread()
         self._lock = threading.Lock()
         self._descriptions: dict[int, str] = {}
@@ -99,16 +99,16 @@ class LaunchLog:
         self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._reset()
-        self._roll_call = answer_processes(of)
-        self._roll_call.answer, self._roll_call.diagnose = self._answer, self._judge
-        self._roll_call.on_broadcast, self._roll_call.on_end = self._receive, self._receive_end
+        self._liveness = answer_processes(of)
+        self._liveness.answer, self._liveness.diagnose = self._answer, self._judge
+        self._liveness.on_broadcast, self._liveness.on_end = self._receive, self._receive_end
         of.on_wait = self._observe
 
     def reset(self) -> None:
         """Resets the count; all processes call it at the same point of the script."""
         with self._lock:
             self._reset()
-            self._roll_call.problem = None
+            self._liveness.problem = None
 
     def _reset(self) -> None:
         self.count = self._compared = self._fingerprint = 0
@@ -154,7 +154,7 @@ class LaunchLog:
     def _compare_next(self, program: int, fed: int) -> None:
         self._pending = self._launch(self.count + 1, program, fed, self.requested_by)
         try:
-            found = self._peers.all_gather("program", [self._pending, _compares_every_launch])
+            found = self._group.all_gather("program", [self._pending, _compares_every_launch])
         finally:
             self._pending = None
         self._is_strict = any(is_strict for _, is_strict in found)
@@ -179,23 +179,23 @@ class LaunchLog:
         for session in reversed(self.sessions):
             if (error := session.known_failure()) is not None:
                 raise error
-        if (exited := self._roll_call.exited_process) is not None and exited != self._peers.index:
-            text = f"Process {exited} has ended its script, and process {self._peers.index} waits for it ({about})."
+        if (exited := self._liveness.exited_process) is not None and exited != self._group.index:
+            text = f"Process {exited} has ended its script, and process {self._group.index} waits for it ({about})."
             raise AbortedError.from_message(f"{text} All processes must run the script to its end.")
         if not is_main:  # Its position among the launches is unknown.
             return
         if (error := self.difference) is not None:
-            self._roll_call.wait_until_acknowledged()
+            self._liveness.wait_until_acknowledged()
             raise error
         if self._pending is None:
             point = int.from_bytes(hashlib.blake2b(about.encode(), digest_size=7).digest(), "big")
             self._pending = Launch(self.count + 1, point, 0, f"none, for it waits for the others ({about})")
-        self._roll_call.request_status(str(self._pending.number))
+        self._liveness.request_status(str(self._pending.number))
 
     @property
     def difference(self) -> FailedPreconditionError | None:
         """The error of all processes once one has found that they launched different programs; else None."""
-        text = self._difference_text or self._roll_call.problem
+        text = self._difference_text or self._liveness.problem
         return None if text is None else FailedPreconditionError.from_message(text)
 
     @property
@@ -205,7 +205,7 @@ class LaunchLog:
 
     def broadcast(self, message: Any) -> None:
         """Sends a message to the other processes, whatever they are doing."""
-        self._roll_call.broadcast(message)
+        self._liveness.broadcast(message)
 
     def _receive(self, message: Any) -> None:
         for session in list(self.sessions):
@@ -214,7 +214,7 @@ class LaunchLog:
     @property
     def tampering_error(self) -> UnauthenticatedError | None:
         """The error if an unauthenticated writer has written to the processes' key-value store; else None."""
-        return self._roll_call.error
+        return self._liveness.error
 
     def _receive_end(self, gone: int | None) -> None:
         for session in list(self.sessions):
@@ -222,7 +222,7 @@ class LaunchLog:
 
     def unresponsive(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer within this time."""
-        return self._roll_call.unresponsive(within_secs)
+        return self._liveness.unresponsive(within_secs)
 
     def _record_difference(self, text: str) -> FailedPreconditionError:
         self._difference_text = text
@@ -262,9 +262,9 @@ class LaunchLog:
         return functools.partial(self._compare, mine, about)
 
     def _compare(self, mine: LaunchSummary, about: str) -> None:
-        found = self._peers.all_gather(about, [mine.total, mine.fingerprint])
+        found = self._group.all_gather(about, [mine.total, mine.fingerprint])
         if any(each != found[0] for each in found):
-            every = self._peers.all_gather(f"{about}, in full", mine.recent)
+            every = self._group.all_gather(f"{about}, in full", mine.recent)
             raise self._record_difference(
                 _difference(every, may_follow=False) or _text(mine.total, [None] * len(found))
             )
@@ -329,7 +329,7 @@ def _checksum_of(fed: Iterable[Any]) -> int:
     return crc
 
 
-_roll_call: LivenessMonitor | None = None
+_monitor: LivenessMonitor | None = None
 
 
 def answer_processes(found: ProcessGroup, ended: Callable[[int | None], None] = lambda gone: None) -> LivenessMonitor:
@@ -340,10 +340,10 @@ def answer_processes(found: ProcessGroup, ended: Callable[[int | None], None] = 
         ended: Called in another thread if a process ends its script before this process has a session; gets the index
             of that process, if it is known.
     """
-    global _roll_call
-    if _roll_call is None:
-        _roll_call = LivenessMonitor(found, ended)
-    return _roll_call
+    global _monitor
+    if _monitor is None:
+        _monitor = LivenessMonitor(found, ended)
+    return _monitor
 
 
 @functools.cache
