@@ -135,7 +135,7 @@ class GlobalBatchCheck:
             return self._error(
                 "hookline.data.from_arrays requires the same arrays, batch_size (of all processes together), "
                 f"shuffle_seed and epochs in every process, but process {process} and process 0 differ: "
-                f"{_describe(every[process].examples)} and {_describe(every[0].examples)}. For a part of the examples, give "
+                f"{_format(every[process].examples)} and {_format(every[0].examples)}. For a part of the examples, give "
                 f"a function, `lambda: hookline.data.from_arrays(part, size)`, with the batch size of one process."
             )
         some = [report for report in every if report.form]
@@ -189,7 +189,7 @@ def _first_difference(values: list[Any]) -> int | None:
     return next((index for index, value in enumerate(values) if value != values[0]), None)
 
 
-def _describe(examples: list[Any] | None) -> str:
+def _format(examples: list[Any] | None) -> str:
     if examples is None:
         return "none"
     count, size, seed, epochs, crc = examples
