@@ -135,8 +135,8 @@ class GlobalBatchCheck:
             return self._error(
                 "hookline.data.from_arrays requires the same arrays, batch_size (of all processes together), "
                 f"shuffle_seed and epochs in every process, but process {process} and process 0 differ: "
-                f"{_format(every[process].examples)} and {_format(every[0].examples)}. For a part of the examples, give "
-                f"a function, `lambda: hookline.data.from_arrays(part, size)`, with the batch size of one process."
+                f"{_format(every[process].examples)} and {_format(every[0].examples)}. For a part of the examples, "
+                f"give a function, `lambda: hookline.data.from_arrays(part, size)`, with the batch size of one process."
             )
         some = [report for report in every if report.form]
         if some and (process := _first_difference([report.form or some[0].form for report in every])) is not None:
