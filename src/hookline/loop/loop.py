@@ -89,8 +89,8 @@ class Loop(StepGraph):
             its optimizer and metrics. Or a dict from parts of the state to decays, `{"params": 0.999}`. The averages
             begin with the initial state, are updated in each optimizer step, and are saved, for `Evaluate` and
             `load(averaged=True)`.
-        learning_rate: Only for the log: the schedule that you gave to the optimizer, a function from a count to a rate.
-            The rate of each step is then the metric `learning_rate`. For several optimizers, a dict of schedules by
+        learning_rate: Only for the metrics: the schedule that you gave to the optimizer, a function from a count to a
+            rate. The rate of each step is then the metric `learning_rate`. For several optimizers, a dict of schedules by
             part of the state, `{"critic": schedule}`. Not needed with `optax.inject_hyperparams`, which has the rate in
             the state.
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
