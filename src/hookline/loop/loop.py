@@ -90,8 +90,8 @@ class Loop(StepGraph):
             begin with the initial state, are updated in each optimizer step, and are saved, for `Evaluate` and
             `load(averaged=True)`.
         learning_rate: Only for the metrics: the schedule that you gave to the optimizer, a function from a count to a
-            rate. The rate of each step is then the metric `learning_rate`. For several optimizers, a dict of schedules by
-            part of the state, `{"critic": schedule}`. Not needed with `optax.inject_hyperparams`, which has the rate in
+            rate. The rate of each step is then the metric `learning_rate`. For several optimizers, a dict of schedules
+            by part of the state, `{"critic": schedule}`. Not needed with `optax.inject_hyperparams`, which has the rate in
             the state.
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
             `every_k_schedule` of `optax.MultiSteps`. `ema` needs it unless the state has `optax.MultiSteps`.
