@@ -91,8 +91,8 @@ class Loop(StepGraph):
             `load(averaged=True)`.
         learning_rate: Only for the metrics: the schedule that you gave to the optimizer, a function from a count to a
             rate. The rate of each step is then the metric `learning_rate`. For several optimizers, a dict of schedules
-            by part of the state, `{"critic": schedule}`. Not needed with `optax.inject_hyperparams`, which has the rate in
-            the state.
+            by part of the state, `{"critic": schedule}`. Not needed with `optax.inject_hyperparams`, which has the rate
+            in the state.
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
             `every_k_schedule` of `optax.MultiSteps`. `ema` needs it unless the state has `optax.MultiSteps`.
         smoothing_steps: The window, in steps, of the moving averages of the metrics, which are computed on the device
