@@ -14,11 +14,11 @@ COUNT = 3
 
 def in_all(act):
     """Returns the result of a function, or its error, in each of several processes."""
-    board, outcomes = MemoryKeyValueStore(), [None] * COUNT
+    store, outcomes = MemoryKeyValueStore(), [None] * COUNT
 
     def work(index):
         try:
-            outcomes[index] = act(Collective(ProcessGroup(board, index, COUNT)), index)
+            outcomes[index] = act(Collective(ProcessGroup(store, index, COUNT)), index)
         except Exception as error:
             outcomes[index] = error
 

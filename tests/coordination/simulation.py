@@ -64,7 +64,7 @@ class World:
     def __init__(self, seed, kind=Simulated):
         self.random = random.Random(seed)
         self.now, self._events, self._order = 0.0, [], itertools.count()
-        self.board, self._waiting = {}, defaultdict(list)
+        self.store, self._waiting = {}, defaultdict(list)
         self.count = self.random.randint(2, 5)
         self.is_coupled = self.random.random() < 0.5
         self.ahead = self.random.choice([1, 4, 16])
@@ -116,20 +116,20 @@ class World:
             self.at(self.latency(), lambda: then(found))
 
         if isinstance(request, Get):
-            if request.key in self.board:
-                answer(self.board[request.key])
+            if request.key in self.store:
+                answer(self.store[request.key])
             else:
                 self._waiting[request.key].append(answer)
         elif isinstance(request, Set):
-            is_first = request.key not in self.board
+            is_first = request.key not in self.store
             if is_first:
-                self.board[request.key] = request.text
+                self.store[request.key] = request.text
                 for waiting in self._waiting.pop(request.key, ()):
                     waiting(request.text)
             answer(is_first)
         elif isinstance(request, Delete):
-            for key in [key for key in self.board if key.startswith(request.prefix)]:
-                del self.board[key]
+            for key in [key for key in self.store if key.startswith(request.prefix)]:
+                del self.store[key]
             answer(None)
 
     # What must hold ---------------------------------------------------------------------------------------------
@@ -140,8 +140,8 @@ class World:
                 raise Broken(f"process {process.member.index} hangs after run {process.member.started}")
             if process.is_listening:
                 raise Broken(f"the listener of process {process.member.index} hangs")
-        if len(self.board) > 4 * (self.count + 2):
-            raise Broken(f"the board has {len(self.board)} keys")
+        if len(self.store) > 4 * (self.count + 2):
+            raise Broken(f"the store has {len(self.store)} keys")
         if self.failing is None and self.end != "silent":
             first, *others = self.processes
             for other in others:

@@ -15,10 +15,10 @@ from hookline.testing import FakeClock
 
 def together(count, main):
     """Calls `main(agreement)` in a thread per process, with one key-value store; returns the results."""
-    board, found = MemoryKeyValueStore(), [None] * count
+    store, found = MemoryKeyValueStore(), [None] * count
 
     def work(index):
-        agreement = Agreement(board, index, count, name="ours")
+        agreement = Agreement(store, index, count, name="ours")
         found[index] = main(agreement)
         agreement.close()
 

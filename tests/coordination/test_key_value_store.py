@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-# Entries that a stranger may write into the key-value store, and no session does.
+# Entries that an unauthenticated writer may add to the key-value store, and no session does.
 from hookline.coordination.agreement import Agreement
 from hookline.coordination.key_value_store import (
     TOKEN,
@@ -48,12 +48,12 @@ def test_signature_separates_the_key_from_the_text():
     assert seal.verify("a", seal.sign("ab", "c").replace(":c", ":bc")) is None
 
 
-def greet(*secrets, board=None):
+def greet(*secrets, store=None):
     """Performs the handshake in a thread per process; returns the signer of each, or the error."""
-    board, found = board or MemoryKeyValueStore(), [None] * len(secrets)
+    store, found = store or MemoryKeyValueStore(), [None] * len(secrets)
 
     def work(index):
-        ask = functools.partial(ProcessGroup(board, index, len(secrets)).all_reduce, timeout_secs=5)
+        ask = functools.partial(ProcessGroup(store, index, len(secrets)).all_reduce, timeout_secs=5)
         try:
             found[index] = handshake(ask, secrets[index], index)
         except Exception as error:
@@ -103,11 +103,11 @@ def test_entry_copied_from_an_earlier_start_is_refused():
             self.entries.append((key, value))
             return super().set(key, value)
 
-    assert all(greet(SECRET, SECRET, board=Watched()))
+    assert all(greet(SECRET, SECRET, store=Watched()))
     for copied in Watched.entries:  # The greeting of one process, or the answer.
-        board = MemoryKeyValueStore()
-        board.set(*copied)
-        errors = [found for found in greet(SECRET, SECRET, board=board) if isinstance(found, Exception)]
+        store = MemoryKeyValueStore()
+        store.set(*copied)
+        errors = [found for found in greet(SECRET, SECRET, store=store) if isinstance(found, Exception)]
         assert errors, copied
         assert all(isinstance(error, UnauthenticatedError) for error in errors)
 
@@ -115,18 +115,18 @@ def test_entry_copied_from_an_earlier_start_is_refused():
 @pytest.mark.parametrize("forged", ["stop", '"stop"', "[[]]", "{}", '"[0, 1]"', '"[0, [2]]"', '"[0, {}]"'])
 def test_entry_written_by_a_stranger_before_the_start_is_refused(forged):
     for secret in (SECRET, None):
-        board = MemoryKeyValueStore()
-        board.set("peers/0/handshake/0/answer", forged)
-        found = greet(secret, secret, board=board)
+        store = MemoryKeyValueStore()
+        store.set("peers/0/handshake/0/answer", forged)
+        found = greet(secret, secret, store=store)
         assert isinstance(found[1], UnauthenticatedError), found
 
 
 def test_forged_decision_is_an_error_before_the_next_run():
-    board = MemoryKeyValueStore()
-    ours = SignedKeyValueStore(board, Signer(SECRET))
+    store = MemoryKeyValueStore()
+    ours = SignedKeyValueStore(store, Signer(SECRET))
     agreement = Agreement(ours, 0, 1, "ours")
     assert agreement.before_run() is None
-    board.set("agreement/ours/0/decision", '[1, [[0, "stop", null]]]')
+    store.set("agreement/ours/0/decision", '[1, [[0, "stop", null]]]')
     agreement.propose("note")
     with pytest.raises(UnauthenticatedError, match="'agreement/ours/0/decision'"):
         agreement.before_run()
@@ -134,9 +134,9 @@ def test_forged_decision_is_an_error_before_the_next_run():
 
 
 def test_forged_request_ends_the_wait_of_the_agreement():
-    board = MemoryKeyValueStore()
-    agreement = Agreement(SignedKeyValueStore(board, Signer(SECRET)), 0, 1, "ours")
-    board.set("agreement/ours/0/call", "call")
+    store = MemoryKeyValueStore()
+    agreement = Agreement(SignedKeyValueStore(store, Signer(SECRET)), 0, 1, "ours")
+    store.set("agreement/ours/0/call", "call")
     agreement._thread.join(10)
     with pytest.raises(UnauthenticatedError, match="'agreement/ours/0/call'"):
         agreement.before_run()
@@ -144,14 +144,14 @@ def test_forged_request_ends_the_wait_of_the_agreement():
 
 
 def test_forged_liveness_check_is_reported():
-    board, ended = MemoryKeyValueStore(), []
-    roll_call = LivenessMonitor(ProcessGroup(SignedKeyValueStore(board, Signer(SECRET)), 0, 1))
-    roll_call.on_end = ended.append
-    board.set("liveness/0/call", 'broadcast [1, 0, "stop"]')
-    roll_call._thread.join(10)
+    store, ended = MemoryKeyValueStore(), []
+    monitor = LivenessMonitor(ProcessGroup(SignedKeyValueStore(store, Signer(SECRET)), 0, 1))
+    monitor.on_end = ended.append
+    store.set("liveness/0/call", 'broadcast [1, 0, "stop"]')
+    monitor._thread.join(10)
     assert ended == [None]
-    assert "'liveness/0/call'" in str(roll_call.error)
-    roll_call.close()
+    assert "'liveness/0/call'" in str(monitor.error)
+    monitor.close()
 
 
 def test_token_comes_from_the_argument_the_launcher_or_a_named_file(tmp_path):
