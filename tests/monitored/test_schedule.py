@@ -163,7 +163,7 @@ class GainingSession(FakeSession):
         return sum(fetches) if self.says else None
 
     def _run(self, asked):
-        self._gain = sum(asked.fetches)
+        self._step_increment = sum(asked.fetches)
         return super()._run(asked)
 
 
