@@ -14,7 +14,6 @@ from hookline.units import format_bytes
 
 def run(arguments: argparse.Namespace) -> int:
     """Lists or removes old checkpoints, and returns the exit status."""
-    output.require_rich()
     directory = runs.run_directory(arguments.run)
     if inspection.is_checkpoint(directory):
         raise NotFoundError.from_message(f"'{directory}' is a checkpoint. Give the folder of its run.")

@@ -44,8 +44,6 @@ class Change:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the differences, and returns the exit status."""
-    if not arguments.json:
-        output.require_rich()
     with runs.quiet_on_cpu():
         a, b, changes, notes = runs.retry_if_removed(lambda: _compared(arguments.a, arguments.b))
     if arguments.json:

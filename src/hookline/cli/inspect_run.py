@@ -42,8 +42,6 @@ class InspectedLeaf:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report, and returns the exit status."""
-    if not arguments.json:
-        output.require_rich()
     with runs.quiet_on_cpu():
         report = runs.retry_if_removed(
             lambda: _Report(

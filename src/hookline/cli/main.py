@@ -31,7 +31,7 @@ _Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 FAILED = 1
 MISUSED = 2
-_EXTRAS = ("ray", "rich", "shtab")
+_EXTRAS = ("ray", "shtab")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -293,7 +293,7 @@ def complete(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name != "shtab":
             raise
-        raise ModuleNotFoundError("this requires shtab: pip install 'hookline[cli]'.", name="shtab") from error
+        raise ModuleNotFoundError("this requires shtab: pip install shtab", name="shtab") from error
     paths = {"RUN": shtab.DIRECTORY, "A": shtab.DIRECTORY, "B": shtab.DIRECTORY, "FILE": shtab.FILE}
     whole = parser()
     commands = next(action for action in whole._actions if isinstance(action, argparse._SubParsersAction))

@@ -24,19 +24,22 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles
         columns: The headings; a leading ">" aligns the column on the right.
         rows: The cells of each row.
         styles: The style of each row; rows beyond the last style have none.
-
-    Raises:
-        ModuleNotFoundError: Rich is not installed.
     """
-    console, table_of, text = _rich()
-    made = table_of(box=None, pad_edge=False, header_style="bold")
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=None if sys.stdout.isatty() else io.StringIO())
+    if not console.is_terminal:
+        console = Console(file=io.StringIO(), width=_WIDE)
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for head in columns:
         made.add_column(
-            text(head.removeprefix(">")), justify="right" if head.startswith(">") else "left", overflow="fold"
+            Text(head.removeprefix(">")), justify="right" if head.startswith(">") else "left", overflow="fold"
         )
     left = iter(styles)
     for row in rows:
-        made.add_row(*(text(escape_line(cell)) for cell in row), style=next(left, ""))
+        made.add_row(*(Text(escape_line(cell)) for cell in row), style=next(left, ""))
     with console.capture() as captured:
         console.print(made)
     _print("\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n"))
@@ -57,11 +60,6 @@ def _print(text: str) -> None:
     """Prints a string, with question marks for characters that the encoding lacks."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
-
-
-def require_rich() -> None:
-    """Raises `ModuleNotFoundError` if tables cannot be shown."""
-    _rich()
 
 
 def print_json(value: Any) -> None:
@@ -132,20 +130,3 @@ def _bar(mean: float, low: float, high: float) -> str:
     if high == low:
         return _BARS[0]
     return _BARS[min(int((mean / 2 - low / 2) / (high / 2 - low / 2) * len(_BARS)), len(_BARS) - 1)]
-
-
-def _rich() -> tuple[Any, Any, Any]:
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
-        raise ModuleNotFoundError(
-            "tables require Rich: pip install 'hookline[cli]'. --json works without it.", name="rich"
-        ) from error
-    console = Console(file=None if sys.stdout.isatty() else io.StringIO())
-    if not console.is_terminal:
-        console = Console(file=io.StringIO(), width=_WIDE)
-    return console, Table, Text

@@ -38,8 +38,6 @@ Scalars = dict[str, list[ScalarPoint]]
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the scalars, and returns the exit status."""
-    if not (arguments.csv or arguments.json):
-        output.require_rich()
     found = {folder: scalars for given in arguments.runs for folder, scalars in _scalars_of_run(given)}
     tags = sorted({tag for scalars in found.values() for tag in scalars})
     wanted = [tag for tag in tags if _is_wanted(tag, arguments.tag)]

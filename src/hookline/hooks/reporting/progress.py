@@ -37,8 +37,8 @@ _RUNS_THAT_COMPILE = 2
 class ProgressHook(SessionRunHook):
     """Shows the step and the last step, chosen values, the steps per second and the time left.
 
-    - On a terminal, one line at the bottom is redrawn five times a second, with a bar if Rich is installed
-      (`pip install hookline[cli]`). Log lines and `print` appear above it.
+    - On a terminal, one line at the bottom is redrawn five times a second, with a bar if the last step is
+      known. Log lines and `print` appear above it.
     - In a notebook, one output of the cell with a bar is updated five times a second. The notebook keeps its last
       state.
     - Elsewhere (a file, a pipe, a task of `hookline launch`, which writes the task's name before each line), a plain

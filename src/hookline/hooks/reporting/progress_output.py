@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import importlib.util
 import logging
 import math
 import os
@@ -61,11 +60,7 @@ class Progress:
 
 
 def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
-    """Returns a function that renders progress as a line of at most some cells, with a bar if Rich is installed."""
-    return _rich_renderer(terminal) if importlib.util.find_spec("rich") else _render_plain
-
-
-def _rich_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
+    """Returns a function that renders progress as a line of at most some cells, with a bar if it has a last step."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.progress_bar import ProgressBar
@@ -88,10 +83,6 @@ def _rich_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
         return captured.get().rstrip("\n")
 
     return paint
-
-
-def _render_plain(progress: Progress, cells: int) -> str:
-    return str(progress)[:cells]
 
 
 def _value_text(value: Any) -> str:
