@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: help demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-install test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 # The first of these Pythons that is there. One that pyenv holds is found also where its shims do not hand it out.
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -97,6 +97,10 @@ test-browser: $(VENV)/.has-dev,browser ## TensorBoard's pages in headless Chromi
 
 test-sinks: $(VENV)/.has-dev,wandb,mlflow ## the clients of Weights & Biases and of MLflow, offline
 	@$(PYTEST) tests/sinks src/hookline/sinks
+
+PYTHONS ?= $(foreach version,3.11 3.12 3.13,$(call find_python,$(version)))
+test-install: $(VENV)/.has-dev,install ## both packages as users install them, in an empty environment of each Python
+	@HOOKLINE_PYTHONS="$(PYTHONS)" $(PYTEST) -s tests/test_install.py
 
 test-notebook: $(READY) ## a real Jupyter kernel
 	@$(PYTEST) tests/notebook -m "campaign or not campaign"

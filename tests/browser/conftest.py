@@ -98,7 +98,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    selenium = pytest.importorskip("selenium.webdriver", reason="no Selenium: pip install 'hookline[browser]'")
+    selenium = pytest.importorskip("selenium.webdriver", reason="no Selenium: pip install selenium")
     chromium = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
     its_driver = shutil.which("chromedriver")
     if chromium is None or its_driver is None:

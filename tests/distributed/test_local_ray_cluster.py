@@ -231,7 +231,7 @@ def test_start_ends_on_cancellation_and_timeout(monkeypatch, tmp_path):
 
 def test_missing_ray_names_what_to_install(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="pip install 'hookline\\[ray\\]'"):
+    with pytest.raises(ModuleNotFoundError, match="pip install ray"):
         LocalRayCluster()
 
 

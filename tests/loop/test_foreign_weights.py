@@ -27,7 +27,7 @@ from hookline.train import WarmStart
 NET = nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2, param_dtype=jnp.bfloat16)])
 X = np.ones((8, 4), "float32")
 ROWS = np.arange(32, dtype="float32").reshape(8, 4).T  # Their order in memory differs from a file's.
-NO_SAFETENSORS = "no safetensors: pip install 'hookline[safetensors]'"
+NO_SAFETENSORS = "no safetensors: pip install safetensors"
 needs_safetensors = pytest.mark.skipif(find_spec("safetensors") is None, reason=NO_SAFETENSORS)
 
 

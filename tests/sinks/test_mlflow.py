@@ -15,7 +15,7 @@ from hookline.sinks import Mlflow, Point, RunInfo
 
 from .conftest import losses, scalar, train
 
-mlflow: Any = pytest.importorskip("mlflow", reason="no client: pip install 'hookline[mlflow]'", exc_type=ImportError)
+mlflow: Any = pytest.importorskip("mlflow", reason="no client: pip install mlflow-skinny", exc_type=ImportError)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from hookline.sinks import Histogram, Point, RunInfo, Wandb
 
 from .conftest import losses, scalar, train
 
-wandb: Any = pytest.importorskip("wandb", reason="no client: pip install 'hookline[wandb]'", exc_type=ImportError)
+wandb: Any = pytest.importorskip("wandb", reason="no client: pip install wandb", exc_type=ImportError)
 
 _BLOCK, _HEADER = 32768, struct.Struct("<IHB")
 _FULL, _LAST = 1, 4

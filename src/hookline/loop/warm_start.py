@@ -37,8 +37,8 @@ _WHO = "WarmStart"
 class WarmStart:
     """Configures a warm start of a new training from the weights of another: `loop.run(logdir, warm_start=...)`.
 
-    The weights come from a checkpoint of hookline, or from another library: a safetensors file (extra
-    `[safetensors]`), an npz file, a Flax msgpack file (`flax.serialization.to_bytes`), or a directory of Orbax, also of
+    The weights come from a checkpoint of hookline, or from another library: a safetensors file (package
+    `safetensors`), an npz file, a Flax msgpack file (`flax.serialization.to_bytes`), or a directory of Orbax, also of
     its `CheckpointManager`. The format is recognised by the contents.
 
     Arrays are restored by name, if shape and dtype match. All others keep the initial values of the loop's state. The

@@ -183,6 +183,6 @@ def resolve_target(target: str | StoreTarget) -> StoreTarget | None:
     if make is None:
         raise ValueError(
             f"Session: target {target!r} is not known. Use '' for this process, or import hookline.distributed and "
-            f"give a Cluster (pip install hookline[ray])."
+            f"give a Cluster (it requires Ray: pip install ray)."
         )
     return make(target)

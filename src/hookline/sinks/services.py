@@ -34,7 +34,7 @@ class Service(Sink):
             self.client: Any = importlib.import_module(self.name)
         except ImportError as error:
             raise ImportError(
-                f"{type(self).__name__} requires the package {self.name}: pip install 'hookline[{self.name}]'"
+                f"{type(self).__name__} requires the package {self.name}: pip install {self.name}"
             ) from error
         self._path: str | None = None
         self._run: str | None = None
@@ -115,7 +115,7 @@ _TRANSIENT_CODES = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_
 
 
 class Mlflow(Service):
-    """Sends scalars, text, images and hyperparameters to MLflow, with its client (extra `[mlflow]`).
+    """Sends scalars, text, images and hyperparameters to MLflow, with its client (package `mlflow-skinny`).
 
     Scalars become metrics, hyperparameters become parameters, text and images become artifacts. After a restart the
     session continues the same run and sends no point twice; the points of a repeated step keep their first value. The
@@ -216,7 +216,7 @@ _STEP = "global_step"
 
 
 class Wandb(Service):
-    """Sends scalars, text, images, histograms and hyperparameters to Weights & Biases (extra `[wandb]`).
+    """Sends scalars, text, images, histograms and hyperparameters to Weights & Biases (package `wandb`).
 
     The x axis of all charts is the global step, logged as `global_step`, because W&B's own step must not decrease, and
     evaluations may log an earlier step. After a restart the session continues the same run and sends no point twice;

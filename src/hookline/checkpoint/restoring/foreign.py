@@ -197,7 +197,7 @@ def _library(path: str, module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"'{path}' requires the package {package}: pip install 'hookline[{package}]'") from error
+        raise ImportError(f"'{path}' requires the package {package}: pip install {package}") from error
 
 
 @contextlib.contextmanager

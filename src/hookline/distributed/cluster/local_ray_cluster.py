@@ -181,7 +181,7 @@ def require_ray() -> None:
         ModuleNotFoundError: Ray is not installed.
     """
     if find_spec("ray") is None:
-        raise ModuleNotFoundError("hookline.distributed requires Ray: pip install 'hookline[ray]'.", name="ray")
+        raise ModuleNotFoundError("hookline.distributed requires Ray: pip install ray", name="ray")
 
 
 def write_token(path: Path) -> None:
