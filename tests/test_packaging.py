@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = {"hookline": ROOT, "hookline_tf1": ROOT / "tf1"}
 # For those who work on hookline itself, or for its examples.
-NOT_IN_ALL = {"bench", "browser", "demo", "dev", "examples", "install"}
+NOT_IN_ALL = {"bench", "browser", "demo", "dev", "docs", "examples", "install"}
 DISTRIBUTION_OF = {
     "absl": "absl-py",
     "google_crc32c": "google-crc32c",
