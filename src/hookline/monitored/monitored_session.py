@@ -164,7 +164,7 @@ class MonitoredSession(FrontEndObject):
             self._setup.create_session, recovery, self._stop, self._guard, self._grace_secs
         )
         self._teardown = SessionTeardown(
-            self._recoverable, self._setup, self._stop, self._preemption, self._spmd, self._writers
+            self._recoverable, self._setup, self._stop, self._preemption, self._spmd, self._writers, summary_dir
         )
         self._setup.claim()
         try:
