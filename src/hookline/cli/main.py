@@ -93,9 +93,8 @@ def _add_runs(commands: _Commands) -> None:
         reads no arrays and writes nothing, so trainings may be running. A run that cannot be read does not hide the
         others.
 
-        The state is "running", "finished", "stopped" (by a signal), "failed" (by an error), "killed", "broken" (the
-        newest checkpoint), "unreadable", or "unknown" for a run without checkpoints that does not say that it has
-        finished.
+        The state is "running", "finished", "stopped" (by a signal or an error), "killed", "broken" (the newest
+        checkpoint), "unreadable", or "unknown" for a run without checkpoints that does not say that it has finished.
 
         {_EVERY}
         """,

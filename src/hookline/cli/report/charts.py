@@ -35,10 +35,12 @@ def line_chart(title: str, curves: Sequence[Curve], restarts: Iterable[float] = 
     """Returns a figure with curves over the steps; restarts, best points and values that are not finite are marked."""
     finite = [value for curve in curves for _, value in curve.points if is_finite(value)]
     steps = [step for curve in curves for step, _ in curve.points]
-    is_log = bool(finite) and min(finite) > 0 and max(finite) / min(finite) > _LOG_RATIO
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    is_log = low > 0 and high / low > _LOG_RATIO
+    pad = 0.0 if is_log else 0.05 * (high - low)
     first = 0.0 if 0 < min(steps) < 0.1 * max(steps) else min(steps)
     x = _Axis(first, max(steps), _LEFT, _WIDTH - _RIGHT, least_gap=1.0)
-    y = _Axis(min(finite, default=0.0), max(finite, default=1.0), _HEIGHT - _BOTTOM, _TOP, is_log=is_log, pad=0.05)
+    y = _Axis(low - pad, high + pad, _HEIGHT - _BOTTOM, _TOP, is_log=is_log)
     restarts = [step for step in restarts if min(steps) < step < max(steps)]
     bad = sorted({round(x(step)) for curve in curves for step, value in thin(curve.points) if not is_finite(value)})
     axes = [
@@ -62,9 +64,10 @@ def line_chart(title: str, curves: Sequence[Curve], restarts: Iterable[float] = 
         role="img",
     )
     legend = [_key(f"c{number % 6}", curve.name) for number, curve in enumerate(curves)]
+    bests = [(curve.name, *curve.best) for curve in curves if curve.best is not None]
     legend += [
-        _key("best", f"best {output.format_number(value)} at {step:,.0f}")
-        for step, value in (curve.best for curve in curves if curve.best is not None)
+        _key("best", f"best{f' {name}' * (len(bests) > 1)} {output.format_number(value)} at {step:,.0f}")
+        for name, step, value in bests
     ]
     legend += [_key("restart", "restart")] * bool(restarts) + [_key("bad", "NaN or infinite")] * bool(bad)
     legend += [element("li", "log scale")] * is_log
@@ -119,7 +122,6 @@ class _Axis:
         end: The position of the greatest one.
         is_log: Whether positions are proportional to logarithms.
         least_gap: The least distance of two ticks.
-        pad: The share of the axis that is free on each side.
     """
 
     def __init__(
@@ -131,7 +133,6 @@ class _Axis:
         *,
         is_log: bool = False,
         least_gap: float = 0.0,
-        pad: float = 0.0,
     ) -> None:
         self._scale: Callable[[float], float] = math.log10 if is_log else float
         low, high = self._scale(low), self._scale(high)
@@ -140,7 +141,6 @@ class _Axis:
             low, high = low - around, high + around
         at = _ticks(low, high, max(least_gap, float(is_log)))
         self.ticks = [10**tick for tick in at] if is_log else at
-        low, high = low - pad * (high - low), high + pad * (high - low)
         self._low, self._ratio, self._begin = low, (end - begin) / (high - low), begin
 
     def __call__(self, number: float) -> float:

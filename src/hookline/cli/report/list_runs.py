@@ -12,7 +12,7 @@ from hookline.cli.report import run_facts
 from hookline.cli.report.run_facts import RunFacts
 from hookline.errors import NotFoundError
 
-_STYLES = {"running": "green", "broken": "red", "killed": "yellow", "failed": "red", "unreadable": "red"}
+_STYLES = {"running": "green", "broken": "red", "killed": "yellow", "unreadable": "red"}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -32,9 +32,8 @@ _SPEED = ("/sec", "peak_share", "device_memory/bytes_in_use", "device_memory/pea
 _STATES = {
     "running": "It is running.",
     "finished": "It has finished.",
-    "stopped": "It was stopped, and continues when it is started again.",
-    "killed": "It was killed, and continues from its newest checkpoint when it is started again.",
-    "failed": "It has failed with an error.",
+    "stopped": "A signal or an error has stopped it; it continues when it is started again.",
+    "killed": "It was killed; it continues from its newest checkpoint when it is started again.",
     "broken": "Its newest checkpoint is broken.",
     "unreadable": "Its checkpoints cannot be read.",
     "unknown": "It has no checkpoints, and does not say that it has finished.",

@@ -36,8 +36,8 @@ class RunFacts:
 
     Attributes:
         directory: Its folder.
-        state: "running"; "broken", its newest checkpoint; "killed", while it could save; "failed", by an error;
-            "finished"; "stopped", by a signal; "unknown", without a checkpoint; or "unreadable".
+        state: "running"; "broken", its newest checkpoint; "killed", while it could save; "finished"; "stopped", by a
+            signal or an error; "unknown", without a checkpoint; or "unreadable".
         step: The step of its newest checkpoint, or else of its last event; None if unknown.
         timestamp: The time of its last change, in seconds since the epoch; None if unknown.
         best: The best value of its evaluations; None without one.
@@ -82,24 +82,23 @@ def has_own_files(directory: str) -> bool:
 
 def read_facts(directory: str) -> RunFacts:
     """Reads the facts of a run; an error becomes its state "unreadable"."""
-    files = [path for paths in runs.event_files(directory).values() for path in paths]
+    files = runs.event_files(directory)
+    own = files.get(directory)
+    last = run_events.last_event(own[-1]) if own else None
+    step, times = None if last is None else last.step, [_modified(path) for paths in files.values() for path in paths]
     try:
         contents = inspection.inspect_directory(directory)
     except (OpError, OSError) as error:
-        times = map(_modified, files)
-        return RunFacts(directory, "unreadable", timestamp=max(times, default=None), why=str(error).removesuffix("."))
-    own = [path for path in files if os.path.dirname(path) == directory]
-    last = run_events.last_event(own[-1]) if own else None
-    manifest = contents.newest.manifest if contents.newest is not None else None
-    step = manifest.step if manifest is not None else last.step if last is not None else None
-    complete = [found for found in contents.checkpoints if not found.is_unfinished]
-    times = [*(found.timestamp for found in complete), *map(_modified, files)]
+        why = str(error).removesuffix(".")
+        return RunFacts(directory, "unreadable", step, max(times, default=None), why=why)
+    manifest = None if contents.newest is None else contents.newest.manifest
+    times += [found.timestamp for found in contents.checkpoints if not found.is_unfinished]
     target = contents.restore_target
     why = contents.anomaly if target is None else f"{target.name} is broken: {target.defect}" * bool(target.defect)
     return RunFacts(
         directory,
         _state(contents, last),
-        step,
+        step if manifest is None else manifest.step,
         max(times, default=None),
         None if manifest is None else best_evaluation(manifest),
         sum(found.nbytes for found in contents.checkpoints),
@@ -121,8 +120,6 @@ def _state(contents: DirectoryContents, last: Any) -> str:
         return "broken"
     if writer is not None:
         return "killed"
-    if target is not None and target.manifest is not None and target.manifest.extra:
-        return "failed"
     if last is not None and last.HasField("session_log") and last.session_log.status == last.session_log.STOP:
         return "finished"
     return "unknown" if target is None else "stopped"
