@@ -83,8 +83,8 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """Reduces points to about `most`: of each part of the curve the least, the greatest, and one that is not finite.
 
     Example:
-        >>> thin([(0, 1.0), (1, 9.0), (2, 2.0), (3, 3.0), (4, 0.0), (5, 3.0)], most=4)
-        [(0, 1.0), (1, 9.0), (4, 0.0), (5, 3.0)]
+        >>> thin([(0, 1.0), (1, 9.0), (2, 2.0), (3, 3.0), (4, 0.0), (5, 2.0)], most=4)
+        [(0, 1.0), (1, 9.0), (3, 3.0), (4, 0.0)]
     """
     if len(points) <= most:
         return list(points)
