@@ -161,7 +161,7 @@ def test_nan_is_marked_and_noted(tmp_path, capsys):
         for step, value in enumerate([3.0, math.nan, math.inf, 1.0]):
             writer.add_summary(summaries.scalar("loss", value), step)
     page = report(capsys, tmp_path)
-    assert page.notes == ["loss (training): 2 values NaN or infinite, the first at step 1."]
+    assert page.notes == ["loss (training): 2 values are NaN or infinite, the first at step 1."]
     assert page.legend("loss") == ["training", "NaN or infinite"]
     assert "nan" not in "".join(path.get("d", "") for path in page.figures["loss"].iter("path"))
 

@@ -120,8 +120,8 @@ class _Run:
         for scalar in self.scalars:
             for curve in scalar.curves:
                 if bad := [step for step, value in curve.points if not charts.is_finite(value)]:
-                    values = units.format_count(len(bad), "value")
-                    yield f"{scalar.tag} ({curve.name}): {values} NaN or infinite, the first at step {bad[0]}."
+                    values = f"{units.format_count(len(bad), 'value')} {'is' if len(bad) == 1 else 'are'}"
+                    yield f"{scalar.tag} ({curve.name}): {values} NaN or infinite, the first at step {bad[0]:,}."
 
 
 def _page(run: _Run) -> str:
