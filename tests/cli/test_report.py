@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import summaries
 from tests.checkpoint import hostile
@@ -163,7 +163,8 @@ def test_nan_is_marked_and_noted(tmp_path, capsys):
     page = report(capsys, tmp_path)
     assert page.notes == ["loss (training): 2 values are NaN or infinite, the first at step 1."]
     assert page.legend("loss") == ["training", "NaN or infinite"]
-    assert "nan" not in "".join(path.get("d", "") for path in page.figures["loss"].iter("path"))
+    (line,) = (path.get("d", "") for path in page.figures["loss"].iter("path") if path.get("class") == "line c0")
+    assert re.fullmatch(r"M[\d.]+,[\d.]+M[\d.]+,[\d.]+", line), "A gap, not a line over it."
 
 
 def test_long_run_keeps_its_extremes_in_a_small_page(tmp_path, capsys):
@@ -248,6 +249,8 @@ def test_any_text_stays_text(content, attribute):
 ANY_FLOAT = st.floats(width=64) | st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, math.nan, math.inf, -math.inf])
 
 
+@example([(0, 1.0), (1, 1.0 + 1e-12)], [])
+@example([(0, 1e16), (1, 1e16 + 2e11)], [])
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), ANY_FLOAT), min_size=1, max_size=30),
@@ -256,6 +259,9 @@ ANY_FLOAT = st.floats(width=64) | st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, m
 def test_any_points_make_a_picture_with_few_ticks(points, restarts):
     figure = ElementTree.fromstring(charts.line_chart("a", [charts.Curve("b", points)], restarts))
     assert 1 <= len([line for line in figure.iter("path") if line.get("class") == "grid"]) <= 7
+    for anchor in ("end", "middle"):
+        on_axis = [text.text for text in figure.iter("text") if text.get("style") == f"text-anchor:{anchor}"]
+        assert len(set(on_axis)) == len(on_axis)
     drawn = " ".join(path.get("d", "") for path in figure.iter("path") if path.get("class") != "bad")
     assert re.fullmatch(r"[MLHV\d., ]*", drawn)
     assert all(float(position) <= 421 for position in re.findall(r"[\d.]+", drawn))

@@ -18,6 +18,8 @@ _MOST_DOTS = 60
 # Larger numbers count as infinite: their differences may overflow.
 _LARGEST = 1e300
 _LOG_RATIO = 1000
+# Curves that change by less are drawn as constants.
+_LEAST_RATIO = 1e-5
 
 Point = tuple[float, float]
 """A step and a value."""
@@ -108,8 +110,8 @@ def label(value: float) -> str:
     """
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if max(size, 1e4) <= abs(value) < 1e15:
-            return f"{value / size:.6g}{unit}"
-    return f"{value:,.4g}" if abs(value) >= 1e15 else f"{value:,.6g}"
+            return f"{value / size:.8g}{unit}"
+    return f"{value:,.8g}"
 
 
 class _Axis:
@@ -136,7 +138,7 @@ class _Axis:
     ) -> None:
         self._scale: Callable[[float], float] = math.log10 if is_log else float
         low, high = self._scale(low), self._scale(high)
-        if high - low <= 1e-9 * max(abs(low), abs(high)) or high - low < 1 / _LARGEST:
+        if high - low <= _LEAST_RATIO * max(abs(low), abs(high)) or high - low < 1 / _LARGEST:
             around = max(abs(low) / 10, 0.5) if low else 1.0
             low, high = low - around, high + around
         at = _ticks(low, high, max(least_gap, float(is_log)))
