@@ -250,6 +250,7 @@ ANY_FLOAT = st.floats(width=64) | st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, m
 
 
 @example([(0, 1.0), (1, 1.0 + 1e-12)], [])
+@example([(0, 1e6), (1, 1e6 + 100)], [])
 @example([(0, 1e16), (1, 1e16 + 2e11)], [])
 @settings(deadline=None)
 @given(

@@ -165,7 +165,7 @@ def test_state_of_another_program_is_no_evaluation(tmp_path, capsys):
         trigger = hl.train.every(1)
 
         def get_state(self):
-            return {"best": {"loss": ["x"], "error": 1, "mse": [0.5, 3]}, "kept": "loss"}
+            return {"best": {"accuracy": ["x", "y"], "loss": ["x"], "error": 1, "mse": [0.5, 3]}, "kept": "loss"}
 
         def set_state(self, state):
             pass
