@@ -126,12 +126,14 @@ def test_killed_run_is_described(killed_run, tmp_path, capsys):
 def test_broken_checkpoint_and_event_file_become_notes(run, capsys):
     (run / "model.ckpt-40" / "hookline.json").write_text("{")
     hostile.put(run / "events.out.tfevents.0000000001.host.1", "a FIFO")
+    (run / "events.out.tfevents.0000000002.host.1").symlink_to(run / "gone")
     torn = max((run / "eval").iterdir())
     torn.write_bytes(torn.read_bytes()[:-3])
     page = report(capsys, run)
-    broken, fifo, half = page.notes
+    broken, fifo, gone, half = page.notes
     assert broken.startswith("model.ckpt-40 is broken: its hookline.json is damaged: ")
     assert fifo.endswith("it is a FIFO, not a file, and left out.")
+    assert gone.endswith("it cannot be read, and is left out: No such file or directory.")
     assert half.endswith("The record there is torn or damaged, or still being written.")
     assert "Its newest checkpoint is broken." in page.text
 

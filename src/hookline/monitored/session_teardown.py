@@ -19,7 +19,7 @@ from hookline.monitored.stop_request import StopRequest
 from hookline.session import origin
 from hookline.signals import preemption
 from hookline.summary import FileWriterCache
-from hookline.summary.writer_cache import WriterScope
+from hookline.summary.writer_cache import WriterScope, find_writer
 
 logger = log.get_logger(__name__)
 
@@ -202,11 +202,11 @@ class SessionTeardown:
 
     def _write_stop(self) -> None:
         """Writes `SessionLog(STOP)`, which distinguishes a finished training from one that a signal has stopped."""
-        if self._summary_dir is not None and process_group.is_primary():
+        writer = find_writer(self._summary_dir) if self._summary_dir and process_group.is_primary() else None
+        if writer is not None:
             raw = self._session.raw
             step = None if find_global_step(raw.graph) is None else raw.global_step
-            stop = summary.SessionLog(status=summary.SessionLog.STOP)
-            FileWriterCache.get(self._summary_dir).add_session_log(stop, step)
+            writer.add_session_log(summary.SessionLog(status=summary.SessionLog.STOP), step)
 
     def _agree_on_signals(self) -> None:
         """Ends all SPMD processes if one has received a signal after the last run."""

@@ -76,7 +76,7 @@ def copy_contents(sess: Session, variables: Mapping[str, Variable], global_step:
 def _environment() -> dict[str, str]:
     """Returns the environment of this process, for the manifest."""
     versions = {"hookline": __version__, "python": platform.python_version(), "jax": jax.__version__}
-    return versions | {"device": jax.local_devices()[0].device_kind}
+    return versions | {"device": jax.devices()[0].device_kind}
 
 
 def load(

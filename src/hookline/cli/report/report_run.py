@@ -310,5 +310,6 @@ th, td { white-space: nowrap; }
 td.long { min-width: 16rem; max-width: 32rem; white-space: normal; overflow-wrap: anywhere; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 footer { margin-top: 2rem; color: var(--faint); font-size: .85rem; }
-@media print { body { max-width: none; padding: 0; } .wide { overflow: visible; } }
+@media print { body { max-width: none; padding: 0; } .wide { overflow: visible; } h2 { break-after: avoid; }
+  .charts { grid-template-columns: 1fr 1fr; } tr { break-inside: avoid; } }
 """

@@ -118,6 +118,9 @@ def _events(path: str, notes: list[str]) -> Iterator[Any]:
     except UnreadableFileError as error:
         notes.append(f"{path}: {error}, and left out.")
         return
+    except OSError as error:
+        notes.append(f"{path}: it cannot be read, and is left out: {error.strerror}.")
+        return
     read_bytes = 0
     with os.fdopen(opened, "rb") as file:
         nbytes = os.fstat(opened).st_size
