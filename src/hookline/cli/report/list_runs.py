@@ -17,8 +17,6 @@ _STYLES = {"running": "green", "broken": "red", "killed": "yellow", "unreadable"
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the runs, and returns the exit status."""
-    if not arguments.json:
-        output.require_rich()
     directory = runs.run_directory(arguments.folder)
     with runs.quiet_on_cpu():
         found = run_facts.find_runs(directory)
