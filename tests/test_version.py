@@ -16,7 +16,7 @@ def test_package_and_checkpoints_have_the_version(tmp_path):
     with hl.Session() as sess:
         sess.run(hl.Variable(1.0).initializer)
         path = hl.train.Saver().save(sess, str(tmp_path / "model.ckpt"))
-    assert json.loads(Path(path, "hookline.json").read_text())["hookline"] == hl.__version__
+    assert json.loads(Path(path, "hookline.json").read_text())["environment"]["hookline"] == hl.__version__
 
 
 def test_installed_package_has_the_version_of_the_source():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import python
 
 import hookline as hl
 from hookline import train
+
+JOB = Path(__file__).with_name("job.py")
 
 
 def trained_in(folder: Path, last_step: int, width: int = 40) -> Path:
@@ -46,6 +50,22 @@ def shared_run(tmp_path_factory):
     assert before == {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in before}
     assert sorted(folder.rglob("*")) == files
     assert not os.path.exists(folder / ".hookline-lock")
+
+
+@pytest.fixture(scope="session")
+def killed_run(tmp_path_factory):
+    """A run of a loop that was killed after step 21, whose newest checkpoint is of step 16. Nothing may change it."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    assert python.run(JOB, folder, "killed").returncode == -signal.SIGKILL
+    return folder
+
+
+@pytest.fixture(scope="session")
+def resumed_run(killed_run, tmp_path_factory):
+    """A copy of it that was resumed, and has finished at step 40. Nothing may change it."""
+    folder = shutil.copytree(killed_run, tmp_path_factory.mktemp("resumed") / "run")
+    python.run(JOB, folder, "looped", check=True)
+    return folder
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 
@@ -52,6 +54,44 @@ def going(folder: str) -> None:
         while not session.should_stop():
             print(session.run(train_op), flush=True)
             time.sleep(0.01)
+
+
+class Kill(train.SessionRunHook):
+    """Kills the process after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.trigger = hl.train.at_steps(step)
+
+    def on_trigger(self, firing: train.Firing) -> None:
+        """Kills the process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def looped(folder: str, *hooks: train.SessionRunHook) -> None:
+    """Trains a loop to step 40, with evaluations and hyperparameters."""
+    rows = np.linspace(-1, 1, 64, dtype=np.float32)
+
+    def train_step(params, batch):
+        loss, grad = jax.value_and_grad(lambda w: ((w * batch - batch) ** 2).mean())(params["w"])
+        return {"w": params["w"] - 0.05 * grad}, {"loss": loss}
+
+    def eval_step(params, batch):
+        return {"loss": ((params["w"] * batch - batch) ** 2).mean()}
+
+    loop = train.Loop(train_step, {"w": 0.0}, hl.data.from_arrays(rows, 8, epochs=None))
+    loop.run(
+        folder,
+        40,
+        hooks=[train.Evaluate(eval_step, hl.data.from_arrays(rows, 32), every=4, keep_best="loss"), *hooks],
+        progress=False,
+        checkpoints=train.CheckpointOptions(save_steps=8),
+        logging=train.LoggingOptions(summary_steps=1, rate_steps=5, hparams={"rate": 0.05, "note": "<b>bold</b>"}),
+    )
+
+
+def killed(folder: str) -> None:
+    """Does the same, and is killed after step 21."""
+    looped(folder, Kill(21))
 
 
 if __name__ == "__main__":

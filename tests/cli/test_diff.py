@@ -7,7 +7,9 @@ import re
 
 import numpy as np
 import pytest
+from tests import python
 from tests.cli.conftest import trained_in
+from tests.terminal import Terminal
 
 import hookline as hl
 from hookline import train
@@ -68,6 +70,32 @@ def test_table_lists_the_differences(two, capsys):
     row = next(line for line in lines if line.startswith("changed   row"))
     assert row.split()[-5:] == ["0.5", "0.1", "1", "of", "3"]
     assert lines[-1] == "2 variables are the same in both."
+
+
+def test_states_of_hooks_are_counted_and_listed_on_request(shared_run, capsys):
+    words = ["diff", str(shared_run / "model.ckpt-4"), str(shared_run)]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[4:6]] == ["global_step", "table"]
+    (count,) = re.fullmatch(r"and (\d+) values of hooks; --all shows them", lines[6]).groups()
+    assert main([*words, "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.split()[1].startswith("hooks/") for line in lines[4:-2]) == int(count)
+
+
+def test_table_fits_the_terminal(tmp_path, environment):
+    name = "decoder/" * 12 + "kernel"
+    a, b = (saved(tmp_path / str(value), **{name: np.full((3000, 4), value, np.float32)}) for value in (1, 2))
+    terminal = Terminal(columns=100)
+    variables = {name: value for name, value in environment().items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    with python.Python("-m", "hookline.cli", "diff", a, b, stdout=terminal.file.fileno(), env=variables) as process:
+        assert process.wait(60) == 0
+    lines = [line.rstrip() for line in terminal.screen]
+    head = next(number for number, line in enumerate(lines) if line.startswith("change "))
+    first, *more = lines[head + 1 : lines.index("", head)]
+    assert max(map(len, [first, *more])) <= 100
+    assert first.split()[2:] == ["float32", "(3000,", "4)", "1", "1", "12,000", "of", "12,000"]
+    assert first.split()[1] + "".join(map(str.strip, more)) == name
 
 
 def test_run_means_its_newest_checkpoint(shared_run, capsys):

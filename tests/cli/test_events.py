@@ -8,11 +8,13 @@ import json
 import math
 import os
 import random
+import shutil
 
 import pytest
 from google.protobuf import json_format
-from tests import summaries
+from tests import python, summaries
 from tests.checkpoint import hostile
+from tests.terminal import Terminal
 
 from hookline.cli import main
 
@@ -83,11 +85,36 @@ def written(folder, tag="loss", values=(), steps=None):
 def test_table_has_a_line_for_each_scalar_and_run(shared_run, own_run, capsys):
     assert main(["events", str(shared_run), str(own_run)]) == 0
     out, err = capsys.readouterr()
-    head, *lines = [line.split() for line in out.splitlines()]
-    assert head == ["scalar", "run", "points", "first", "step", "last", "step", "last", "least", "greatest", "curve"]
-    rest = ["3", "1", "5", "0.2", "0.2", "1", "█▂▁"]
-    assert lines == [["loss", str(shared_run), *rest], ["loss", str(own_run), *rest]]
+    above = os.path.commonpath([shared_run, own_run])
+    folder, _, head, *lines = [line.split() for line in out.splitlines()]
+    assert folder == [f"{above}:"]
+    assert head == ["scalar", "run", "points", "steps", "last", "least", "greatest", "curve"]
+    rest = ["3", "1-5", "0.2", "0.2", "1", "█▂▁"]
+    assert lines == [["loss", os.path.relpath(run, above), *rest] for run in (shared_run, own_run)]
     assert err == ""
+
+
+def test_table_of_one_folder_has_its_path_once(shared_run, capsys, monkeypatch):
+    monkeypatch.chdir(shared_run.parent)
+    assert main(["events", shared_run.name]) == 0
+    folder, _, head, line = capsys.readouterr().out.splitlines()
+    assert folder == f"{shared_run.name}:"
+    assert (head.split()[:2], line.split()[0]) == (["scalar", "points"], "loss")
+
+
+def test_table_fits_the_terminal(shared_run, tmp_path, environment):
+    written(tmp_path / "a-long-name-of-a-run", "gradients/of/the/decoder/norm", [12345.678, 0.0000123456])
+    shutil.copytree(shared_run, tmp_path / "b")
+    terminal = Terminal(columns=100)
+    variables = {name: value for name, value in environment().items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    words = ["events", tmp_path / "a-long-name-of-a-run", tmp_path / "b"]
+    with python.Python("-m", "hookline.cli", *words, stdout=terminal.file.fileno(), env=variables) as process:
+        assert process.wait(60) == 0
+    folder, _, head, *lines = [line.rstrip() for line in terminal.screen]
+    assert folder == f"{tmp_path}:"
+    assert max(map(len, [head, *lines])) <= 100
+    assert "".join(line.split()[0] for line in lines[:-1]) == "gradients/of/the/decoder/norm"
+    assert lines[-1].split()[:2] == ["loss", "b"]
 
 
 def test_csv_and_json_have_every_point(shared_run, capsys):
@@ -128,7 +155,7 @@ def test_nan_and_infinities_are_shown(tmp_path, capsys):
     written(tmp_path, values=[1, math.nan, -math.inf, 2])
     assert [point["value"] for point in points(capsys, tmp_path)] == [1.0, "NaN", "-Infinity", 2.0]
     assert main(["events", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[-4:] == ["2", "1", "2", "▁xx█"]
+    assert capsys.readouterr().out.splitlines()[3].split()[-4:] == ["2", "1", "2", "▁xx█"]
 
 
 @pytest.mark.parametrize("harm", ["torn", "damaged"])
@@ -158,7 +185,7 @@ def test_no_scalars_is_an_error(tmp_path, capsys):
 
 def test_sparkline_has_the_means_of_its_sections():
     rising = [(step, float(step)) for step in range(1000)]
-    assert len(sparkline(rising)) == 24
+    assert len(sparkline(rising)) == 20
     assert sorted(sparkline(rising)) == list(sparkline(rising))
     assert (sparkline(rising)[0], sparkline(rising)[-1]) == ("▁", "█")
     assert sparkline([(5, 1.0), (6, 1.0)]) == "▁▁"

@@ -13,11 +13,13 @@ from hookline import units
 from hookline.checkpoint.directory.manifest import Leaf
 from hookline.checkpoint.restoring import inspection
 from hookline.checkpoint.restoring.inspection import FoundCheckpoint
+from hookline.checkpoint.saving.contents import HOOK_STATES
 from hookline.cli import output, runs
 from hookline.cli.runs import Difference, difference
 from hookline.errors import NotFoundError, OpError
 
 _ARRAYS = ("array", "numpy", "scalar")
+_LONGEST_FORM = 20
 _ORDER = ("added", "gone", "reshaped", "unread", "changed", "same")
 
 
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             {"a": a.path, "b": b.path, "notes": notes, "variables": list(map(dataclasses.asdict, changes))}
         )
     else:
-        _show(a, b, changes, notes)
+        _show(a, b, changes, notes, shows_all=arguments.all)
     return int(any(change.kind == "unread" for change in changes))
 
 
@@ -128,20 +130,25 @@ def _describe_leaf(leaf: Leaf) -> str:
     return f"{leaf.dtype} {tuple(leaf.shape)}" if leaf.shape else leaf.dtype
 
 
-def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: list[str]) -> None:
+def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: list[str], *, shows_all: bool) -> None:
     same = sum(change.kind == "same" for change in changes)
     output.print_lines(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
     for note in notes:
         output.print_lines(note)
-    shown = [change for change in changes if change.kind != "same"]
+    differ = [change for change in changes if change.kind != "same"]
+    shown = [change for change in differ if shows_all or not change.name.startswith(HOOK_STATES)]
     if shown:
         output.print_lines("")
-        heads = ["change", "variable", "A", "B", ">largest difference", ">relative", ">elements"]
+        heads = ["change", "variable", "A, or A → B", ">difference", ">relative", ">elements"]
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
-        output.print_table(heads, map(_cells, shown), styles=[colours.get(change.kind, "") for change in shown])
-        for why in dict.fromkeys(change.why for change in shown if change.why):
-            unreadable = units.format_count(sum(change.why == why for change in shown), "variable")
-            output.print_lines("", f"{unreadable} could not be compared: {why}.")
+        styles = [colours.get(change.kind, "") for change in shown]
+        output.print_table(heads, map(_cells, shown), styles=styles, wraps="variable")
+    if left := len(differ) - len(shown):
+        values = units.format_count(left, "value")
+        output.print_lines(f"and {values} of hooks; --all shows {'it' if left == 1 else 'them'}")
+    for why in dict.fromkeys(change.why for change in differ if change.why):
+        unreadable = units.format_count(sum(change.why == why for change in differ), "variable")
+        output.print_lines("", f"{unreadable} could not be compared: {why}.")
     output.print_lines("", f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
 
 
@@ -154,8 +161,9 @@ def _cells(change: Change) -> list[str]:
             output.format_number(found.relative),
             f"{found.elements:,} of {found.total:,}",
         ]
-    return [change.kind, change.name, _short(change.a), _short(change.b), *by]
+    forms = dict.fromkeys(_shorten(form) for form in (change.a, change.b) if form)
+    return [change.kind, change.name, " → ".join(forms), *by]
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:40]} ..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_FORM else f"{text[:_LONGEST_FORM]} ..."

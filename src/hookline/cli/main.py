@@ -50,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=f"hookline {__version__}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_runs(commands)
     _add_inspect(commands)
+    _add_report(commands)
     _add_diff(commands)
     _add_events(commands)
     _add_clean(commands)
@@ -78,6 +80,56 @@ def _command(
     )
     made.set_defaults(module=module, function="run")
     return made
+
+
+def _add_runs(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "report.list_runs",
+        "runs",
+        "list the runs below a folder, the newest first",
+        f"""
+        Lists every folder with checkpoints or event files, with its step, state, age, best evaluation and size. It
+        reads no arrays and writes nothing, so trainings may be running. A run that cannot be read does not hide the
+        others.
+
+        The state is "running", "finished", "stopped" (by a signal or an error), "killed", "broken" (the newest
+        checkpoint), "unreadable", or "unknown" for a run without checkpoints that does not say that it has finished.
+
+        {_EVERY}
+        """,
+        """
+        hookline runs
+        hookline runs experiments
+        hookline runs experiments --json | jq '.[] | select(.state == "killed").run'
+        """,
+    )
+    made.add_argument("folder", metavar="FOLDER", nargs="?", default=os.curdir, help="the folder (default: this one)")
+    made.add_argument("--json", action="store_true", help="print JSON: sizes in bytes, times in seconds")
+
+
+def _add_report(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "report.report_run",
+        "report",
+        "write an HTML page about a run",
+        f"""
+        Writes one HTML page: the curves of the training with those of its evaluations, the best values and the
+        restarts; the speed, the checkpoints, the devices, the hyperparameters and the versions. It needs no network and
+        no script. The page says what could not be read.
+
+        It reads no arrays, and the training may be running.
+
+        {_EVERY}
+        """,
+        """
+        hookline report runs/a
+        hookline report runs/a --out a.html
+        """,
+    )
+    made.add_argument("run", metavar="RUN", help="folder of a run")
+    made.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the folder of the run)")
 
 
 def _add_inspect(commands: _Commands) -> None:
@@ -131,11 +183,13 @@ def _add_diff(commands: _Commands) -> None:
         """
         hookline diff runs/a runs/b
         hookline diff runs/a/model.ckpt-40 runs/a/model.ckpt-80
+        hookline diff runs/a runs/b --all
         hookline diff runs/a runs/b --json
         """,
     )
     made.add_argument("a", metavar="A", help="folder of a run, or one checkpoint")
     made.add_argument("b", metavar="B", help="another one, to compare with A")
+    made.add_argument("--all", action="store_true", help="list the states of hooks too, not only how many differ")
     made.add_argument("--json", action="store_true", help="print JSON, including the variables that are the same")
 
 
@@ -294,7 +348,7 @@ def complete(arguments: argparse.Namespace) -> int:
         if error.name != "shtab":
             raise
         raise ModuleNotFoundError("this requires shtab: pip install shtab", name="shtab") from error
-    paths = {"RUN": shtab.DIRECTORY, "A": shtab.DIRECTORY, "B": shtab.DIRECTORY, "FILE": shtab.FILE}
+    paths = dict.fromkeys(("RUN", "A", "B", "FOLDER"), shtab.DIRECTORY) | {"FILE": shtab.FILE}
     whole = parser()
     commands = next(action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
     for about in commands._choices_actions:

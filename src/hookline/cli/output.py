@@ -12,18 +12,21 @@ from typing import Any
 from hookline.log import escape_line, escape_text
 
 _BARS = "▁▂▃▄▅▆▇█"
-_CURVE_WIDTH = 24
+_CURVE_WIDTH = 20
 # Wider than any table, so that in a pipe each row is one line.
 _WIDE = 100_000
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iterable[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Iterable[str] = (), wraps: str | None = None
+) -> None:
     """Prints a table: on a terminal with colours and within its width, otherwise one plain line for each row.
 
     Args:
         columns: The headings; a leading ">" aligns the column on the right.
         rows: The cells of each row.
         styles: The style of each row; rows beyond the last style have none.
+        wraps: The only column that is wrapped on a narrow terminal; by default all are.
     """
     from rich.console import Console
     from rich.table import Table
@@ -35,7 +38,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles
     made = Table(box=None, pad_edge=False, header_style="bold")
     for head in columns:
         made.add_column(
-            Text(head.removeprefix(">")), justify="right" if head.startswith(">") else "left", overflow="fold"
+            Text(head.removeprefix(">")),
+            justify="right" if head.startswith(">") else "left",
+            overflow="fold",
+            no_wrap=wraps not in (None, head),
         )
     left = iter(styles)
     for row in rows:

@@ -18,7 +18,8 @@ from hookline.errors import NotFoundError
 T = TypeVar("T")
 
 _MAX_RETRIES = 5
-_OF_A_RUN = ("checkpoint", "graph.txt")
+OF_A_RUN = frozenset({"checkpoint", "graph.txt"})
+"""Files of a run beside its checkpoints and event files."""
 
 _BLOCK = 2**17
 
@@ -126,7 +127,7 @@ def is_run(directory: str) -> bool:
         names = os.listdir(directory)
     except OSError:
         return False
-    return any(name in _OF_A_RUN or "tfevents" in name for name in names)
+    return any(name in OF_A_RUN or "tfevents" in name for name in names)
 
 
 @dataclasses.dataclass(frozen=True)

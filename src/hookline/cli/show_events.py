@@ -8,32 +8,15 @@ import fnmatch
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-from tensorboard.util import tensor_util
+from collections.abc import Iterator, Sequence
 
 from hookline.cli import output, runs
-from hookline.errors import DataLossError, NotFoundError
+from hookline.cli.report import run_events
+from hookline.cli.report.run_events import ScalarPoint
+from hookline.errors import NotFoundError
 from hookline.log import escape_line
-from hookline.regular_file import UnreadableFileError, open_regular
-from hookline.summary.protos import DecodeError, Event
-from hookline.summary.records import read_records
-
-# The length and the two checksums of each record.
-_FRAME_BYTES = 16
-
-
-class ScalarPoint(NamedTuple):
-    """One value of a scalar."""
-
-    step: int
-    wall_time: float
-    value: float
-
 
 Scalars = dict[str, list[ScalarPoint]]
-"""The points of each scalar, in the order of writing."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,8 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
             [{"run": folder, "tag": tag, **point._asdict()} for tag, folder, points in lines for point in points]
         )
     elif lines:
-        heads = ["scalar", "run", ">points", ">first step", ">last step", ">last", ">least", ">greatest", "curve"]
-        output.print_table(heads, [[tag, folder, *_cells(points)] for tag, folder, points in lines])
+        above, several = _common_folder(list(found)), len(found) > 1
+        output.print_lines(f"{above}:", "")
+        heads = ["scalar", *["run"] * several, ">points", ">steps", ">last", ">least", ">greatest", "curve"]
+        rows = [[tag, *[os.path.relpath(folder, above)] * several, *_cells(points)] for tag, folder, points in lines]
+        output.print_table(heads, rows, wraps="scalar")
     else:
         output.print_lines(f"{', '.join(found)}: no scalars yet.")
     return 0
@@ -67,67 +53,17 @@ def _scalars_of_run(given: str) -> Iterator[tuple[str, Scalars]]:
     if not files:
         raise runs.not_a_run_error(directory, "it has no event file")
     for folder, paths in files.items():
-        yield folder, _scalars(paths)
+        events = run_events.read_folder(paths)
+        for note in events.notes:
+            output.print_error(f"hookline events: {note}")
+        yield folder, events.scalars
 
 
-def _scalars(paths: Iterable[str]) -> Scalars:
-    """Reads the event files of one folder, in order. A restart removes earlier points of steps after it."""
-    scalars: Scalars = {}
-    named: set[str] = set()  # TensorFlow 2 writes the plugin's name only with the first value of a scalar.
-    for path in paths:
-        unreadable: list[str] = []
-        for event in _events(path):
-            if event.HasField("session_log") and event.session_log.status == event.session_log.START:
-                for points in scalars.values():
-                    points[:] = [point for point in points if point.step < event.step]
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "scalars":
-                    named.add(value.tag)
-                if value.HasField("simple_value"):
-                    number = value.simple_value
-                elif value.tag not in named:
-                    continue
-                elif (number := _number(value.tensor)) is None:
-                    unreadable.append(value.tag)
-                    continue
-                scalars.setdefault(value.tag, []).append(ScalarPoint(event.step, event.wall_time, number))
-        if unreadable:
-            tags = ", ".join(sorted(set(unreadable)))
-            output.print_error(
-                f"hookline events: {path}: {len(unreadable)} values of {tags} are not numbers, and left out."
-            )
-    return {tag: points for tag, points in scalars.items() if points}
-
-
-def _number(tensor: Any) -> float | None:
-    """Returns the number in a tensor with one element; None for any other tensor."""
-    if any(dim.size != 1 for dim in tensor.tensor_shape.dim):
-        return None
-    try:
-        return float(tensor_util.make_ndarray(tensor).item())
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _events(path: str) -> Iterator[Any]:
-    """Yields the events of a file, and prints an error if it cannot be read to the end."""
-    try:
-        opened = open_regular(path)
-    except UnreadableFileError as error:
-        output.print_error(f"hookline events: {path}: {error}, and left out.")
-        return
-    read_bytes = 0
-    with os.fdopen(opened, "rb") as file:
-        nbytes = os.fstat(opened).st_size
-        try:
-            for record in read_records(file):
-                yield Event.FromString(record)
-                read_bytes += len(record) + _FRAME_BYTES
-        except (DataLossError, DecodeError):
-            output.print_error(
-                f"hookline events: {path}: read {read_bytes:,} of {nbytes:,} bytes. The record there is torn or "
-                "damaged, or still being written."
-            )
+def _common_folder(folders: Sequence[str]) -> str:
+    """Returns the folder that holds all of them, relative if they are."""
+    if len({os.path.isabs(folder) for folder in folders}) == 1:
+        return os.path.commonpath(folders) or os.curdir
+    return os.path.commonpath([os.path.abspath(folder) for folder in folders])
 
 
 def _is_wanted(tag: str, patterns: Sequence[str] | None) -> bool:
@@ -140,4 +76,4 @@ def _cells(points: Sequence[ScalarPoint]) -> list[str]:
     least, greatest = (output.format_number(each(finite)) if finite else "" for each in (min, max))
     last = output.format_number(points[-1].value)
     curve = output.sparkline([(point.step, point.value) for point in points])
-    return [f"{len(points):,}", str(min(steps)), str(max(steps)), last, least, greatest, curve]
+    return [f"{len(points):,}", f"{min(steps)}-{max(steps)}", last, least, greatest, curve]

@@ -61,7 +61,8 @@ class MonitoredSession(FrontEndObject):
         hooks: Hooks, called in this order. A hook belongs to one open session at a time.
         stop_grace_period_secs: The longest time, in seconds, that closing waits for threads.
         recovery: The policy for a lost session; with None the error is raised.
-        summary_dir: The directory of the shared writer `summary_writer`.
+        summary_dir: The directory of the shared writer `summary_writer`. A training that is not ended by a signal or
+            an error writes `SessionLog(STOP)` there.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
             By default a warning is logged, and these events are lost.
         preemption: The reaction to SIGTERM and Ctrl-C; the defaults if None.
@@ -164,7 +165,7 @@ class MonitoredSession(FrontEndObject):
             self._setup.create_session, recovery, self._stop, self._guard, self._grace_secs
         )
         self._teardown = SessionTeardown(
-            self._recoverable, self._setup, self._stop, self._preemption, self._spmd, self._writers
+            self._recoverable, self._setup, self._stop, self._preemption, self._spmd, self._writers, summary_dir
         )
         self._setup.claim()
         try:

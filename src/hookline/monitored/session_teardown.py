@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable
 
-from hookline import log
+from hookline import log, summary
 from hookline.coordination import process_group
 from hookline.data.iterator import BatchSource
 from hookline.data.sequences import RestartAdvice
@@ -19,7 +19,7 @@ from hookline.monitored.stop_request import StopRequest
 from hookline.session import origin
 from hookline.signals import preemption
 from hookline.summary import FileWriterCache
-from hookline.summary.writer_cache import WriterScope
+from hookline.summary.writer_cache import WriterScope, find_writer
 
 logger = log.get_logger(__name__)
 
@@ -38,6 +38,7 @@ class SessionTeardown:
         signals: The handling of signals.
         spmd: The agreement with the other processes; None if there are none.
         writers: The scope of the summary writers.
+        summary_dir: The directory of the shared summary writer; None without one.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class SessionTeardown:
         signals: preemption.SessionSignals,
         spmd: SpmdSync | None,
         writers: WriterScope,
+        summary_dir: str | None,
     ) -> None:
         self._session, self._setup, self._stop = session, setup, stop
-        self._signals, self._spmd, self._writers = signals, spmd, writers
+        self._signals, self._spmd, self._writers, self._summary_dir = signals, spmd, writers, summary_dir
         # Marks the errors that hooks were notified of: references to them would keep their tracebacks, and so fed
         # values.
         self._notified_mark = object()
@@ -163,7 +165,10 @@ class SessionTeardown:
         elif lost is None:
             if isinstance(body_error, OutOfRangeError):
                 self._warn_no_runs(body_error)
-            return self._end_hooks()
+            failures = self._end_hooks()
+            if not failures and not isinstance(body_error, GRACEFUL_EXITS) and self._signals.shutdown_signal is None:
+                self._write_stop()
+            return failures
         elif not self._is_notified(lost):
             # should_stop() met this error, and never raises.
             self.notify_hooks(lost)
@@ -194,6 +199,14 @@ class SessionTeardown:
                 self.handle_failure(exc)
                 return [exc]
         return self._setup.hooks.end(raw)
+
+    def _write_stop(self) -> None:
+        """Writes `SessionLog(STOP)`, which distinguishes a finished training from one that a signal has stopped."""
+        writer = find_writer(self._summary_dir) if self._summary_dir and process_group.is_primary() else None
+        if writer is not None:
+            raw = self._session.raw
+            step = None if find_global_step(raw.graph) is None else raw.global_step
+            writer.add_session_log(summary.SessionLog(status=summary.SessionLog.STOP), step)
 
     def _agree_on_signals(self) -> None:
         """Ends all SPMD processes if one has received a signal after the last run."""

@@ -20,6 +20,7 @@ _WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
 _AT_ONCE_BYTES = 16 * 2**20
+_LAST_BYTES = 4096
 _UINT64 = (1 << 64) - 1
 _ONE_GROUP = [bytes((number,)) for number in range(0x80)]
 
@@ -95,6 +96,25 @@ def read_records(file: IO[bytes]) -> Iterator[bytes]:
         if masked_checksum(data) != file.read(_CHECKSUM.size):
             raise _damaged(file)
         yield data
+
+
+def read_last_record(file: IO[bytes]) -> bytes | None:
+    """Returns the data of the last record of an open file, if the file ends with it and it is short; else None.
+
+    It reads only the end of the file: a record begins where a length, with its checksum, reaches to the end.
+
+    Example:
+        >>> import io
+        >>> read_last_record(io.BytesIO(frame(b"abc") + frame(b"de")))
+        b'de'
+    """
+    file.seek(-min(file.seek(0, 2), _LAST_BYTES), 2)
+    end, frame_bytes = file.read(), len(frame(b""))
+    for begin in range(len(end) - frame_bytes, -1, -1):
+        data = end[begin + frame_bytes - _CHECKSUM.size : -_CHECKSUM.size]
+        if end.startswith(_LENGTH.pack(len(data)), begin) and end[begin:] == frame(data):
+            return data
+    return None
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:

@@ -187,6 +187,12 @@ class FileWriterCache:
         close_all("writer", [writer.close for writer in writers])
 
 
+def find_writer(directory: str) -> FileWriter | None:
+    """Returns the writer of a directory if the cache has one."""
+    shared = FileWriterCache._shared.get(os.path.realpath(directory))
+    return None if shared is None else shared.writer
+
+
 def get_writer(directory: str | None, name: str = "") -> Any:
     """Returns the writer of a directory; without one, a writer to the session's sinks only, or None without sinks.
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from hookline.checkpoint.directory import schema
 from hookline.checkpoint.saving.host_copy import Piece
-from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
 FORMAT = 4
@@ -109,6 +108,7 @@ class Manifest:
         format: The format of the file.
         extra: Whether `max_to_keep` does not count it.
         devices: The names of the devices of its arrays, if there were several.
+        environment: The versions of hookline, Python and JAX, and the kind of the first device; empty if unknown.
     """
 
     variables: dict[str, Entry]
@@ -118,6 +118,7 @@ class Manifest:
     format: int = FORMAT
     extra: bool = False
     devices: tuple[str, ...] = ()
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def leaves(self) -> dict[str, Leaf]:
@@ -126,7 +127,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the text of the manifest file, which ends with a checksum of the preceding text."""
-        text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
+        text = json.dumps(dataclasses.asdict(self))
         return f"{text[:-1]}{_CHECKSUM}{google_crc32c.value(text[:-1].encode())}}}"
 
     def with_pieces(self, stored: Iterable[Mapping[str, Sequence[Any]]]) -> Manifest:
@@ -253,6 +254,7 @@ _MANIFEST = schema.record(
     format=schema.integer(at_least=1),
     extra=schema.boolean(),
     devices=schema.list_of(schema.string()),
+    environment=schema.not_required(schema.dict_of(schema.string())),
     lineage=_LINEAGE,
 )
 _HEAD = schema.record(

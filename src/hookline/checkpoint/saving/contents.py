@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import platform
 import secrets
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from hookline.graph import GraphKeys, Tensor, Variable
 from hookline.graph.nodes.spec import UNKNOWN
 from hookline.session import Session
 from hookline.session.plan.source_positions import Position
+from hookline.version import __version__
 
 _logger = log.get_logger(__name__)
 
@@ -61,8 +63,20 @@ def copy_contents(sess: Session, variables: Mapping[str, Variable], global_step:
             if global_step > schema.LARGEST:
                 raise ValueError(f"Saver.save requires a global_step of at most 2**63 - 1, got {global_step}.")
         on = devices_of(stored.values())
-        manifest = Manifest(entries, _next_lineage(sess), global_step, devices=on if len(on) > 1 else ())
+        manifest = Manifest(
+            entries,
+            _next_lineage(sess),
+            global_step,
+            devices=on if len(on) > 1 else (),
+            environment=_environment(),
+        )
         return ContentsCopy(manifest, host_copy.copy_to_host(stored, is_chief), positions)
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment of this process, for the manifest."""
+    versions = {"hookline": __version__, "python": platform.python_version(), "jax": jax.__version__}
+    return versions | {"device": jax.devices()[0].device_kind}
 
 
 def load(

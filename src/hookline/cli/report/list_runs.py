@@ -1,0 +1,59 @@
+"""`hookline runs`: lists the runs below a folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from hookline import clock, units
+from hookline.cli import output, runs
+from hookline.cli.report import run_facts
+from hookline.cli.report.run_facts import RunFacts
+from hookline.errors import NotFoundError
+
+_STYLES = {"running": "green", "broken": "red", "killed": "yellow", "unreadable": "red"}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the runs, and returns the exit status."""
+    directory = runs.run_directory(arguments.folder)
+    with runs.quiet_on_cpu():
+        found = run_facts.find_runs(directory)
+    if not found:
+        raise NotFoundError.from_message(f"there is no run in '{directory}' or below it.")
+    if arguments.json:
+        output.print_json(list(map(_fields, found)))
+        return 0
+    heads = ["run", ">step", "state", ">age", "best", ">size"]
+    rows = [_cells(facts, directory) for facts in found]
+    output.print_table(heads, rows, styles=[_STYLES.get(facts.state, "") for facts in found], wraps="run")
+    for facts in found:
+        if facts.why:
+            output.print_lines("", f"{os.path.relpath(facts.directory, directory)}: {facts.why}.")
+    return 0
+
+
+def _cells(facts: RunFacts, directory: str) -> list[str]:
+    best, now = facts.best, clock.time()
+    return [
+        os.path.relpath(facts.directory, directory),
+        "" if facts.step is None else str(facts.step),
+        facts.state,
+        "" if facts.timestamp is None else output.format_duration(now - facts.timestamp),
+        "" if best is None else f"{best.metric} {output.format_number(best.value)} at {best.step}",
+        units.format_bytes(facts.nbytes) if facts.nbytes else "",
+    ]
+
+
+def _fields(facts: RunFacts) -> dict[str, Any]:
+    return {
+        "run": facts.directory,
+        "step": facts.step,
+        "state": facts.state,
+        "why": facts.why,
+        "time": facts.timestamp,
+        "age_secs": None if facts.timestamp is None else clock.time() - facts.timestamp,
+        "best": None if facts.best is None else facts.best._asdict(),
+        "bytes": facts.nbytes,
+    }
