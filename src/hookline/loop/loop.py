@@ -10,10 +10,13 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
+from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, first_then_every
+from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook
+from hookline.hooks.epochs import EPOCH, Epoch
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.step_counter import FLOPS
+from hookline.hooks.timers import trigger_from_arguments
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.evaluation.early_stopping import FinalStop
@@ -100,7 +103,8 @@ class Loop(StepGraph):
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
             `nnx.Metric`, a `clu.metrics.Collection`); None never resets them. With 100 they are reset after
             steps 1, 101, 201 and so on. These are the steps at which metrics are logged and summaries written by
-            default, so each shows the mean of the last 100 steps.
+            default, so each shows the mean of the last 100 steps. With "epoch" they are reset in the first step of each
+            epoch; `log_steps="epoch"` logs the means of whole epochs.
 
     Attributes:
         graph: The graph; a new one unless `batches` is a tensor. Make further fetches for hooks in it:
@@ -171,7 +175,7 @@ class Loop(StepGraph):
         epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
-        log_steps: int | None = 100,
+        log_steps: int | Epoch | None = 100,
         nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
@@ -195,7 +199,8 @@ class Loop(StepGraph):
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
-            log_steps: Global steps between lines of metrics in the log; None for no lines.
+            log_steps: Global steps between lines of metrics in the log, or "epoch" for a line at the end of each epoch;
+                None for no lines.
             nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all
                 losses, such as `d_loss`.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
@@ -257,7 +262,7 @@ class Loop(StepGraph):
         epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
-        log_steps: int | None = 100,
+        log_steps: int | Epoch | None = 100,
         nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
@@ -275,7 +280,7 @@ class Loop(StepGraph):
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
-        own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
+        own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
@@ -309,10 +314,9 @@ class Loop(StepGraph):
         self,
         logdir: str | None,
         last_step: int | None,
-        epochs: int | None,
         hooks: Iterable[Any],
         progress: bool,
-        log_steps: int | None,
+        log_steps: int | Epoch | None,
         nan_check: str | None,
         on_nan: str,
         logging: LoggingOptions,
@@ -331,20 +335,15 @@ class Loop(StepGraph):
         )
         if progress and not any(isinstance(unwrap(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
-            last = None if last_step is not None else self._passes.num_steps(epochs)
-            own.append(ProgressHook(self._scalar_metrics, last_step=last, file=sys.stderr, per_step=per_second))
+            own.append(ProgressHook(self._scalar_metrics, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if nan_check is not None:
             own += nan_check_hooks(self.metrics, self._returned_metrics, nan_check, on_nan)
-        if (
-            log_steps is not None
-            and arguments.check_int("Loop", "log_steps", log_steps, at_least=1)
-            and self._short_metrics
-        ):
-            own.append(
-                MetricsLog(self._short_metrics, first_then_every(log_steps), in_rows=log_steps < self.steps_per_run)
-            )
+        if log_steps is not None:
+            each = trigger_from_arguments("Loop", None, ("log_steps", log_steps), ("log_secs", None))
+            in_rows = log_steps != EPOCH and log_steps < self.steps_per_run
+            own += [MetricsLog(self._short_metrics, each, in_rows=in_rows)] if self._short_metrics else []
         own += [hook for hook in (*self._counter_hooks, self._recent_means, self._hyperparameters) if hook is not None]
         if logging.rate_steps is not None:
             folder = logging.summary_dir or logdir
@@ -360,7 +359,7 @@ class Loop(StepGraph):
         epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
-        log_steps: int | None = 100,
+        log_steps: int | Epoch | None = 100,
         nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
@@ -394,22 +393,32 @@ class Loop(StepGraph):
         """
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
-        own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
+        own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, Scaffold())
         stop = FinalStop(own, train_on)
         warm = as_warm_start(warm_start)
         fitting = warm and (lambda: warm_starts.check_match(warm, self.state, self._training_paths))
         last = min((step for step in (last_step, self._passes.num_steps(epochs)) if step is not None), default=None)
         begins = description.find_start(logdir, self._memory, fitting, self._initial_step(), last, stop)
+        epochs_of_data = self._passes.epochs(first_step=self._initial_step())
         return description.LoopDescription(
             description.state_parts(self.state, self.form.parts, self._extra_variables),
             description.describe_devices(self.state, self.mesh),
             description.describe_batch(first_spec(self._batch)),
             begins.text,
-            description.hook_outputs([*feeds, *writers, *own], begins, last),
+            description.hook_outputs([*feeds, *writers, *own], begins, last, epochs_of_data),
             description.describe_programs(self.train_op, self.steps_per_run, watches=bool(self.metrics)),
             self._optimizer_steps.description,
         )
+
+    def _epochs_in(self, session: Session) -> Epochs | str:
+        """Returns the epochs of a session, or why they are unknown; `reset_metrics_steps="epoch"` requires them."""
+        found = self._passes.epochs(session)
+        if self._resets_each_epoch and isinstance(found, Epochs) and found.end % found.steps:
+            found = f"an epoch ends at step {found.end}, no multiple of {found.steps}. Give a number of steps"
+        if self._resets_each_epoch and isinstance(found, str):
+            raise ValueError(f"Loop cannot reset metrics with reset_metrics_steps='epoch': {found}.")
+        return found
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
         """Returns a scaffold that, if there is no checkpoint, resumes from memory or makes the warm start."""
@@ -453,6 +462,7 @@ class _StateHandover(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         loop = self._loop
+        session.hook_data[Epochs] = loop._epochs_in(session)
         self._first_step = session.global_step if self._first_step is None else self._first_step
         loop.form.release()
         if loop._memory is not None:

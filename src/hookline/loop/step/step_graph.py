@@ -26,6 +26,7 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph.nodes import spec as specs
+from hookline.hooks.epochs import EPOCH, Epoch
 from hookline.loop.in_memory_checkpoint import StateValues
 from hookline.loop.load import STATE
 from hookline.loop.metric_hooks import RecentMeans
@@ -74,14 +75,14 @@ class StepGraph:
         learning_rate: Any = None,
         steps_per_update: Any = None,
         smoothing_steps: int | None = None,
-        reset_metrics_steps: int | None = 100,
+        reset_metrics_steps: int | Epoch | None = 100,
     ) -> None:
         self.steps_per_run = arguments.check_int("Loop", "steps_per_run", steps_per_run, at_least=1)
         self._config = arguments.check_optional("Loop", "config", config, SessionConfig)
-        if reset_metrics_steps is not None:
+        self._resets_each_epoch = reset_metrics_steps == EPOCH
+        if reset_metrics_steps is not None and reset_metrics_steps != EPOCH:
             arguments.check_int("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
         self.form = state_form(state, required_parameters("Loop", train_step), has_batch=batches is not None)
-        self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
             arguments.check_int("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
@@ -99,6 +100,9 @@ class StepGraph:
             self._batch = build_batches(batches, state_mesh, batch_sharding, last_batch, resume=resume_data)
             self._is_one_shot = is_plain_iterator(batches) and resume_data
             self._passes = Passes(self._batch)
+            # Without a known length, `Loop.run` raises an error.
+            every = self._passes.steps_per_epoch() if reset_metrics_steps == EPOCH else reset_metrics_steps
+            self._step = Step("Loop", train_step, self.form, every)
             self.graph.record_shardings("Loop", [*shardings, placement.current_mesh_context()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.default_sharding, "mesh", None)
             self._build(self._batch, seed, sharding)
