@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.data.epochs import Epochs
+from hookline.hooks.base import instance_trigger
+from hookline.hooks.only_for import unwrap
 from hookline.hooks.trigger import NEVER, Trigger
 
 if TYPE_CHECKING:
@@ -19,6 +22,14 @@ _NO_LOOP = (
     "only in a train.Loop does each step take one batch; in a graph of your own it may take none or several. Give a "
     "number of steps"
 )
+
+
+def set_epochs(hooks: Iterable[Any], epochs: Epochs | str) -> None:
+    """Sets the epochs of hooks' triggers before a session; raises `ValueError` if one needs them, and gets a reason."""
+    for trigger in (instance_trigger(unwrap(hook)) for hook in hooks):
+        for part in trigger.leaves() if isinstance(trigger, Trigger) else ():
+            if isinstance(part, EpochEnds):
+                part.set_epochs(epochs)
 
 
 class EpochEnds(Trigger):

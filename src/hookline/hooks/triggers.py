@@ -231,12 +231,13 @@ class Latched(OffSteps):
 
 
 def every(
-    steps: int | None = None, *, secs: float | None = None, runs: int | None = None, epochs: int | None = None
+    steps: int | Epoch | None = None, *, secs: float | None = None, runs: int | None = None, epochs: int | None = None
 ) -> Trigger:
     """Returns a trigger that fires every `steps` global steps, `secs` seconds, `runs` runs, or `epochs` epochs.
 
     Args:
         steps: 100 fires on the first run to reach or pass 100, 200, 300, ...; a training resumed at 150 fires at 200.
+            "epoch" is the same as `epochs=1`.
         secs: Seconds from the start to the first firing, and from one firing to the next.
         runs: 100 fires on the first run of this process and then 100 runs after each firing: on runs 1, 101, 201. A
             recovery does not reduce the count, and checkpoints do not hold it.
@@ -269,17 +270,10 @@ def every(
         return _Seconds(secs)
     if runs is not None:
         return Runs(arguments.check_int("every", "runs", runs, at_least=1))
-    if epochs is not None:
-        return EpochEnds(arguments.check_int("every", "epochs", epochs, at_least=1))
+    if epochs is not None or steps == EPOCH:
+        return EpochEnds(1 if epochs is None else arguments.check_int("every", "epochs", epochs, at_least=1))
     n = arguments.check_int("every", "steps", steps, at_least=1)
     return _StepSet(lambda after: (max(after, 0) // n + 1) * n, f"every({n})", f"each {n} steps")
-
-
-def as_trigger(given: int | Epoch | Trigger) -> Trigger:
-    """Returns the trigger for a hook's argument `every`: a number of steps, "epoch" or a trigger."""
-    if isinstance(given, Trigger):
-        return given
-    return every(epochs=1) if given == EPOCH else every(given)
 
 
 def first_then_every(steps: int | None = None, *, secs: float | None = None) -> Trigger:

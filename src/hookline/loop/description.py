@@ -15,10 +15,8 @@ from hookline import units
 from hookline.checkpoint import latest_checkpoint
 from hookline.checkpoint.restoring import inspection
 from hookline.checkpoint.saving import contents
-from hookline.data.epochs import Epochs
 from hookline.graph import Operation, Variable
 from hookline.hooks import SessionRunHook, Trigger, at_steps
-from hookline.hooks.epochs import EpochEnds
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.trigger import NEVER
 from hookline.loop.evaluation.early_stopping import FinalStop
@@ -158,28 +156,18 @@ def describe_devices(state: Variable, mesh: jax.sharding.Mesh | None) -> str:
     return f"{contents.format_devices(names)}{axes}"
 
 
-def hook_outputs(
-    hooks: Iterable[Any], begins: TrainingStart, last: int | None, epochs: Epochs | str
-) -> tuple[HookOutput, ...]:
+def hook_outputs(hooks: Iterable[Any], begins: TrainingStart, last: int | None) -> tuple[HookOutput, ...]:
     """Returns the output of the hooks that have an `output_description`.
 
     Args:
         hooks: The hooks.
         begins: The start of the training.
         last: The global step at which it ends; None if that is not known.
-        epochs: The epochs of the data, or why they are not known.
-
-    Raises:
-        ValueError: A trigger counts epochs, and they are not known.
     """
     found = []
     if begins.is_over:
         return ()
     for hook in map(unwrap, hooks):
-        trigger = getattr(hook, "trigger", None)
-        for part in trigger.leaves() if isinstance(trigger, Trigger) else ():
-            if isinstance(part, EpochEnds):
-                part.set_epochs(epochs)
         if what := getattr(hook, "output_description", ""):
             steps, when = _writing_steps(hook, begins.step, last, begins.hook_states)
             found.append(HookOutput(type(hook).__name__, what, when, steps))

@@ -13,7 +13,7 @@ from hookline import arguments, log
 from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook
-from hookline.hooks.epochs import EPOCH, Epoch
+from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
@@ -282,6 +282,7 @@ class Loop(StepGraph):
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
+        set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
@@ -395,30 +396,21 @@ class Loop(StepGraph):
         checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, Scaffold())
+        set_epochs([*writers, *own], self._passes.epochs(first_step=self._initial_step()))
         stop = FinalStop(own, train_on)
         warm = as_warm_start(warm_start)
         fitting = warm and (lambda: warm_starts.check_match(warm, self.state, self._training_paths))
         last = min((step for step in (last_step, self._passes.num_steps(epochs)) if step is not None), default=None)
         begins = description.find_start(logdir, self._memory, fitting, self._initial_step(), last, stop)
-        epochs_of_data = self._passes.epochs(first_step=self._initial_step())
         return description.LoopDescription(
             description.state_parts(self.state, self.form.parts, self._extra_variables),
             description.describe_devices(self.state, self.mesh),
             description.describe_batch(first_spec(self._batch)),
             begins.text,
-            description.hook_outputs([*feeds, *writers, *own], begins, last, epochs_of_data),
+            description.hook_outputs([*feeds, *writers, *own], begins, last),
             description.describe_programs(self.train_op, self.steps_per_run, watches=bool(self.metrics)),
             self._optimizer_steps.description,
         )
-
-    def _epochs_in(self, session: Session) -> Epochs | str:
-        """Returns the epochs of a session, or why they are unknown; `reset_metrics_steps="epoch"` requires them."""
-        found = self._passes.epochs(session)
-        if self._resets_each_epoch and isinstance(found, Epochs) and found.end % found.steps:
-            found = f"an epoch ends at step {found.end}, no multiple of {found.steps}. Give a number of steps"
-        if self._resets_each_epoch and isinstance(found, str):
-            raise ValueError(f"Loop cannot reset metrics with reset_metrics_steps='epoch': {found}.")
-        return found
 
     def _scaffold(self, logdir: str | None, warm: WarmStart | None, checkpoints: CheckpointOptions) -> Scaffold:
         """Returns a scaffold that, if there is no checkpoint, resumes from memory or makes the warm start."""
@@ -462,7 +454,8 @@ class _StateHandover(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         loop = self._loop
-        session.hook_data[Epochs] = loop._epochs_in(session)
+        session.hook_data[Epochs] = epochs = loop._passes.epochs(session)
+        loop._check_reset_steps(epochs)
         self._first_step = session.global_step if self._first_step is None else self._first_step
         loop.form.release()
         if loop._memory is not None:

@@ -10,7 +10,7 @@ from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.epochs import Epoch
 from hookline.hooks.trigger import Trigger
-from hookline.hooks.triggers import as_trigger
+from hookline.hooks.triggers import every as every_steps
 from hookline.signals.interrupts import calls_user_code
 
 
@@ -56,7 +56,7 @@ class FunctionHook(SessionRunHook):
 
     def __init__(self, function: Callable[[Firing], Any], every: int | Epoch | Trigger, fetches: Any = None) -> None:
         self._function = arguments.check_callable("FunctionHook", "function", function)
-        self.trigger = as_trigger(every)
+        self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self.fetches = fetches
         self.state_key = getattr(function, "__qualname__", None) or type(function).__qualname__
 

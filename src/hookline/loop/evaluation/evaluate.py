@@ -14,10 +14,10 @@ from hookline.checkpoint import Saver
 from hookline.coordination import Coordinator
 from hookline.data.batches import LastBatch
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import every as every_steps
 from hookline.hooks.epochs import Epoch
 from hookline.hooks.lookup import require_global_step, session_savers
 from hookline.hooks.trigger import Trigger
-from hookline.hooks.triggers import as_trigger
 from hookline.loop.evaluation.eval_result import (
     FINAL_STOP_KEY,
     Best,
@@ -141,7 +141,7 @@ class Evaluate(SessionRunHook):
         on_start: bool = False,
         sanity_batches: int = 0,
     ) -> None:
-        self.trigger = as_trigger(every)
+        self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self._evaluation = Evaluation(
             f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run, averaged, batch_size
         )
