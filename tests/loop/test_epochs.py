@@ -165,6 +165,20 @@ def test_hook_in_another_hook_fires_at_the_end_of_an_epoch():
     assert inner.steps == [5, 10]
 
 
+@pytest.mark.parametrize(("save_steps", "fired"), [(3, [5, 10, 15]), (4, [5, 5, 10, 15])])
+def test_recovery_continues_to_count_epochs(save_steps, fired, tmp_path):
+    class LoseOnce(train.SessionRunHook):
+        trigger = train.at_steps(7)
+
+        def on_trigger(self, firing):
+            self.trigger = train.at_steps(99)
+            raise hl.errors.AbortedError(None, None, "the session is lost")
+
+    hook, save = Fired(train.every("epoch")), train.CheckpointOptions(save_steps=save_steps)
+    make_loop(LIST).run(str(tmp_path), epochs=3, hooks=[hook, LoseOnce()], checkpoints=save, progress=False)
+    assert hook.steps == fired
+
+
 def test_everything_that_takes_a_number_of_steps_takes_an_epoch(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
     x = np.arange(12, dtype=np.float32)

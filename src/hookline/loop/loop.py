@@ -222,8 +222,8 @@ class Loop(StepGraph):
             NanLossDuringTrainingError: The loss is NaN.
             TypeError: An argument has the wrong type.
             ValueError: There are no batches, and no `last_step` is given; `nan_check` is no metric; no array matches in
-                a warm start; `epochs` is given, and the data have epochs of their own, no known length, or cannot be
-                read again.
+                a warm start; `epochs` is given, and the data have epochs of their own; `epochs` or "epoch" is given,
+                and the data have no known length, or cannot be read again.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """

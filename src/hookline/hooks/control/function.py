@@ -29,7 +29,7 @@ class FunctionHook(SessionRunHook):
             `loop.metrics`.
 
     Raises:
-        TypeError: `function` cannot be called; or `every` is neither a whole number nor a trigger.
+        TypeError: `function` cannot be called; or `every` is neither a whole number, "epoch" nor a trigger.
         ValueError: `every` is less than 1.
 
     Example:
