@@ -160,7 +160,7 @@ MISTAKES = [
      r"The hook Hook must have a Trigger \(or None\) as trigger, got 5"),
     (lambda tmp: train.every(runs=0), ValueError, "every requires runs >= 1, got 0"),
     (lambda tmp: train.every(10, runs=3), ValueError,
-     "every requires exactly one of steps, secs or runs, got steps and runs"),
+     "every requires exactly one of steps, secs, runs or epochs, got steps and runs"),
     (lambda tmp: train.every(10) & train.every(runs=3), TypeError,
      r"& requires triggers in steps or in seconds, got every\(runs=3\), which has neither"),
     (lambda tmp: train.latched(3), TypeError, "latched requires an operation of hookline.latch, got 3"),

@@ -561,6 +561,30 @@ def a_loop_without_batches():
 
 
 @scenario
+def epochs():
+    """The steps at which epochs end, with a restart in one: of arrays, of parts, and of parts of different lengths."""
+
+    class Fired(train.SessionRunHook):
+        def __init__(self):
+            self.trigger, self.steps = train.every("epoch"), []
+
+        def on_trigger(self, firing):
+            self.steps.append(firing.global_step)
+
+    found = []
+    of_arrays = lambda: hl.data.from_arrays(np.arange(32, dtype="float32"), 8)  # noqa: E731
+    for name, make in (("arrays", of_arrays), ("parts", lambda: part(4)), ("unequal", lambda: part(4 + ME))):
+        for last_step in (6, None):
+            hook = Fired()
+            try:
+                loop(make()).run(str(folder() / f"epochs of {name}"), last_step, epochs=3, hooks=[hook], progress=False)
+                found.append(hook.steps)
+            except ValueError as error:
+                found.append(str(error))
+    return found
+
+
+@scenario
 def passes():
     """The sums of a second run, and of two passes with a restart in the second one."""
     found = []

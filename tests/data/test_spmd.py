@@ -385,6 +385,12 @@ def test_value_without_examples_is_refused():
     assert job.hl.data.per_process_mean("loss", np.array([[1, 2], [3, 4]])) == {"loss/process_0": 2.5}
 
 
+def test_epochs_end_at_the_same_steps_in_all_processes(both):
+    *equal, unequal, _ = both("epochs")
+    assert equal == [[4], [8, 12]] * 2
+    assert "the SPMD processes have epochs of different lengths, 4, 5 batches. Give each as many batches" in unequal
+
+
 def test_evaluation_counts_the_examples_of_all_processes(both):
     expected = (1 * sum(range(1, 9)) + 9 * sum(range(9, 17))) / sum(range(1, 17))
     assert both("an_evaluation_that_counts_its_examples") == [pytest.approx(expected)] * 2

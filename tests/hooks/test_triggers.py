@@ -171,8 +171,8 @@ def test_user_trigger_composes():
 @pytest.mark.parametrize(
     ("make", "error", "complaint"),
     [
-        (lambda: every(), ValueError, "exactly one of steps, secs or runs, got none"),
-        (lambda: every(1, secs=1), ValueError, "exactly one of steps, secs or runs, got steps and secs"),
+        (lambda: every(), ValueError, "exactly one of steps, secs, runs or epochs, got none"),
+        (lambda: every(1, secs=1), ValueError, "exactly one of steps, secs, runs or epochs, got steps and secs"),
         (lambda: every(0), ValueError, "steps >= 1, got 0"),
         (lambda: every(2.5), TypeError, "a whole number as steps, got 2.5"),
         (lambda: every(secs=-1), ValueError, "secs >= 0, got -1"),

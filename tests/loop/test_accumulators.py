@@ -238,4 +238,4 @@ def test_invalid_reset_steps_are_refused():
     with pytest.raises(ValueError, match="reset_metrics_steps >= 1, got 0"):
         hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps=0)
     with pytest.raises(TypeError, match="requires a whole number as reset_metrics_steps"):
-        hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps="epoch")
+        hl.train.Loop(train_step, objects(), batches(), reset_metrics_steps="epochs")

@@ -46,10 +46,10 @@ def test_step_and_metrics_are_shown_on_stderr_by_default(by_hand, capsys):
     out, err = capsys.readouterr()
     assert out == "", "what a program prints is its own"
     assert err.splitlines() == [
-        "step 1/25  4%  loss 1.000  top/1 1",
-        "step 11/25  44%  loss 0.09091  top/1 11  1 steps/s  32 examples/s  0:14 left",
-        "step 21/25  84%  loss 0.04762  top/1 21  1 steps/s  32 examples/s  0:04 left",
-        "step 25/25  100%  loss 0.04000  top/1 25  1 steps/s  32 examples/s",
+        "step 1/25  4%  epoch 1/4  loss 1.000  top/1 1",
+        "step 11/25  44%  epoch 2/4  loss 0.09091  top/1 11  1 steps/s  32 examples/s  0:14 left",
+        "step 21/25  84%  epoch 3/4  loss 0.04762  top/1 21  1 steps/s  32 examples/s  0:04 left",
+        "step 25/25  100%  epoch 4/4  loss 0.04000  top/1 25  1 steps/s  32 examples/s",
     ]
 
 
@@ -100,7 +100,7 @@ def test_terminal_shows_one_line_below_the_log(monkeypatch):
         logger.setLevel(level)
     *log, line, rest = terminal.screen
     assert [re.match(r"step (\d+): loss = ", text)[1] for text in log] == ["1", "11", "21"]
-    assert re.fullmatch(r"step 25/25 +━+ +100%  loss 0.04000  top/1 25  1 steps/s  32 examples/s", line)
+    assert re.fullmatch(r"step 25/25 +━+ +100%  epoch 4/4  loss 0.04000  top/1 25  1 steps/s  32 examples/s", line)
     assert rest == ""
 
 

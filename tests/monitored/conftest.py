@@ -198,7 +198,7 @@ class Reference:
     def renew(self):
         for leaf in self.trigger.leaves():
             if isinstance(leaf, type(first_run())):
-                leaf.on_new_session()
+                leaf.on_new_session(None)
 
     def after(self, fetched, step):
         self.trigger.count_runs(self.runs + 1)

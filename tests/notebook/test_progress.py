@@ -19,7 +19,7 @@ class Log(train.SessionRunHook):
 make().run(last_step=60, hooks=[Slow(), Log()]);
 """)
     (shown,) = cell.shown
-    assert re.fullmatch(r"step 60/60  100%  loss \S+  \S+ steps/s  \S+ examples/s", shown["text/plain"])
+    assert re.fullmatch(r"step 60/60  100%  epoch (\d+)/\1  loss \S+  \S+ steps/s  \S+ examples/s", shown["text/plain"])
     assert '<progress value="60" max="60"></progress> step 60/60  100%' in shown["text/html"]
     assert cell.text.count("WARNING:hookline:at") == 6
     assert "step" not in cell.text

@@ -233,8 +233,7 @@ class BatchSpec:
                 kind = None
         if kind not in self._seen:
             leading_axes = 0 if count is None else 1
-            size = _size(batch, leading_axes)
-            is_short = size is not None and self._size is not None and size < self._size
+            size, is_short = _size(batch, leading_axes), self.is_short(batch, leading_axes)
             if is_short and self.last_batch == "drop":
                 return None
             if self._fixed_spec is specs.UNKNOWN:
@@ -257,6 +256,11 @@ class BatchSpec:
         if self.last_batch != "pad":
             return batch
         return self._padded(batch, leaves, self._size or 0, 0 if count is None else 1)
+
+    def is_short(self, batch: Any, leading_axes: int = 0) -> bool:
+        """Returns whether a batch has fewer examples than the first one."""
+        size = _size(batch, leading_axes)
+        return size is not None and self._size is not None and size < self._size
 
     def _padded(self, batch: Any, leaves: list[Any], size: int, leading_axes: int) -> Padded:
         """Returns the padded batch, or block, with a mask of the first `size` examples."""

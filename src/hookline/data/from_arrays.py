@@ -97,10 +97,12 @@ class ArraySource:
         if self.epochs is None:
             return math.inf
         further = self.epochs * passes - epoch - 1
-        return 0 if further < 0 else self._batches_in_epoch(example, drop) + further * self._batches_in_epoch(0, drop)
+        if further < 0:
+            return 0
+        return self.batches_in_epoch(example, drop=drop) + further * self.batches_in_epoch(drop=drop)
 
-    def _batches_in_epoch(self, example: int, drop: bool) -> int:
-        """Returns the number of batches of an epoch from an example on."""
+    def batches_in_epoch(self, example: int = 0, *, drop: bool = False) -> int:
+        """Returns the number of batches of an epoch from an example on; `drop` leaves out smaller ones."""
         count, rest = divmod(self.examples - example, min(self.batch_size, self.examples))
         return count + (rest > 0 and not drop)
 
@@ -110,10 +112,10 @@ class ArraySource:
         An epoch of 10 examples in batches of 4, from example 3 on: its two batches have 4 and 3 examples, then the next
         epoch begins. A third batch ends before example 4 of that epoch.
         """
-        in_epoch = self._batches_in_epoch(example, drop=False)
+        in_epoch = self.batches_in_epoch(example)
         if batches < in_epoch:
             return epoch, example + batches * self.batch_size
-        epochs, rest = divmod(batches - in_epoch, self._batches_in_epoch(0, drop=False))
+        epochs, rest = divmod(batches - in_epoch, self.batches_in_epoch())
         return epoch + 1 + epochs, rest * self.batch_size
 
     def last_size_from(self, example: int) -> int | None:

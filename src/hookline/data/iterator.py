@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 from collections.abc import Callable
@@ -15,10 +14,11 @@ from hookline import arguments, log
 from hookline.coordination import process_group
 from hookline.data.batch_sharding import BatchSharding
 from hookline.data.batches import BatchSpec, LastBatch, Padded, check_last_batch, is_object
+from hookline.data.epochs import BatchCount
 from hookline.data.from_arrays import ArraySource
 from hookline.data.global_batch_check import UNKNOWN_LENGTH, GlobalBatchCheck
 from hookline.data.reader import BatchReader
-from hookline.data.sequences import START, BatchSequence, ReadRequest, array_position, num_batches_of
+from hookline.data.sequences import START, BatchSequence, ReadRequest
 from hookline.data.sources import describe_value, make_sequence
 from hookline.data.spmd_reader import SpmdBatchReader
 from hookline.graph import Graph, Tensor, get_default_graph, placement
@@ -154,14 +154,14 @@ def iterator(
     batch_sharding.any_lengths = (any_lengths and form.allow_any_lengths()) or (
         spec is not None and specs.has_open_dims(spec)
     )
-    batches_left = functools.partial(_batches_left, source, sequence, form, num_batches)
+    count = BatchCount(source, sequence, form, num_batches)
     global_check = None
     if group is not None:
-        if started is not None and batches_left(START) is None:
+        if started is not None and count.left(START) is None:
             raise ValueError(f"{who}: {UNKNOWN_LENGTH}")
         if example is not None:
             _reject_text(who, example)
-        global_check = GlobalBatchCheck(group, who, source, batch_sharding, batches_left, check_disjoint=check_disjoint)
+        global_check = GlobalBatchCheck(group, who, source, batch_sharding, count.left, check_disjoint=check_disjoint)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> BatchReader:
@@ -183,7 +183,7 @@ def iterator(
             last = reader if shared else None
             return reader
 
-    node = BatchSource(name or "iterator", open_for, sequence, form, batch_sharding, batches_left, resumes=resume)
+    node = BatchSource(name or "iterator", open_for, sequence, form, batch_sharding, count, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.set_sharding(given)
     elif global_check is not None:
@@ -196,32 +196,6 @@ def default_batch_sharding(graph: Graph) -> jax.NamedSharding:
     default = graph.default_sharding or placement.current_mesh_context()
     mesh = getattr(default, "mesh", None) or placement.global_mesh()
     return placement.data_sharding(mesh) or jax.NamedSharding(mesh, jax.P())
-
-
-def _batches_left(
-    source: Any, sequence: BatchSequence, form: BatchSpec, length: float | None, position: dict[str, Any]
-) -> float | None:
-    """Returns the number of batches for runs after a position; None if it is unknown.
-
-    Args:
-        source: The source.
-        sequence: Its sequence.
-        form: The form of its batches.
-        length: The number from the beginning, if the user gave it.
-        position: The position.
-    """
-    drops = form.last_batch == "drop"
-    start = array_position(position, sequence.arrays)
-    if length is None and sequence.arrays is not None and start is not None:
-        return sequence.arrays.batches_left(*start, drop=drops, passes=sequence.passes)
-    known = num_batches_of(source) if sequence.num_batches is None else sequence.num_batches
-    known = known if length is None else length
-    if known is None:
-        return None
-    is_whole = isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None
-    if length is None and drops and not is_whole:
-        known = max(known - 1, 0)  # The last one may be smaller, and is then dropped.
-    return known * (sequence.passes - position.get("passes", 0)) - position["count"]
 
 
 def _reject_text(who: str, batch: Any) -> None:
@@ -240,7 +214,7 @@ class BatchSource(Source):
     Attributes:
         sequence: The sequence of its source.
         batch_sharding: The shardings of its batches.
-        batches_left: Returns the number of batches for runs after a position; None if it is unknown.
+        count: Counts the batches for runs.
     """
 
     def __init__(
@@ -250,11 +224,11 @@ class BatchSource(Source):
         sequence: BatchSequence,
         form: BatchSpec,
         batch_sharding: BatchSharding,
-        left: Callable[[dict[str, Any]], float | None],
+        count: BatchCount,
         *,
         resumes: bool,
     ) -> None:
-        self.sequence, self._batch_spec, self.batch_sharding, self.batches_left = sequence, form, batch_sharding, left
+        self.sequence, self._batch_spec, self.batch_sharding, self.count = sequence, form, batch_sharding, count
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._record_shardings()
 

@@ -72,7 +72,7 @@ class BatchReader:
 
     def _start_prefetcher(self, begun: tuple[Iterator[ReadResult], ReadRequest] | None = None) -> None:
         """Makes a prefetcher that begins after the position."""
-        position = self._value()
+        position = self.own_position
         self._used, self._before = 0, position["count"]
         prefetcher = self._prefetcher = self._prefetcher_class(
             self._sequence.read,
@@ -195,10 +195,12 @@ class BatchReader:
 
     def position(self) -> Position:
         """Returns the session's position, which does not count prefetched batches."""
-        value = self._value()
+        value = self.own_position
         return Position(value, lambda: self._sequence.on_saved(value), self._sequence.before_save)
 
-    def _value(self) -> dict[str, Any]:
+    @property
+    def own_position(self) -> dict[str, Any]:
+        """The position of this process."""
         position, index = self._position
         return position(index)
 
@@ -229,11 +231,11 @@ class BatchReader:
     @property
     def passes_made(self) -> int:
         """The number of passes over the source up to the position, including the present one."""
-        return passes_made(self._value(), self._sequence.arrays)
+        return passes_made(self.own_position, self._sequence.arrays)
 
     def begin_pass(self) -> bool:
         """Begins one more pass at the end of the last one; returns False if the source gives each batch only once."""
-        position = self._sequence.next_pass(self._value())
+        position = self._sequence.next_pass(self.own_position)
         if position is not None:
             self._position = (lambda _: position), 0
             self._restart_prefetcher()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -90,9 +92,10 @@ class ReadCancelled(Exception):
 
 
 def num_batches_of(source: Any) -> float | None:
-    """Returns the number of batches of a source from its beginning; None if the source has no length."""
+    """Returns the number of batches of a source from its beginning, infinity without an end; None without a length."""
     try:
-        return source.num_batches if isinstance(source, ArraySource) else len(source)
+        count = source.num_batches if isinstance(source, ArraySource) else len(source)
+        return math.inf if count == sys.maxsize else count  # Of a dataset of Grain that repeats without end.
     except (TypeError, NotImplementedError):
         return None
 

@@ -193,7 +193,7 @@ class SpmdBatchReader(BatchReader):
             prefetcher.set_num_batches(node.node_def, math.inf, None, is_known=False)
 
     def position(self) -> Position:  # noqa: D102
-        own = self._value()
+        own = self.own_position
         value = own
         if self._batch_sharding.is_part:
             every = self._global_check.peers.all_gather(f"position of {self._node.name}", _serialize_position(own))

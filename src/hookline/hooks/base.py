@@ -146,6 +146,7 @@ def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
         # A trigger that after_create_session has set to the present step is not reset.
         if known is not None and trigger.last_triggered_step() != _global_step(session):
             trigger.reset()
+        trigger.on_new_session(session)
         vars(hook)[_SESSION] = weakref.ref(session)
         for name in (_RUNS, _ASKED, _DELIVERED):
             vars(hook).pop(name, None)

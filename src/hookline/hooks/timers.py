@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 from hookline import arguments, clock
+from hookline.hooks.epochs import EPOCH, Epoch, EpochEnds
 from hookline.hooks.trigger import NEVER, Trigger
 
 _MAX_REMEMBERED_FIRINGS = 1000
@@ -202,14 +205,15 @@ class DefaultSteps(int):
 def trigger_from_arguments(
     who: str,
     trigger: Trigger | None,
-    steps: tuple[str, int | None],
+    steps: tuple[str, int | Epoch | None],
     secs: tuple[str, float | None],
     *,
     both: bool = False,
 ) -> Trigger:
     """Returns the trigger for the arguments of a hook: a trigger, or a named cadence in steps or in seconds.
 
-    With `both`, a hook may have both cadences, and fires at whichever comes first.
+    Steps may be "epoch", for `every(epochs=1)`. With `both`, a hook may have both cadences, and fires at whichever
+    comes first.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -226,12 +230,13 @@ def trigger_from_arguments(
             f"{who} requires {wanted or f'exactly one of {steps[0]}{default}, {secs[0]} or trigger'}, "
             f"got {', '.join(given) or 'none'}."
         )
-    if steps[1] is not None:
+    if steps[1] is not None and steps[1] != EPOCH:
         arguments.check_int(who, steps[0], steps[1], at_least=1)
     if secs[1] is not None:
         arguments.check_number(who, secs[0], secs[1], at_least=0)
     if trigger is not None:
         return trigger
-    if len(given) == 2:
-        return SecondOrStepTimer(every_secs=secs[1]) | SecondOrStepTimer(every_steps=steps[1])
-    return SecondOrStepTimer(every_secs=secs[1], every_steps=steps[1])
+    parts: list[Trigger] = [] if secs[1] is None else [SecondOrStepTimer(every_secs=secs[1])]
+    if steps[1] is not None:
+        parts.append(EpochEnds(1) if steps[1] == EPOCH else SecondOrStepTimer(every_steps=steps[1]))
+    return functools.reduce(operator.or_, parts)

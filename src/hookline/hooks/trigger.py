@@ -7,10 +7,13 @@ import copy
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookline import clock
 from hookline.signals.interrupts import mark_user_class
+
+if TYPE_CHECKING:
+    from hookline.session import Session
 
 NEVER = sys.maxsize
 """A step that no training run reaches."""
@@ -167,7 +170,7 @@ class Trigger(abc.ABC):
         self._base = self._fired_step = None
         self._checked_step, self._since_secs, self._moved_back = -1, 0.0, False
 
-    def on_new_session(self) -> None:  # noqa: B027 - most do not care
+    def on_new_session(self, session: Session) -> None:  # noqa: B027 - most do not care
         """Called for each new raw session, also after a recovery."""
 
     def steps_until_trigger(self, step: int) -> int:
@@ -344,9 +347,9 @@ class _Composite(Trigger):
         for part in self.parts:
             part.reset()
 
-    def on_new_session(self) -> None:
+    def on_new_session(self, session: Session) -> None:
         for part in self.parts:
-            part.on_new_session()
+            part.on_new_session(session)
 
     def clone(self) -> Trigger:
         other = copy.copy(self)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookline import arguments, clock
 from hookline.graph import Operation
 from hookline.graph.conditions import Latch
+from hookline.hooks.epochs import EPOCH, Epoch, EpochEnds
 from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.signals.interrupts import calls_user_code
+
+if TYPE_CHECKING:
+    from hookline.session import Session
 
 
 class _StepSet(Trigger):
@@ -162,21 +166,24 @@ class FirstRun(OffSteps):
 
     def __init__(self, number: int = 1) -> None:
         self._number = number
-        self.on_new_session()
+        self._restart()
 
     @property
     def has_run(self) -> bool:
         """Whether the raw session has begun a run."""
         return self._run > 0
 
-    def on_new_session(self) -> None:
+    def on_new_session(self, session: Session) -> None:
         """Resets it for a new raw session."""
+        self._restart()
+
+    def _restart(self) -> None:
         self._is_due, self._run, self._runs_left = True, 0, self._number - 1
 
     def reset(self) -> None:
         """Forgets its firing."""
         super().reset()
-        self.on_new_session()
+        self._restart()
 
     def count_runs(self, runs: int) -> None:
         """Sets the number of the run, and so the number of runs left until its own."""
@@ -223,18 +230,23 @@ class Latched(OffSteps):
         return f"latched({self.operation.name})"
 
 
-def every(steps: int | None = None, *, secs: float | None = None, runs: int | None = None) -> Trigger:
-    """Returns a trigger that fires every `steps` global steps, `secs` seconds, or `runs` runs.
+def every(
+    steps: int | Epoch | None = None, *, secs: float | None = None, runs: int | None = None, epochs: int | None = None
+) -> Trigger:
+    """Returns a trigger that fires every `steps` global steps, `secs` seconds, `runs` runs, or `epochs` epochs.
 
     Args:
         steps: 100 fires on the first run to reach or pass 100, 200, 300, ...; a training resumed at 150 fires at 200.
+            "epoch" is the same as `epochs=1`.
         secs: Seconds from the start to the first firing, and from one firing to the next.
         runs: 100 fires on the first run of this process and then 100 runs after each firing: on runs 1, 101, 201. A
             recovery does not reduce the count, and checkpoints do not hold it.
+        epochs: 2 fires at the end of epochs 2, 4, 6, ..., for a `train.Loop` whose data resume and have a known length.
+            If not, the start of the session raises `ValueError`.
 
     Raises:
         TypeError: The argument is not a number, or not a whole one.
-        ValueError: Not exactly one of the three is given, or it is out of range.
+        ValueError: Not exactly one of the four is given, or it is out of range.
 
     Example:
         >>> trigger = every(100)
@@ -247,14 +259,19 @@ def every(steps: int | None = None, *, secs: float | None = None, runs: int | No
     References:
         `every_steps` and `every_secs` of clu's periodic actions; `every_n_iter` of `tf.train.LoggingTensorHook`.
     """
-    given = {name: value for name, value in (("steps", steps), ("secs", secs), ("runs", runs)) if value is not None}
+    counts = {"steps": steps, "secs": secs, "runs": runs, "epochs": epochs}
+    given = [name for name, value in counts.items() if value is not None]
     if len(given) != 1:
-        raise ValueError(f"every requires exactly one of steps, secs or runs, got {' and '.join(given) or 'none'}.")
+        raise ValueError(
+            f"every requires exactly one of steps, secs, runs or epochs, got {' and '.join(given) or 'none'}."
+        )
     if secs is not None:
         arguments.check_number("every", "secs", secs, at_least=0)
         return _Seconds(secs)
     if runs is not None:
         return Runs(arguments.check_int("every", "runs", runs, at_least=1))
+    if epochs is not None or steps == EPOCH:
+        return EpochEnds(1 if epochs is None else arguments.check_int("every", "epochs", epochs, at_least=1))
     n = arguments.check_int("every", "steps", steps, at_least=1)
     return _StepSet(lambda after: (max(after, 0) // n + 1) * n, f"every({n})", f"each {n} steps")
 

@@ -10,10 +10,13 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
+from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, first_then_every
+from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook
+from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.step_counter import FLOPS
+from hookline.hooks.timers import trigger_from_arguments
 from hookline.loop import description
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.evaluation.early_stopping import FinalStop
@@ -100,7 +103,8 @@ class Loop(StepGraph):
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
             `nnx.Metric`, a `clu.metrics.Collection`); None never resets them. With 100 they are reset after
             steps 1, 101, 201 and so on. These are the steps at which metrics are logged and summaries written by
-            default, so each shows the mean of the last 100 steps.
+            default, so each shows the mean of the last 100 steps. With "epoch" they are reset in the first step of each
+            epoch; `log_steps="epoch"` logs the means of whole epochs.
 
     Attributes:
         graph: The graph; a new one unless `batches` is a tensor. Make further fetches for hooks in it:
@@ -171,7 +175,7 @@ class Loop(StepGraph):
         epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
-        log_steps: int | None = 100,
+        log_steps: int | Epoch | None = 100,
         nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
@@ -195,7 +199,8 @@ class Loop(StepGraph):
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
-            log_steps: Global steps between lines of metrics in the log; None for no lines.
+            log_steps: Global steps between lines of metrics in the log, or "epoch" for a line at the end of each epoch;
+                None for no lines.
             nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all
                 losses, such as `d_loss`.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
@@ -217,8 +222,8 @@ class Loop(StepGraph):
             NanLossDuringTrainingError: The loss is NaN.
             TypeError: An argument has the wrong type.
             ValueError: There are no batches, and no `last_step` is given; `nan_check` is no metric; no array matches in
-                a warm start; `epochs` is given, and the data have epochs of their own, no known length, or cannot be
-                read again.
+                a warm start; `epochs` is given, and the data have epochs of their own; `epochs` or "epoch" is given,
+                and the data have no known length, or cannot be read again.
             NotFoundError, InvalidArgumentError: The checkpoint in `logdir` does not fit; the message names each array.
             FailedPreconditionError: There is a checkpoint to resume from, and `batches` cannot be read from the start.
         """
@@ -257,7 +262,7 @@ class Loop(StepGraph):
         epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
-        log_steps: int | None = 100,
+        log_steps: int | Epoch | None = 100,
         nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
@@ -275,8 +280,9 @@ class Loop(StepGraph):
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
-        own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
+        own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
+        set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
@@ -309,10 +315,9 @@ class Loop(StepGraph):
         self,
         logdir: str | None,
         last_step: int | None,
-        epochs: int | None,
         hooks: Iterable[Any],
         progress: bool,
-        log_steps: int | None,
+        log_steps: int | Epoch | None,
         nan_check: str | None,
         on_nan: str,
         logging: LoggingOptions,
@@ -331,20 +336,15 @@ class Loop(StepGraph):
         )
         if progress and not any(isinstance(unwrap(hook), ProgressHook) for hook in hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
-            last = None if last_step is not None else self._passes.num_steps(epochs)
-            own.append(ProgressHook(self._scalar_metrics, last_step=last, file=sys.stderr, per_step=per_second))
+            own.append(ProgressHook(self._scalar_metrics, file=sys.stderr, per_step=per_second))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if nan_check is not None:
             own += nan_check_hooks(self.metrics, self._returned_metrics, nan_check, on_nan)
-        if (
-            log_steps is not None
-            and arguments.check_int("Loop", "log_steps", log_steps, at_least=1)
-            and self._short_metrics
-        ):
-            own.append(
-                MetricsLog(self._short_metrics, first_then_every(log_steps), in_rows=log_steps < self.steps_per_run)
-            )
+        if log_steps is not None:
+            each = trigger_from_arguments("Loop", None, ("log_steps", log_steps), ("log_secs", None))
+            in_rows = log_steps != EPOCH and log_steps < self.steps_per_run
+            own += [MetricsLog(self._short_metrics, each, in_rows=in_rows)] if self._short_metrics else []
         own += [hook for hook in (*self._counter_hooks, self._recent_means, self._hyperparameters) if hook is not None]
         if logging.rate_steps is not None:
             folder = logging.summary_dir or logdir
@@ -360,7 +360,7 @@ class Loop(StepGraph):
         epochs: int | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
-        log_steps: int | None = 100,
+        log_steps: int | Epoch | None = 100,
         nan_check: str | None = "loss",
         on_nan: str = "raise",
         warm_start: str | WarmStart | None = None,
@@ -394,8 +394,9 @@ class Loop(StepGraph):
         """
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
-        own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
+        own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, Scaffold())
+        set_epochs([*writers, *own], self._passes.epochs(first_step=self._initial_step()))
         stop = FinalStop(own, train_on)
         warm = as_warm_start(warm_start)
         fitting = warm and (lambda: warm_starts.check_match(warm, self.state, self._training_paths))
@@ -453,6 +454,8 @@ class _StateHandover(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         loop = self._loop
+        session.hook_data[Epochs] = epochs = loop._passes.epochs(session)
+        loop._check_reset_steps(epochs)
         self._first_step = session.global_step if self._first_step is None else self._first_step
         loop.form.release()
         if loop._memory is not None:

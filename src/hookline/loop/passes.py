@@ -13,6 +13,7 @@ from hookline import arguments, log
 from hookline.coordination import process_group
 from hookline.data.batch_sharding import BatchSharding
 from hookline.data.batches import LastBatch
+from hookline.data.epochs import Epochs
 from hookline.data.iterator import ANY_LENGTHS, BatchSource, iterator
 from hookline.data.sequences import START, RestartAdvice
 from hookline.data.sources import IteratorSource, check_source, describe_value
@@ -253,8 +254,54 @@ class Passes:
                 "training. A hook may stop it earlier."
             )
 
+    def steps_per_epoch(self) -> int | None:
+        """Returns the number of steps in an epoch; None if `epochs` returns a reason."""
+        found = self.epochs()
+        return found.steps if isinstance(found, Epochs) else None
+
+    def epochs(self, session: Session | None = None, first_step: int = 0) -> Epochs | str:
+        """Returns the epochs of a session, or of a training run from its first step on, or why they are unknown.
+
+        Args:
+            session: The raw session. With it this is a collective call in SPMD processes.
+            first_step: Without a session, the step at which the data begin.
+        """
+        node, group = self._node, process_group.current()
+        length = None if node is None else node.count.per_epoch
+        if session is not None and group is not None and node is not None and node.batch_sharding.is_part:
+            every = group.all_gather("epochs of Loop", length)
+            if len(set(every)) > 1:
+                return (
+                    f"the SPMD processes have epochs of different lengths, {', '.join(map(str, every))} batches. Give "
+                    "each as many batches"
+                )
+        why = self._why_unknown(length, "Give a number of steps")
+        if why or node is None:
+            return why
+        if session is None:
+            return node.count.epochs_at(START, first_step)
+        return node.count.epochs_at(session.backend.source(node).own_position, session.global_step)
+
+    def _why_unknown(self, length: float | None, instead: str) -> str:
+        """Returns why epochs of `length` batches cannot be counted, with `instead` as advice; empty if they can."""
+        node = self._node
+        if self._source is None:
+            return f"it has no data to pass over (batches=None). {instead}"
+        if node is None or isinstance(node.sequence, IteratorSource):
+            return "its batches come from an iterator, which gives each once. Give a function that makes it, or a list"
+        if not node.resumes:
+            return (
+                "each start reads its data from the beginning (resume_data=False), and epochs are counted from step 0"
+            )
+        if not length:
+            return (
+                "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, "
+                "num_batches=...); or give a list, or hookline.data.from_arrays"
+            )
+        return f"its data have no end. {instead}" if length == math.inf else ""
+
     def num_steps(self, epochs: int | None) -> int | None:
-        """Returns the number of batches in `epochs` passes; None if `epochs` is None.
+        """Returns the number of batches in `epochs` passes; None if `epochs` is None, or if a batch may be dropped.
 
         Raises:
             TypeError: `epochs` is not an integer.
@@ -264,26 +311,15 @@ class Passes:
             return None
         arguments.check_int("Loop", "epochs", epochs, at_least=1)
         node = self._node
-        length = None if node is None else node.batches_left(START)
         arrays = None if node is None else node.sequence.arrays
-        if self._source is None:
-            why = "it has no data to pass over (batches=None). Give last_step"
-        elif node is None or isinstance(node.sequence, IteratorSource):
-            why = "its batches come from an iterator, which gives each once. Give a function that makes it, or a list"
-        elif not node.resumes:
-            why = "each start reads its data from the beginning (resume_data=False), and epochs are counted from step 0"
-        elif arrays is not None and arrays.epochs != 1:
+        if arrays is not None and arrays.epochs != 1:
             why = f"its data have epochs of their own, data.from_arrays(..., epochs={arrays.epochs}). Leave out one"
-        elif length is None:
-            why = (
-                "the number of its batches is not known. Give it, batches=hookline.data.iterator(source, "
-                "num_batches=...); or give a list, or hookline.data.from_arrays"
-            )
-        elif length == math.inf:
-            why = "its data have no end. Give last_step"
         else:
-            return int(epochs * length / node.sequence.passes)
-        raise ValueError(f"Loop cannot train for epochs={epochs}: {why}.")
+            why = self._why_unknown(None if node is None else node.count.left(START), "Give last_step")
+        if why:
+            raise ValueError(f"Loop cannot train for epochs={epochs}: {why}.")
+        steps = self.steps_per_epoch()
+        return None if steps is None else epochs * steps
 
     def prepare(self, epochs: int | None) -> None:
         """Sets the number of passes of the next session; raises the errors of `num_steps`."""

@@ -10,6 +10,7 @@ from typing import Any
 from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
+from hookline.hooks.epochs import EPOCH, Epoch
 from hookline.hooks.reporting.sink_hook import checked
 from hookline.hooks.reporting.step_counter import checked_per_step
 from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoveryPolicy
@@ -29,7 +30,7 @@ class UseDefault(enum.Enum):
 
 USE_DEFAULT = UseDefault.USE_DEFAULT
 
-Cadence = tuple[float | None, int | None]
+Cadence = tuple[float | None, int | Epoch | None]
 """The seconds and the steps from one event to the next; None for a part that is off."""
 
 
@@ -42,7 +43,8 @@ class CheckpointOptions:
     Args:
         save_secs: Seconds from one checkpoint to the next; 600 if neither `save_secs` nor `save_steps` is given. None
             turns it off.
-        save_steps: Global steps from one checkpoint to the next. With both, whichever comes first.
+        save_steps: Global steps from one checkpoint to the next, or "epoch" for one at the end of each epoch of a
+            `Loop`. With both, whichever comes first.
         saver: The saver, which decides how many checkpoints are kept: `Saver(max_to_keep=3)`. Each training uses a
             clone of it, so several trainings may share the options.
         restore: The reaction to a broken newest checkpoint. "latest": raise an error. "latest-valid": move it
@@ -75,7 +77,7 @@ class CheckpointOptions:
     """
 
     save_secs: float | UseDefault | None = USE_DEFAULT
-    save_steps: int | UseDefault | None = USE_DEFAULT
+    save_steps: int | Epoch | UseDefault | None = USE_DEFAULT
     saver: Saver | None = None
     restore: str = LATEST
     restore_hyperparams: bool = True
@@ -98,8 +100,8 @@ class LoggingOptions:
     """Configures which numbers a training writes, and where, for `Loop.run` and `MonitoredTrainingSession`.
 
     Args:
-        summary_steps: Global steps from one summary to the next; 100 if neither `summary_steps` nor `summary_secs` is
-            given. None turns it off.
+        summary_steps: Global steps from one summary to the next, or "epoch" for one at the end of each epoch of a
+            `Loop`; 100 if neither `summary_steps` nor `summary_secs` is given. None turns it off.
         summary_secs: Seconds from one summary to the next. With both, whichever comes first.
         summary_dir: The directory of summaries; by default the directory of the checkpoints.
         rate_steps: Global steps from one measurement of the speed to the next; None measures nothing.
@@ -133,7 +135,7 @@ class LoggingOptions:
         3 loss 2.0
     """
 
-    summary_steps: int | UseDefault | None = USE_DEFAULT
+    summary_steps: int | Epoch | UseDefault | None = USE_DEFAULT
     summary_secs: float | UseDefault | None = USE_DEFAULT
     summary_dir: str | None = None
     rate_steps: int | None = 100
@@ -197,16 +199,20 @@ def _check_bool(who: str, name: str, value: Any) -> None:
         raise TypeError(f"{who} requires True or False as {name}, got {value!r}.")
 
 
-def _check_cadence(who: str, **given: float | UseDefault | None) -> None:
+def _check_cadence(who: str, **given: float | Epoch | UseDefault | None) -> None:
     for name, every in given.items():
-        if every is None or isinstance(every, UseDefault):
+        if (
+            every is None
+            or isinstance(every, UseDefault)
+            or (every == EPOCH and name in ("save_steps", "summary_steps"))
+        ):
             continue
         check = arguments.check_int if name.endswith("_steps") else arguments.check_number
         if check(who, name, every) <= 0:
             raise ValueError(f"{who} requires {name} > 0, or None for none, got {every}.")
 
 
-def _cadence(secs: float | UseDefault | None, steps: int | UseDefault | None, default: Cadence) -> Cadence:
+def _cadence(secs: float | UseDefault | None, steps: int | Epoch | UseDefault | None, default: Cadence) -> Cadence:
     """Returns the given cadence; the default one if neither part is given."""
     if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
         return default

@@ -11,12 +11,14 @@ from hookline.coordination import process_group
 from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
+from hookline.hooks.trigger import Trigger
 from hookline.monitored.hooked.callbacks import checked_hooks, chief_only, overridden_callback
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.starting.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.training_options import (
     USE_DEFAULT,
+    Cadence,
     CheckpointOptions,
     LoggingOptions,
     PreemptionOptions,
@@ -226,24 +228,24 @@ def default_hooks(
         raise ValueError(f"{who} has nowhere to write hparams: give it a directory, for TensorBoard, or sinks.")
     writers: list[Any] = []
     if (summary_dir or logging.sinks) and any(logging.cadence):
-        secs, steps = logging.cadence
-        trigger = trigger_from_arguments(
-            "SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True
-        )
+        trigger = _trigger("SummarySaverHook", logging.cadence)
         writers.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, trigger=trigger))
     if checkpoint_dir and any(checkpoints.cadence):
-        secs, steps = checkpoints.cadence
         writers.append(
             CheckpointSaverHook(
                 checkpoint_dir,
-                save_secs=secs,
-                save_steps=steps,
+                trigger=_trigger("CheckpointSaverHook", checkpoints.cadence),
                 scaffold=scaffold,
                 save_graph_def=save_graph_def,
                 lock_timeout_secs=checkpoints.lock_timeout_secs,
             )
         )
     return feeds, writers
+
+
+def _trigger(who: str, cadence: Cadence) -> Trigger:
+    secs, steps = cadence
+    return trigger_from_arguments(who, None, ("save_steps", steps), ("save_secs", secs), both=True)
 
 
 def warn_if_nothing_saves(

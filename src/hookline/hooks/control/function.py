@@ -8,6 +8,7 @@ from typing import Any
 from hookline import arguments
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
+from hookline.hooks.epochs import Epoch
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import every as every_steps
 from hookline.signals.interrupts import calls_user_code
@@ -23,12 +24,12 @@ class FunctionHook(SessionRunHook):
 
     Args:
         function: A function of a `Firing`. Its result is not used.
-        every: Global steps between calls, or a trigger: `train.every(secs=60)`.
+        every: Global steps between calls, "epoch", or a trigger: `train.every(secs=60)`.
         fetches: The fetches whose values are in `firing.values`: any structure that a session can fetch, such as
             `loop.metrics`.
 
     Raises:
-        TypeError: `function` cannot be called; or `every` is neither a whole number nor a trigger.
+        TypeError: `function` cannot be called; or `every` is neither a whole number, "epoch" nor a trigger.
         ValueError: `every` is less than 1.
 
     Example:
@@ -53,7 +54,7 @@ class FunctionHook(SessionRunHook):
 
     comes_before = CheckpointSaverHook
 
-    def __init__(self, function: Callable[[Firing], Any], every: int | Trigger, fetches: Any = None) -> None:
+    def __init__(self, function: Callable[[Firing], Any], every: int | Epoch | Trigger, fetches: Any = None) -> None:
         self._function = arguments.check_callable("FunctionHook", "function", function)
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self.fetches = fetches

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from hookline import arguments, clock, log
 from hookline.coordination import Coordinator, process_group
+from hookline.data.epochs import Epochs
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.lookup import by_tag, find_tensor, require_global_step
@@ -35,7 +36,7 @@ _RUNS_THAT_COMPILE = 2
 
 
 class ProgressHook(SessionRunHook):
-    """Shows the step and the last step, chosen values, the steps per second and the time left.
+    """Shows the step and the last step, the epoch, chosen values, the steps per second and the time left.
 
     - On a terminal, one line at the bottom is redrawn five times a second, with a bar if the last step is
       known. Log lines and `print` appear above it.
@@ -55,7 +56,7 @@ class ProgressHook(SessionRunHook):
         values: The values beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
             whose names are the tags. They should be scalars; `"loss"` means the tensor `"loss:0"`.
         last_step: The last step of the training; by default the step of `StopAtStepHook`, or of another hook's
-            `session.set_last_step`.
+            `session.set_last_step`, or in a `train.Loop` the end of the data if that comes first.
         every_secs: Seconds from one plain line to the next; 10 by default.
         trigger: Decides when plain lines are due, instead of `every_secs`.
         file: The output; by default `sys.stdout` as it is at `begin`.
@@ -148,8 +149,23 @@ class ProgressHook(SessionRunHook):
 
     @property
     def _last_step(self) -> int | None:
-        limit = None if self._session is None else self._session.step_limit
-        return limit if self._given_last_step is None else self._given_last_step
+        if self._given_last_step is not None or self._session is None:
+            return self._given_last_step
+        limits = self._session.step_limit, None if self._epochs is None else self._epochs.last_step
+        return min((step for step in limits if step is not None), default=None)
+
+    @property
+    def _epochs(self) -> Epochs | None:
+        found = None if self._session is None else self._session.hook_data.get(Epochs)
+        return found if isinstance(found, Epochs) else None
+
+    def _epoch_text(self, step: int) -> str:
+        """Returns the epoch, and the last one if it is known; nothing if that is the only one."""
+        if self._epochs is None:
+            return ""
+        last = None if self._last_step is None else self._epochs.number_at(self._last_step)
+        of_last = "" if last is None else f"/{last}"
+        return "" if last == 1 else f"epoch {self._epochs.number_at(step)}{of_last}"
 
     def on_trigger(self, firing: Firing) -> None:
         """Shows the step and its values; in the third run it starts to measure the steps per second."""
@@ -172,7 +188,8 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
-        progress = Progress(step, self._last_step, values or {}, self._steps_per_sec(step), self._per_step)
+        rate = self._steps_per_sec(step)
+        progress = Progress(step, self._last_step, values or {}, rate, self._per_step, self._epoch_text(step))
         self._shown_step = step
         self._write(lambda output: output.show(progress))
 

@@ -37,6 +37,7 @@ class Progress:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps_per_sec: float | None = None
     per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    epoch_text: str = ""
 
     @property
     def step_text(self) -> str:
@@ -45,8 +46,9 @@ class Progress:
 
     @property
     def detail_texts(self) -> list[str]:
-        """The texts after the step: the percentage, values, rates and time left, without those that are not known."""
+        """The texts after the step, as far as known: the percentage, the epoch, values, rates and time left."""
         texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
+        texts += [self.epoch_text] if self.epoch_text else []
         texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
         if rate := self.steps_per_sec:
             for name, count in {"steps": 1, **self.per_step}.items():

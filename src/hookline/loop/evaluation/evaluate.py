@@ -15,6 +15,7 @@ from hookline.coordination import Coordinator
 from hookline.data.batches import LastBatch
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks import every as every_steps
+from hookline.hooks.epochs import Epoch
 from hookline.hooks.lookup import require_global_step, session_savers
 from hookline.hooks.trigger import Trigger
 from hookline.loop.evaluation.eval_result import (
@@ -65,7 +66,7 @@ class Evaluate(SessionRunHook):
         eval_step: A function; or a tensor of a graph, or several, nested in dicts.
         batches: A function that makes an iterable of batches, or an iterable that can be read repeatedly; with tensors,
             its items are feed dicts. With None the function gets no batch, and is called once.
-        every: Global steps between evaluations, or a trigger.
+        every: Global steps between evaluations, "epoch" for the end of each epoch, or a trigger.
         name: The name of the TensorBoard run, and of the evaluation in the log and in checkpoints.
         keep_best: A metric. The checkpoint of the step with its best value is kept in addition to the `max_to_keep`
             latest ones, and written if that step has none; `train.load(logdir, like, step="best")` reads it. If it is
@@ -125,7 +126,7 @@ class Evaluate(SessionRunHook):
         self,
         eval_step: Any,
         batches: Any,
-        every: int | Trigger,
+        every: int | Epoch | Trigger,
         name: str = "eval",
         *,
         keep_best: str | None = None,

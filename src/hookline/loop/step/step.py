@@ -43,6 +43,7 @@ class Step:
         function: The train step.
         form: The form of the state, with its parameters.
         reset_steps: The number of steps after which metrics in the state are reset; None for never.
+        reset_at: The step after which they are reset first.
 
     Attributes:
         left_out: The returned values of the last trace that are no metrics, with the reasons.
@@ -53,12 +54,19 @@ class Step:
         TypeError: The step is not a function, or has required keyword-only parameters.
     """
 
-    def __init__(self, owner: str, function: Any, form: PytreeState | NnxState, reset_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        owner: str,
+        function: Any,
+        form: PytreeState | NnxState,
+        reset_steps: int | None = None,
+        reset_at: int = 1,
+    ) -> None:
         self.name = self.__name__ = function_name(function)
         self._owner, self._function, self._form = owner, function, form
         self._call = StepCall(owner, function, list(form.parts))
         self._labels = returned_names(function)
-        self._reset_steps = reset_steps if form.accumulates else None
+        self._reset_steps, self._reset_at = reset_steps if form.accumulates else None, reset_at
         self.left_out: dict[str, str] = {}
         self.result_spec: Any = None
 
@@ -96,8 +104,8 @@ class Step:
             step, *more = more  # type: ignore[assignment]
         if self._reset_steps is not None:
             with step_errors(self._owner, self.name):
-                # After steps 1, 101, 201, ..., when hooks with first_then_every(100) fire.
-                state = reset_where(state, step % self._reset_steps == 1 % self._reset_steps)
+                # After steps 1, 101, 201, ..., when hooks with first_then_every(100) fire; or after an epoch.
+                state = reset_where(state, step % self._reset_steps == self._reset_at % self._reset_steps)
         returned = self._call(self._form.step_arguments(state), batch, *more, step=step)
         with step_errors(self._owner, self.name):
             after, rest = self._form.read_result(state, returned, self._labels)

@@ -13,6 +13,7 @@ from hookline import sharding as rules
 from hookline.checkpoint.directory import leaves as paths
 from hookline.checkpoint.saving import contents
 from hookline.data.batches import LastBatch
+from hookline.data.epochs import Epochs
 from hookline.data.sources import is_plain_iterator
 from hookline.graph import (
     Graph,
@@ -26,6 +27,7 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph.nodes import spec as specs
+from hookline.hooks.epochs import EPOCH, Epoch
 from hookline.loop.in_memory_checkpoint import StateValues
 from hookline.loop.load import STATE
 from hookline.loop.metric_hooks import RecentMeans
@@ -74,14 +76,13 @@ class StepGraph:
         learning_rate: Any = None,
         steps_per_update: Any = None,
         smoothing_steps: int | None = None,
-        reset_metrics_steps: int | None = 100,
+        reset_metrics_steps: int | Epoch | None = 100,
     ) -> None:
         self.steps_per_run = arguments.check_int("Loop", "steps_per_run", steps_per_run, at_least=1)
         self._config = arguments.check_optional("Loop", "config", config, SessionConfig)
-        if reset_metrics_steps is not None:
+        if reset_metrics_steps is not None and reset_metrics_steps != EPOCH:
             arguments.check_int("Loop", "reset_metrics_steps", reset_metrics_steps, at_least=1)
         self.form = state_form(state, required_parameters("Loop", train_step), has_batch=batches is not None)
-        self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
         if seed is not None:
             arguments.check_int("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
@@ -99,11 +100,26 @@ class StepGraph:
             self._batch = build_batches(batches, state_mesh, batch_sharding, last_batch, resume=resume_data)
             self._is_one_shot = is_plain_iterator(batches) and resume_data
             self._passes = Passes(self._batch)
+            self._reset_steps = reset_metrics_steps
+            self._check_reset_steps(self._passes.epochs())
+            if reset_metrics_steps == EPOCH:
+                self._step = Step("Loop", train_step, self.form, self._passes.steps_per_epoch(), reset_at=0)
+            else:
+                self._step = Step("Loop", train_step, self.form, reset_metrics_steps)
             self.graph.record_shardings("Loop", [*shardings, placement.current_mesh_context()])
             self.mesh: jax.sharding.Mesh | None = getattr(self.graph.default_sharding, "mesh", None)
             self._build(self._batch, seed, sharding)
             self._build_updates(ema, learning_rate, steps_per_update, smoothing_steps)
             self.graph.add_to_collection(_LOOPS, self)
+
+    def _check_reset_steps(self, epochs: Epochs | str) -> None:
+        """Raises `ValueError` unless `reset_metrics_steps="epoch"`, a count from step 0, agrees with the epochs."""
+        if self._reset_steps != EPOCH:
+            return
+        if isinstance(epochs, Epochs) and epochs.end % epochs.steps:
+            epochs = f"it counts from step 0, and an epoch of {epochs.steps} steps ends at {epochs.end}. Give a number"
+        if isinstance(epochs, str):
+            raise ValueError(f"Loop cannot reset metrics at each epoch, reset_metrics_steps='epoch': {epochs}.")
 
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns the sharding of each array of the state; None for arrays without one."""

@@ -145,7 +145,7 @@ class HookSchedule:
         owners: dict[int, ScheduledHook] = {}
         started_triggers = {id(owner.trigger) for owner in before._trigger_owners} if before else set()
         for hook in self._hooks:
-            hook.start(step, runs, owners, started_triggers)
+            hook.start(self._session, step, runs, owners, started_triggers)
         for hook in self._hooks:
             hook.warn_if_incomplete()
         return list(owners.values())

@@ -200,11 +200,17 @@ class ScheduledHook:
     # The trigger ------------------------------------------------------------------------------------------------
 
     def start(
-        self, step: int | None, run: int, trigger_owners: dict[int, ScheduledHook], started_triggers: Container[int]
+        self,
+        session: Session,
+        step: int | None,
+        run: int,
+        trigger_owners: dict[int, ScheduledHook],
+        started_triggers: Container[int],
     ) -> None:
         """Starts its trigger.
 
         Args:
+            session: The raw session.
             step: The global step; None in a graph without one.
             run: The number of earlier runs.
             trigger_owners: The owners so far, by the ids of their triggers. This hook may be added.
@@ -213,6 +219,7 @@ class ScheduledHook:
         Raises:
             TypeError: The `trigger` is not a `Trigger`.
             RuntimeError: The trigger counts steps, and the graph has no global step.
+            ValueError: The trigger counts epochs, and the steps of an epoch are not known.
         """
         trigger = getattr(self.hook, "trigger", None)
         if trigger is None or not acts_on_trigger(self.hook):
@@ -236,7 +243,7 @@ class ScheduledHook:
         self._has_clock = any(type(part).secs_until_trigger is not Trigger.secs_until_trigger for part in parts)
         trigger.start(run if step is None else step)
         if id(trigger) not in started_triggers:
-            trigger.on_new_session()
+            trigger.on_new_session(session)
 
     def is_due(self, step: int, run: ScheduledRun) -> bool:
         """Asks the trigger whether to fire at the step after a run; with a `binding`, only bound runs are counted."""
