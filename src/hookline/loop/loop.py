@@ -11,7 +11,14 @@ import jax
 
 from hookline import arguments, log
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, first_then_every
+from hookline.hooks import (
+    ProgressHook,
+    SessionRunHook,
+    StepCounterHook,
+    StopAtStepHook,
+    TimeLimitHook,
+    first_then_every,
+)
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.loop import description
@@ -169,6 +176,7 @@ class Loop(StepGraph):
         last_step: int | None = None,
         *,
         epochs: int | None = None,
+        time_limit_secs: float | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | None = 100,
@@ -192,6 +200,8 @@ class Loop(StepGraph):
                 the end of the data, or a hook, stops the training.
             epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
                 training ends with the last pass, or at `last_step` if that comes first.
+            time_limit_secs: The seconds from the start of this call within which the last step is saved, for a job with
+                a time limit; see `TimeLimitHook`. A restart continues the training.
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
@@ -228,6 +238,7 @@ class Loop(StepGraph):
                 logdir,
                 last_step,
                 epochs=epochs,
+                time_limit_secs=time_limit_secs,
                 hooks=hooks,
                 progress=progress,
                 log_steps=log_steps,
@@ -255,6 +266,7 @@ class Loop(StepGraph):
         last_step: int | None = None,
         *,
         epochs: int | None = None,
+        time_limit_secs: float | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | None = 100,
@@ -275,6 +287,8 @@ class Loop(StepGraph):
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
+        limits = () if time_limit_secs is None else (TimeLimitHook(time_limit_secs),)
+        hooks = [*limits, *checked_hooks(hooks)]
         own = self._loop_hooks(logdir, last_step, epochs, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         found = [*feeds, *writers, FinalStop(own, train_on), *own]
