@@ -105,6 +105,8 @@ class StepGraph:
             self._build_updates(ema, learning_rate, steps_per_update, smoothing_steps)
             self.graph.add_to_collection(_LOOPS, self)
 
+    __init__.__qualname__ = "Loop"  # The name in Python's errors for wrong arguments.
+
     def _shardings(self, sharding: Any) -> list[Any]:
         """Returns the sharding of each array of the state; None for arrays without one."""
         # The structure changes when a trace has shown that the step changes a Python number, which then becomes an
