@@ -21,7 +21,7 @@ Hookline's own names:
 
 - A plain training step: `Loop`, `Evaluate`, `EvalResult`, `StopIfNoImprovement`, `WarmStart`
 - Options: `CheckpointOptions`, `LoggingOptions`, `PreemptionOptions`, `RecoveryPolicy`, `RetryPolicy`
-- Hooks: `Firing`, `FunctionHook`, `ProgressHook`, `SinkHook`, `WatchdogHook`, `only_for`
+- Hooks: `Firing`, `FunctionHook`, `ProgressHook`, `SinkHook`, `TimeLimitHook`, `WatchdogHook`, `only_for`
 - Triggers: `Trigger`, `at_steps`, `every`, `first_run`, `first_then_every`, `latched`, `log_spaced`, `when_step`
 - Checkpoints: `load`, `save_safetensors`, `verify`
 - Exceptions: `Preempted`
@@ -88,6 +88,7 @@ with defer_sigint():
         StopAtStepHook,
         SummaryAtEndHook,
         SummarySaverHook,
+        TimeLimitHook,
         Trigger,
         WatchdogHook,
         at_steps,
@@ -165,6 +166,7 @@ __all__ = [
     "StopIfNoImprovement",
     "SummaryAtEndHook",
     "SummarySaverHook",
+    "TimeLimitHook",
     "Trigger",
     "WarmStart",
     "WatchdogHook",

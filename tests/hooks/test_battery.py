@@ -47,6 +47,7 @@ HOOKS = {
     "NanTensorHook, skip": lambda tmp_path: train.NanTensorHook("loss", on_nan="skip"),
     "NanTensorHook, rollback": lambda tmp_path: train.NanTensorHook("loss", on_nan="rollback", saver=Saver()),
     "WatchdogHook": lambda tmp_path: train.WatchdogHook(timeout_secs=3600, stop=True),
+    "TimeLimitHook": lambda tmp_path: train.TimeLimitHook(secs=3600),
     "SinkHook": lambda tmp_path: train.SinkHook(output_dir=str(tmp_path), hparams={"rate": 0.1}),
     "ProfilerHook": lambda tmp_path: train.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),
     "ProfilerHook, secs": lambda tmp_path: train.ProfilerHook(save_secs=3600, output_dir=str(tmp_path)),
@@ -93,7 +94,17 @@ def test_battery_covers_every_exported_hook():
     assert exported <= tested
 
 
-WITHOUT_A_STEP = ("SessionRun", "Recording", "Logging", "Watchdog", "StopAfterNEvals", "FinalOps", "Function", "FeedFn")
+WITHOUT_A_STEP = (
+    "SessionRun",
+    "Recording",
+    "Logging",
+    "Watchdog",
+    "TimeLimit",
+    "StopAfterNEvals",
+    "FinalOps",
+    "Function",
+    "FeedFn",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in HOOKS if not name.startswith(WITHOUT_A_STEP)])

@@ -111,6 +111,7 @@ def test_formatter_makes_the_line(model, lines):
     [
         (1e-10, "0.0000000001"),
         (1e12, "1000000000000.0"),
+        (1.5e-17, "1.5e-17"),
         (float("nan"), "nan"),
         (float("-inf"), "-inf"),
         (np.array([1e-5, 1.0], np.float32), "[0.00001 1.0]"),
@@ -204,6 +205,8 @@ def test_only_for_counts_the_selected_runs(model, lines):
 @given(st.floats(allow_nan=True, allow_infinity=True, width=32))
 def test_number_is_printed_like_numpy_with_all_digits_and_no_exponent(value):
     for number in (np.float32(value), np.float64(value), jnp.asarray(value, "float32")):
-        expected = np.format_float_positional(np.asarray(number)[()], trim="0")
+        array = np.asarray(number)[()]
+        is_extreme = array != 0 and np.isfinite(array) and not 1e-10 <= abs(array) < 1e16
+        expected = str(array) if is_extreme else np.format_float_positional(array, trim="0")
         line = LoggingTensorHook(["x"], every_n_iter=1).format_line({"x": number}, None)
         assert line == f"x = {expected}"

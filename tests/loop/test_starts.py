@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -136,3 +137,17 @@ def test_start_acts_and_logs_as_its_row_says(directory, which, last_step, does, 
     if does == "trains nothing":
         advice = "make a new Loop" if directory in ("not given", "empty") else "use another directory"
         assert warnings[0].endswith(f"; to start over, {advice}.")
+
+
+def test_tuple_for_interleaved_parameters_names_the_dict_form():
+    def make_step(model, x, y, opt_state):
+        return model, opt_state, {"loss": jax.vmap(lambda x: x * model)(x).mean()}
+
+    with pytest.raises(ValueError, match="vmap") as error:
+        hl.train.Loop(make_step, (np.float32(1), np.float32(0)), [(np.ones(4), np.ones(4))])
+    assert '{"model": model, "opt_state": opt_state}' in "".join(error.value.__notes__)
+
+
+def test_unknown_argument_is_refused_by_the_name_of_the_class():
+    with pytest.raises(TypeError, match=r"^Loop\(\) got an unexpected keyword argument 'epochs'"):
+        hl.train.Loop(lambda state, batch: (state, {}), np.float32(0), [np.ones(4)], epochs=3)

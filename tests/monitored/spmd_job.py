@@ -114,6 +114,21 @@ def a_trigger_in_seconds():
 
 
 @scenario
+def a_time_limit():
+    return trained(lambda summed: [train.TimeLimitHook(secs=2.0 if ME == 0 else 1e6)])
+
+
+@scenario
+def a_time_limit_near_the_end():
+    """The limit and the end of the training come at about the same run, each time in another order."""
+    ends = []
+    for secs in (0.1, 0.3, 0.6, 1.0, 2.0, 4.0):
+        limit = train.TimeLimitHook(secs)
+        ends.append(trained(lambda summed, limit=limit: [limit, train.StopAtStepHook(last_step=30)]))
+    return ends
+
+
+@scenario
 def what_hooks_fetch():
     now, late = Notes(train.every(5), late=False), Notes(train.every(4), late=True)
 

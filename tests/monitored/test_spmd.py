@@ -29,6 +29,8 @@ def found():
         "one_process_asks_for_a_stop",
         "all_ask_for_a_stop",
         "a_trigger_in_seconds",
+        "a_time_limit",
+        "a_time_limit_near_the_end",
         "what_hooks_fetch",
         "a_hook_of_the_chief",
         "summaries",
@@ -79,6 +81,18 @@ def test_triggers_in_seconds_fire_at_the_same_step_in_all(found):
     assert both
     assert all(step % 10 == 0 for step in both)
     assert {step for step in either if step % 30 == 0} == {*range(30, 121, 30)}
+
+
+def test_time_limit_of_the_chief_stops_all_after_the_same_run(found):
+    one, other = (each["a_time_limit"] for each in found)
+    assert one == other
+    assert one[0] > 0
+
+
+def test_time_limit_that_meets_the_last_step_stops_all_after_the_same_run(found):
+    one, other = (each["a_time_limit_near_the_end"] for each in found)
+    assert one == other
+    assert all(0 < step <= 30 for step, _ in one)
 
 
 def test_hooks_get_the_same_values_at_the_same_steps(found):

@@ -66,7 +66,7 @@ def test_duplicate_signal_within_a_moment_counts_once(tmp_path):
     stubborn = Stubborn("waits at its end", tmp_path, grace_secs=1)
     stubborn.process.send_signal(SIGTERM)
     stubborn.process.send_signal(SIGTERM)
-    stubborn.hear("SIGTERM: leaving the training. Waiting for the end of the session")
+    stubborn.hear("SIGTERM: leaving the training after the end of the session")
     assert "The time to leave the training is over: ending at once" in stubborn.hear("ending at once")
     assert stubborn.end() == 137
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from hookline import arguments, log
+from hookline import arguments, clock, log
 from hookline.checkpoint.directory import collective, layout
 from hookline.checkpoint.directory.lease import DEFAULT_WAIT_SECS
 from hookline.checkpoint.directory.state_file import STATE_FILE_NAME
@@ -71,6 +72,7 @@ class Saver:
 
     Attributes:
         rollbacks: The number of rollbacks made by `roll_back`.
+        last_save_secs: The seconds of the last save, from its start until it was complete; 0 before the first.
         is_clone: Whether it was made by `clone`.
 
     Raises:
@@ -123,7 +125,7 @@ class Saver:
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._manager = CheckpointManager(self.name, retention, wait_secs)
-        self.rollbacks, self.is_clone = 0, False
+        self.rollbacks, self.is_clone, self.last_save_secs = 0, False, 0.0
         self._number = next(_numbers)
         self._pending: PendingSave | None = None
 
@@ -140,7 +142,7 @@ class Saver:
         other = copy.copy(self)
         other._before_commit = list(self._before_commit)
         other._manager = self._manager.clone()
-        other.rollbacks, other._number, other._pending = 0, next(_numbers), None
+        other.rollbacks, other._number, other._pending, other.last_save_secs = 0, next(_numbers), None, 0.0
         other.is_clone = True
         return other
 
@@ -250,6 +252,7 @@ class Saver:
                 not raised it yet.
         """
         self.wait()
+        begin_secs = clock.monotonic()
         sess, save_path = _to_raw_session(sess, "Saver.save"), _check_save_path(save_path)
         arguments.check_str("Saver.save", "latest_filename", latest_filename, optional=True)
         arguments.check_optional("Saver.save_async", "retry", retry, RetryPolicy)
@@ -257,7 +260,12 @@ class Saver:
         save = SaveOperation(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
         save.prepare(sess, self._variables_of, global_step, self._number)
         self._pending = save.begin()
+        self._pending.when_done(functools.partial(self._note_secs, begin_secs))
         return self._pending
+
+    def _note_secs(self, begin_secs: float, failure: BaseException | None) -> None:
+        if failure is None:
+            self.last_save_secs = clock.monotonic() - begin_secs
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.

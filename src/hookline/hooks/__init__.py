@@ -11,6 +11,7 @@ from hookline.hooks.control.global_step_waiter import GlobalStepWaiterHook
 from hookline.hooks.control.nan_tensor import NanTensorHook
 from hookline.hooks.control.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.control.stop_at_step import StopAtStepHook
+from hookline.hooks.control.time_limit import TimeLimitHook
 from hookline.hooks.control.watchdog import WatchdogHook
 from hookline.hooks.only_for import only_for
 from hookline.hooks.reporting.logging_tensor import LoggingTensorHook

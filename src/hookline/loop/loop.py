@@ -12,7 +12,7 @@ import jax
 from hookline import arguments, log
 from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
-from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook
+from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.step_counter import FLOPS
@@ -173,6 +173,7 @@ class Loop(StepGraph):
         last_step: int | None = None,
         *,
         epochs: int | None = None,
+        time_limit_secs: float | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | Epoch | None = 100,
@@ -196,6 +197,8 @@ class Loop(StepGraph):
                 the end of the data, or a hook, stops the training.
             epochs: The number of passes over the data, counted from step 0, so that a restart does not add any. The
                 training ends with the last pass, or at `last_step` if that comes first.
+            time_limit_secs: The seconds from the start of this call within which the last step is saved, for a job with
+                a time limit; see `TimeLimitHook`. A restart continues the training.
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
                 replaces it.
@@ -233,6 +236,7 @@ class Loop(StepGraph):
                 logdir,
                 last_step,
                 epochs=epochs,
+                time_limit_secs=time_limit_secs,
                 hooks=hooks,
                 progress=progress,
                 log_steps=log_steps,
@@ -260,6 +264,7 @@ class Loop(StepGraph):
         last_step: int | None = None,
         *,
         epochs: int | None = None,
+        time_limit_secs: float | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | Epoch | None = 100,
@@ -280,6 +285,8 @@ class Loop(StepGraph):
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
+        limits = () if time_limit_secs is None else (TimeLimitHook(time_limit_secs),)
+        hooks = [*limits, *checked_hooks(hooks)]
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.

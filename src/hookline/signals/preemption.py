@@ -403,8 +403,7 @@ class _ProcessSignals:
         name = signal.Signals(number).name
         write_with_timeout(
             lambda: _logger.warning(
-                "%s: leaving the training. Waiting for %s, then the session closes, within %g s; repeat it to end at "
-                "once.",
+                "%s: leaving the training after %s, within %g s; repeat it to end at once.",
                 name,
                 doing,
                 grace_secs,

@@ -23,6 +23,9 @@ from hookline.signals import interrupts
 
 _logger = log.get_logger(__name__)
 
+# A number beyond these is shown with an exponent: its zeros would hide its digits.
+_SMALLEST_POSITIONAL, _LARGEST_POSITIONAL = 1e-10, 1e16
+
 
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, then every `every_n_iter` runs or `every_n_secs` seconds.
@@ -200,7 +203,7 @@ def _format_value(value: Any) -> str:
     if isinstance(number := array[()], np.floating):
         # NumPy's own function takes ten times as long as `str`, which gives the same digits.
         text = str(number)
-        if "e" not in text:
+        if "e" not in text or not _SMALLEST_POSITIONAL <= abs(number) < _LARGEST_POSITIONAL:
             return text
         text = format(Decimal(text), "f")
         return text if "." in text else f"{text}.0"

@@ -31,6 +31,10 @@ _TRACER_READ_ERRORS = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+_DICT_FORM = (
+    "hookline: the parts of a tuple are the first arguments. If these are others, give the state as a dict by "
+    'parameters, such as {"model": model, "opt_state": opt_state}.'
+)
 _MAX_TRACES = 3
 _LIBRARY_MODULES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
 
@@ -135,6 +139,8 @@ class Step:
                 found = trace_spec(self._owner, self.name, self, values, batch, *self.extra_specs())
             except Exception as error:
                 error.add_note(f"hookline: {self._call}")
+                if self.call_summary and any(isinstance(key, int) for key in self._form.parts.values()):
+                    error.add_note(_DICT_FORM)
                 if note := pmap_hint(self._function, values, batch):
                     error.add_note(note)
                 raise

@@ -112,6 +112,8 @@ class StepGraph:
             self._build_updates(ema, learning_rate, steps_per_update, smoothing_steps)
             self.graph.add_to_collection(_LOOPS, self)
 
+    __init__.__qualname__ = "Loop"  # The name in Python's errors for wrong arguments.
+
     def _check_reset_steps(self, epochs: Epochs | str) -> None:
         """Raises `ValueError` unless `reset_metrics_steps="epoch"`, a count from step 0, agrees with the epochs."""
         if self._reset_steps != EPOCH:
