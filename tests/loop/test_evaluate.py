@@ -254,6 +254,12 @@ def test_batches_from_a_one_time_iterator_are_refused():
         counting().run(last_step=2, hooks=[hl.train.Evaluate(eval_step, [], every=2)])
 
 
+def test_batches_without_an_end_are_refused():
+    endless = hl.data.from_arrays(np.ones(4), batch_size=2, epochs=None)
+    with pytest.raises(ValueError, match=r"these have no end. Give data that end: .*epochs=1"):
+        hl.train.Evaluate(eval_step, endless, every=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

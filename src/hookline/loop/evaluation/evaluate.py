@@ -98,8 +98,8 @@ class Evaluate(SessionRunHook):
     Raises:
         TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
             text.
-        ValueError: `batches` is an iterator, which gives each batch once, or is empty; `mode` is missing. When a
-            session is created: a batch cannot be split; another evaluation has `keep_best`. From the first run:
+        ValueError: `batches` is an iterator, which gives each batch once, has no end, or is empty; `mode` is missing.
+            When a session is created: a batch cannot be split; another evaluation has `keep_best`. From the first run:
             the session saves no checkpoints to keep.
 
     Example:

@@ -21,7 +21,7 @@ from hookline.data.batches import BatchSpec, LastBatch, check_last_batch, stack
 from hookline.data.from_arrays import ArraySource
 from hookline.data.global_batch_check import GlobalBatchCheck
 from hookline.data.lazy_gather import LazyGather
-from hookline.data.sequences import START, ReadRequest
+from hookline.data.sequences import START, ReadRequest, num_batches_of
 from hookline.data.sources import is_plain_iterator, make_sequence
 from hookline.errors import FailedPreconditionError
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
@@ -94,6 +94,11 @@ class Evaluation:
             raise ValueError(
                 f"{who} reads its batches in each evaluation, and a {type(batches).__name__} gives each only once. "
                 f"Give a function that makes it, a list, or hookline.data.from_arrays."
+            )
+        if num_batches_of(batches) == math.inf:
+            raise ValueError(
+                f"{who} evaluates all batches, and these have no end. Give data that end: "
+                f"hookline.data.from_arrays(..., epochs=1), or a dataset that does not repeat."
             )
         if self._tensors is not None and averaged:
             raise ValueError(f"{who} takes averaged=True with a function only. Make tensors from loop.averaged.")
