@@ -285,8 +285,7 @@ class Loop(StepGraph):
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
-        limits = () if time_limit_secs is None else (TimeLimitHook(time_limit_secs),)
-        hooks = [*limits, *checked_hooks(hooks)]
+        hooks = _with_time_limit(hooks, time_limit_secs)
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
@@ -365,6 +364,7 @@ class Loop(StepGraph):
         last_step: int | None = None,
         *,
         epochs: int | None = None,
+        time_limit_secs: float | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | Epoch | None = 100,
@@ -401,6 +401,7 @@ class Loop(StepGraph):
         """
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
+        hooks = _with_time_limit(hooks, time_limit_secs)
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, Scaffold())
         set_epochs([*writers, *own], self._passes.epochs(first_step=self._initial_step()))
@@ -483,3 +484,7 @@ def _check_end_arguments(logdir: Any, last_step: Any) -> tuple[str | None, int |
     """Checks `logdir` and `last_step`, and returns them as a string and an integer."""
     last_step = None if last_step is None else arguments.check_steps("Loop", "last_step", last_step, at_least=0)
     return arguments.check_path("Loop", "logdir", logdir, optional=True), last_step
+
+
+def _with_time_limit(hooks: Iterable[Any], secs: float | None) -> list[Any]:
+    return [*([] if secs is None else [TimeLimitHook(secs)]), *checked_hooks(hooks)]
