@@ -111,7 +111,7 @@ class LoggingOptions:
             utilization (MFU). For a `Loop` XLA counts the operations of a step, the body of a loop (`jax.lax.scan`)
             once; or give them as `per_step["flops"]`.
         sinks: Destinations of the numbers beside TensorBoard's files; without a directory, instead of them:
-            `hookline.sinks.CsvWriter()`, ...
+            `hookline.sinks.Csv()`, ...
         hparams: Hyperparameters for sinks and for TensorBoard, as in `SinkHook`.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
             By default they are lost, with a warning.
