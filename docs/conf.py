@@ -24,13 +24,21 @@ MAP = {
     ],
     "Scale": ["devices", "spmd", "distributed", "reliability", "performance"],
     "Reference": ["public"],
-    "Internals": ["design", "decisions", "transactions"],
+    "Internals": ["design", "decisions", "transactions", "bench/*"],
 }
 _MORE = {
     "Start": ["tf1/README", "tf1/docs/coming-from-tf1", "tf1/docs/differences", "tf1/docs/tf1-symbols"],
     "Internals": ["CONTRIBUTING", "CHANGELOG"],
 }
-_COPIED = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.*", "docs/bench/*.*", "tf1/README.md", "tf1/docs/*.md"]
+_COPIED = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/*.*",
+    "docs/bench/*.*",
+    "tf1/README.md",
+    "tf1/docs/*.md",
+]
 _REPOSITORY = "https://repository.example/hookline/blob/main/"
 # A link to something that is no page: a folder, a script.
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -38,7 +46,8 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 project, author, copyright = "hookline", "the authors of hookline", "the authors of hookline"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-exclude_patterns = ["docs/bench/*.md"]
+# A type that two public modules have, such as `Preempted`, links to the first.
+suppress_warnings = ["ref.python"]
 html_theme, html_title = "furo", "hookline"
 html_show_sphinx = html_copy_source = False
 html_theme_options = {"source_repository": "", "navigation_with_keys": True}
@@ -76,14 +85,17 @@ def _prepare() -> None:
         target = SOURCE / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            target.write_text(_LINK.sub(lambda link, page=path: _link(link, page), path.read_text("utf-8")), "utf-8")
+            text = _LINK.sub(lambda link, page=path: _link(link, page), path.read_text("utf-8"))
+            target.write_text(text if text.startswith("# ") else f"# Figures: {path.stem}\n\n{text}", "utf-8")
         else:
             shutil.copy(path, target)
     with (SOURCE / "README.md").open("a", encoding="utf-8") as file:
         for caption, pages in MAP.items():
             entries = [f"docs/{page}" for page in pages] + _MORE.get(caption, [])
             entries += [f"reference/{name}" for name in public_modules()] * (caption == "Reference")
-            file.write("\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""]))
+            file.write(
+                "\n".join(["", "```{toctree}", ":hidden:", ":glob:", f":caption: {caption}", "", *entries, "```", ""])
+            )
     (SOURCE / "reference").mkdir()
     for name in public_modules():
         (SOURCE / "reference" / f"{name}.rst").write_text(_reference(name), encoding="utf-8")
@@ -101,12 +113,26 @@ def _reference(name: str) -> str:
     parts = [name, "=" * len(name), "", f".. automodule:: {name}", ""]
     for exported in getattr(module, "__all__", ()):
         found = getattr(module, exported)
+        if inspect.ismodule(found):
+            if f"{name}.{exported}" not in public_modules():  # Else it has its own page.
+                head = [exported, "-" * len(exported), "", f".. automodule:: {found.__name__}"]
+                parts += [*head, "   :members:", "   :no-index:", ""]
+            continue
         is_error = inspect.isclass(found) and issubclass(found, BaseException)
-        kind = "exception" if is_error else "class" if inspect.isclass(found) else "function" if callable(found) else "data"
+        kind = (
+            "exception"
+            if is_error
+            else "class"
+            if inspect.isclass(found)
+            else "function"
+            if callable(found)
+            else "data"
+        )
         parts += [f".. auto{kind}:: {name}.{exported}"]
         if kind in ("class", "exception"):
             skipped = "object, tuple, BaseException, Exception, Enum, Generic, dict, str"
-            parts += ["   :members:"] + [f"   :inherited-members: {skipped}"] * (not is_error)
+            parts += ["   :members:", *([] if is_error else [f"   :inherited-members: {skipped}"])]
+            parts += ["   :exclude-members: StepContext"] * (exported == "SingularMonitoredSession")  # Its base has it.
         parts.append("")
     return "\n".join(parts)
 
@@ -116,25 +142,39 @@ _SHORT = {home.rpartition(".")[2]: home for home in reversed(_NAMES.values())}
 
 
 def _with_references(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Makes names between backticks literals, and references where they are public; runs before napoleon."""
+    """Makes reStructuredText of a docstring: names between backticks, and tables; napoleon does the rest."""
 
     def replace(match: re.Match[str]) -> str:
-        text = match[1]
+        text = " ".join(match[1].split())
         home = _SHORT.get(text, text if text in _NAMES.values() else None)
-        return f":py:obj:`{text} <{home}>`" if home else f"``{text}``"
+        ends = "\\ " if match[2] else ""  # Before the s of a plural.
+        return (f":py:obj:`{text} <{home}>`" if home else f"``{text}``") + ends + match[2]
 
-    is_code = False
-    for number, line in enumerate(lines):
-        is_code = line.strip().startswith((">>>", "...")) or (is_code and bool(line.strip()))
-        if not is_code:
-            lines[number] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", replace, line)
+    paragraphs = re.split(r"(\n\s*\n)", "\n".join(lines))
+    for number, paragraph in enumerate(paragraphs):
+        if not re.search(r"^\s*>>>", paragraph, re.MULTILINE):
+            found = re.sub(r"(?<![`:])`([^`]+)`(?!`)(\w?)", replace, paragraph)
+            paragraphs[number] = re.sub(r"(?:^ *\|.*\|$\n?)+", _table, found, flags=re.MULTILINE)
+    lines[:] = "".join(paragraphs).split("\n")
+
+
+def _table(found: re.Match[str]) -> str:
+    """Makes a table of Markdown a table of reStructuredText."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in found[0].splitlines()]
+    indent = " " * (len(found[0]) - len(found[0].lstrip(" ")))
+    parts = ["", ".. list-table::", "   :header-rows: 1", ""]
+    for row in rows[:1] + rows[2:]:
+        parts += [f"   {'*' if not number else ' '} - {cell}" for number, cell in enumerate(row)]
+    return "\n".join(part and f"{indent}{part}" for part in parts) + "\n"
 
 
 def _with_public_types(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:
     """Replaces the places of definition by public homes in a signature."""
 
     def replace(text: str | None) -> str | None:
-        return None if text is None else re.sub(r"hookline(?:\.\w+)+", lambda found: _NAMES.get(found[0], found[0]), text)
+        return (
+            None if text is None else re.sub(r"hookline(?:\.\w+)+", lambda found: _NAMES.get(found[0], found[0]), text)
+        )
 
     return replace(signature), replace(returns)
 
