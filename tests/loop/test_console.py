@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests import python
+from tests.loop.devices import on_devices
 from tests.terminal import Terminal
 
 import hookline as hl
@@ -196,6 +197,15 @@ def test_monitored_training_session_talks_if_asked(progress, tmp_path, capsys):
     assert (one[:8], two[:8]) == ("step 1/2", "step 2/2")
     assert end.endswith(": the last step, 2, is reached")
     assert files == f"files in {tmp_path / 'a'}; see tensorboard --logdir {tmp_path}"
+
+
+@pytest.mark.parametrize(("sharding", "devices"), [("", "1 of 4"), ("sharding=everywhere,", "4")])
+def test_start_counts_the_devices_of_the_state(sharding, devices, tmp_path, environment):
+    mesh = "everywhere = jax.NamedSharding(jax.make_mesh((4,), ('data',)), jax.P())\n"
+    loop = f"loop = hl.train.Loop(lambda n: (n + 1, {{}}), jnp.ones(()), None, {sharding})\n"
+    code = f"import jax, jax.numpy as jnp, hookline as hl\n{mesh}{loop}loop.run(last_step=2, nan_check=None)"
+    done = python.run("-c", code, cwd=tmp_path, env=environment() | on_devices(4))
+    assert f"starts at step 0; on {devices} x cpu\n" in done.stderr
 
 
 def test_two_spmd_processes_speak_with_one_voice(tmp_path, environment):

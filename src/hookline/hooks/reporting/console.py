@@ -14,6 +14,7 @@ import jax
 from hookline import clock
 from hookline.coordination import Coordinator, process_group
 from hookline.data.epochs import Epochs
+from hookline.graph import GraphKeys
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.progress import ProgressHook
@@ -138,8 +139,10 @@ def _origin(session: Session) -> str:
 
 
 def _devices(session: Session) -> str:
-    """Returns the devices of the graph: "cpu", "4 x cpu", "1 of 4 x cpu"."""
-    mesh, local = session.graph.mesh_context, jax.local_devices()
-    devices = local[:1] if mesh is None else [*mesh.device_set]
+    """Returns the devices of the variables: "cpu", "4 x cpu", "1 of 4 x cpu"."""
+    local = jax.local_devices()
+    variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+    shardings = [sharding for variable in variables for sharding in variable.shardings if sharding is not None]
+    devices = [*set().union(*(sharding.device_set for sharding in shardings))] or local[:1]
     count = f"{len(devices)} of {len(local)}" if len(devices) < len(local) else f"{len(devices)}"
     return f"{count} x {devices[0].device_kind}"
