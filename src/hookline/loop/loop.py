@@ -14,7 +14,7 @@ from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
-from hookline.hooks.only_for import unwrap
+from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
 from hookline.loop import description
@@ -200,8 +200,8 @@ class Loop(StepGraph):
             time_limit_secs: The seconds from the start of this call within which the last step is saved, for a job with
                 a time limit; see `TimeLimitHook`. A restart continues the training.
             hooks: More hooks: `train.Evaluate`, your own.
-            progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
-                replaces it.
+            progress: Whether the run says on `sys.stderr` what it restores, what evaluations find and why it ends, and
+                a `ProgressHook` shows the step and the metrics there. One among `hooks` replaces that line.
             log_steps: Global steps between lines of metrics in the log, or "epoch" for a line at the end of each epoch;
                 None for no lines.
             nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all
@@ -289,7 +289,8 @@ class Loop(StepGraph):
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
-        found = [*feeds, *writers, FinalStop(own, train_on), *own]
+        console = ConsoleHook(logging.summary_dir or logdir) if progress else None
+        found = [*([console.first] if console else ()), *feeds, *writers, FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
@@ -306,7 +307,7 @@ class Loop(StepGraph):
         with self.graph.as_default(), loop_restore_advice(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
-                [*found, self._handover],
+                [*found, self._handover, *([console] if console else ())],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 raise_on_write_errors=logging.raise_on_write_errors,
@@ -340,7 +341,7 @@ class Loop(StepGraph):
         rates = per_step_counts(
             self._step, self.state.spec, self._example, self.graph.mesh_context, per_step, peak_flops
         )
-        if progress and not any(isinstance(unwrap(hook), ProgressHook) for hook in hooks):
+        if progress and not has_progress_line(hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
             own.append(ProgressHook(self._scalar_metrics, file=sys.stderr, per_step=per_second))
         if last_step is not None:
