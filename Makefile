@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-install test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: help docs test-docs demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-install test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 # The first of these Pythons that is there. One that pyenv holds is found also where its shims do not hand it out.
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -154,6 +154,16 @@ bench-more: $(READY) ## benchmarks of data, summaries, large models, workers
 # Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
 compare: $(READY) ## Keras, Lightning and clu beside hookline
 	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
+
+# Warnings are errors. The site needs no network, neither here nor in a browser.
+SITE := build/docs
+docs: $(VENV)/.has-dev,docs ## the site, in build/docs/html
+	@mkdir -p $(SITE)/source
+	@$(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning -c docs -d $(SITE)/doctrees $(SITE)/source $(SITE)/html
+	@echo "Wrote $(SITE)/html/README.html"
+
+test-docs: docs ## the site, its links and its reference
+	@HOOKLINE_SITE=$(abspath $(SITE)/html) $(PYTEST) tests/test_site.py
 
 # The environment, with the packages of these extras; tests need hookline-tf1 too. Python 3.11 gets the oldest ones: the newest need 3.12.
 $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt

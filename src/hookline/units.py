@@ -1,4 +1,4 @@
-"""Formats sizes and counts, for messages and tables."""
+"""Formats sizes, counts and durations, for messages and tables."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def format_count(number: int, noun: str) -> str:
         ('1 checkpoint', '2 checkpoints')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def format_duration(secs: float) -> str:
+    """Formats a duration.
+
+    Example:
+        >>> format_duration(12.3), format_duration(150), format_duration(200_000)
+        ('12 s', '2 min', '2 d')
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if secs >= length:
+            return f"{secs / length:.0f} {unit}"
+    return f"{max(secs, 0):.0f} s"

@@ -209,3 +209,30 @@ def test_line_is_drawn_on_the_standard_output_by_default(terminal, model, monkey
     with FakeClock():
         model.train_until_stop(train.StopAtStepHook(last_step=3), train.ProgressHook())
     assert drawn(terminal)[-1].startswith("step 3/3")
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (100, r"[━╸╺]+ +\d+%  long name \d+  10 steps/s  320 examples/s  0:01 left"),
+        (78, r"[━╸╺]+ +\d+%  long name \d+  10 steps/s  0:01 left"),
+        (60, r"[━╸╺]+ +\d+%  long name \d+  0:01 left"),
+        (45, r"\d+%  long name \d+  0:01 left"),
+        (30, r"\d+%  long name.*…"),
+    ],
+)
+def test_narrow_terminal_drops_whole_items_from_the_right(columns, shown, monkeypatch, model):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal(columns)
+    train_on(terminal, model, values={"long name": "global_step"}, per_step={"examples": 32})
+    terminal.close()
+    line = next(text for text in drawn(terminal) if text.startswith("step 15/20"))
+    assert re.fullmatch(rf"step 15/20 +{shown}", line), line
+
+
+def test_last_drawing_after_the_end_of_the_data_keeps_the_values(terminal):
+    with FakeClock():
+        loop = train.Loop(lambda state, batch: (state, {"loss": state["n"]}), {"n": 0.5}, [1.0, 2.0, 3.0], seed=0)
+        loop.run(progress=False, hooks=[train.ProgressHook(loop.metrics, last_step=9, file=terminal.file)])
+    terminal.close()
+    assert re.fullmatch(r"step 3/9 +━.* +33%  epoch 1/3  loss 0\.5000", drawn(terminal)[-1])

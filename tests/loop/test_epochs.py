@@ -67,21 +67,19 @@ def ends_by_hand(examples, epochs, parts, *, drop):
 def test_hook_fires_exactly_where_epochs_of_arrays_end_over_restarts_with_other_batch_sizes(
     examples, sizes, stops, last_batch, epochs, every, steps_per_run, own_epochs
 ):
+    if last_batch == "drop":
+        sizes = sizes[:1] * 3  # What one size has dropped, another would train.
     parts = [*zip(sizes, sorted(stops), strict=False), (sizes[2], 10**6)]
     given_epochs, run_epochs = (epochs, None) if own_epochs else (1, epochs)
     fired = []
     with tempfile.TemporaryDirectory() as folder:
         for batch_size, last_step in parts:
             x = np.zeros(examples, np.float32)
-            if last_batch == "drop" and any(examples % min(size, examples) for size in sizes):
-                batch_size = sizes[0]  # What a part dropped, another size would train.
             source = hl.data.from_arrays(x, batch_size, shuffle_seed=0, epochs=given_epochs)
             hook = Fired(train.every(epochs=every))
             loop = make_loop(source, last_batch=last_batch, steps_per_run=steps_per_run)
             loop.run(folder, last_step, epochs=run_epochs, hooks=[hook], progress=False)
             fired += hook.steps
-    if last_batch == "drop" and any(examples % min(size, examples) for size in sizes):
-        parts = [(sizes[0], last_step) for _, last_step in parts]
     assert fired == ends_by_hand(examples, epochs, parts, drop=last_batch == "drop")[every - 1 :: every]
 
 
@@ -274,7 +272,11 @@ def test_dataset_of_unknown_drops_may_train_for_epochs():
 
 def shown(capsys):
     """Returns the progress lines, without metrics and rates."""
-    return [re.sub(r"  (loss|\S+ steps/s).*", "", line) for line in capsys.readouterr().err.splitlines()]
+    return [
+        re.sub(r"  (loss|\S+ steps/s).*", "", line)
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("step")
+    ]
 
 
 @pytest.mark.parametrize(

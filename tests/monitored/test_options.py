@@ -13,7 +13,7 @@ from hookline import train
 from hookline.testing import read_events
 
 SAVER = train.Saver()
-DAILY = ["logdir", "last_step", "epochs", "hooks", "progress", "log_steps", "nan_check", "on_nan"]
+DAILY = ["logdir", "last_step", "epochs", "time_limit_secs", "hooks", "progress", "log_steps", "nan_check", "on_nan"]
 DAILY += ["warm_start", "train_on"]
 
 

@@ -77,7 +77,7 @@ def test_signature_is_the_documented_one():
         "master", "is_chief", "checkpoint_dir", "scaffold", "hooks", "chief_only_hooks", "save_checkpoint_secs",
         "save_summaries_steps", "save_summaries_secs", "config", "stop_grace_period_secs", "log_step_count_steps",
         "max_wait_secs", "save_checkpoint_steps", "summary_dir", "save_graph_def", "steps_per_run",
-        "checkpoints", "logging", "preemption",
+        "progress", "checkpoints", "logging", "preemption",
     ]  # fmt: skip
 
 

@@ -160,7 +160,7 @@ class _Report:
 
     def _row(self, found: FoundCheckpoint) -> list[str]:
         step = "" if found.step is None else str(found.step)
-        age = output.format_duration(clock.time() - found.timestamp)
+        age = units.format_duration(clock.time() - found.timestamp)
         return [found.name, step, age, units.format_bytes(found.nbytes), _devices(found), self._state(found)]
 
     def _state(self, found: FoundCheckpoint) -> str:

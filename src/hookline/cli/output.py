@@ -86,19 +86,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def format_duration(secs: float) -> str:
-    """Returns a duration with its unit.
-
-    Example:
-        >>> format_duration(12.3), format_duration(150), format_duration(200_000)
-        ('12 s', '2 min', '2 d')
-    """
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if secs >= length:
-            return f"{secs / length:.0f} {unit}"
-    return f"{max(secs, 0):.0f} s"
-
-
 def format_number(value: float) -> str:
     """Returns a number with six significant digits."""
     return f"{value:.6g}"

@@ -14,7 +14,7 @@ from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
-from hookline.hooks.only_for import unwrap
+from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
 from hookline.loop import description
@@ -200,8 +200,8 @@ class Loop(StepGraph):
             time_limit_secs: The seconds from the start of this call within which the last step is saved, for a job with
                 a time limit; see `TimeLimitHook`. A restart continues the training.
             hooks: More hooks: `train.Evaluate`, your own.
-            progress: Whether a `ProgressHook` shows the step and the metrics on `sys.stderr`. One among `hooks`
-                replaces it.
+            progress: Whether the run says on `sys.stderr` what it restores, what evaluations find and why it ends, and
+                a `ProgressHook` shows the step and the metrics there. One among `hooks` replaces that line.
             log_steps: Global steps between lines of metrics in the log, or "epoch" for a line at the end of each epoch;
                 None for no lines.
             nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all
@@ -285,12 +285,12 @@ class Loop(StepGraph):
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
-        limits = () if time_limit_secs is None else (TimeLimitHook(time_limit_secs),)
-        hooks = [*limits, *checked_hooks(hooks)]
+        hooks = _with_time_limit(hooks, time_limit_secs)
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
-        found = [*feeds, *writers, FinalStop(own, train_on), *own]
+        console = ConsoleHook(logging.summary_dir or logdir) if progress else None
+        found = [*([console.first] if console else ()), *feeds, *writers, FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
@@ -307,7 +307,7 @@ class Loop(StepGraph):
         with self.graph.as_default(), loop_restore_advice(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
-                [*found, self._handover],
+                [*found, self._handover, *([console] if console else ())],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 raise_on_write_errors=logging.raise_on_write_errors,
@@ -341,7 +341,7 @@ class Loop(StepGraph):
         rates = per_step_counts(
             self._step, self.state.spec, self._example, self.graph.mesh_context, per_step, peak_flops
         )
-        if progress and not any(isinstance(unwrap(hook), ProgressHook) for hook in hooks):
+        if progress and not has_progress_line(hooks):
             per_second = {name: count for name, count in rates.items() if name != FLOPS}
             own.append(ProgressHook(self._scalar_metrics, file=sys.stderr, per_step=per_second))
         if last_step is not None:
@@ -365,6 +365,7 @@ class Loop(StepGraph):
         last_step: int | None = None,
         *,
         epochs: int | None = None,
+        time_limit_secs: float | None = None,
         hooks: Iterable[Any] = (),
         progress: bool = True,
         log_steps: int | Epoch | None = 100,
@@ -401,6 +402,7 @@ class Loop(StepGraph):
         """
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, _ = checked_options("Loop", checkpoints, logging, preemption)
+        hooks = _with_time_limit(hooks, time_limit_secs)
         own = self._loop_hooks(logdir, last_step, hooks, progress, log_steps, nan_check, on_nan, logging)
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, Scaffold())
         set_epochs([*writers, *own], self._passes.epochs(first_step=self._initial_step()))
@@ -483,3 +485,7 @@ def _check_end_arguments(logdir: Any, last_step: Any) -> tuple[str | None, int |
     """Checks `logdir` and `last_step`, and returns them as a string and an integer."""
     last_step = None if last_step is None else arguments.check_steps("Loop", "last_step", last_step, at_least=0)
     return arguments.check_path("Loop", "logdir", logdir, optional=True), last_step
+
+
+def _with_time_limit(hooks: Iterable[Any], secs: float | None) -> list[Any]:
+    return [*([] if secs is None else [TimeLimitHook(secs)]), *checked_hooks(hooks)]

@@ -275,6 +275,16 @@ class MonitoredSession(FrontEndObject):
             if not self._is_in_cell_mode:
                 self._install_signal_handlers()
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the session ends, in words; None before that.
+
+        "the last step, 300, is reached", "the data have ended", "SIGTERM was received", "StopIfNoImprovement has
+        requested it: ...", or an error, "ValueError: ...". Hooks find it in their `session`, in `end` and
+        `on_exception`. If a hook or closing fails later, the reason stays.
+        """
+        return self._stop.reason
+
     # Runs -------------------------------------------------------------------------------------------------------
 
     def run(

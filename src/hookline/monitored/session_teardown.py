@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import signal
 from collections.abc import Callable, Iterable
 
@@ -24,6 +26,8 @@ from hookline.summary.writer_cache import WriterScope, find_writer
 logger = log.get_logger(__name__)
 
 _NOTIFIED = "_hookline_notified"
+# The code that requests a stop, as `caller` describes it, if it is a callback of a hook.
+_CALLBACK = re.compile(r"(\w+)\.(?:on_trigger|after_run|before_run|after_create_session), ")
 CLEAN_EXITS = (*END_OF_INPUT, *GRACEFUL_EXITS)
 """The exceptions after which a session closes gracefully: the hooks get `end`."""
 
@@ -127,6 +131,7 @@ class SessionTeardown:
     def notify_hooks(self, exception: BaseException) -> None:
         """Notifies the hooks of an error once: the error of a run usually leaves the `with` block too."""
         if not self._is_notified(exception) and not isinstance(exception, END_OF_INPUT):
+            self._set_reason(exception)
             vars(exception)[_NOTIFIED] = self._notified_mark
             assert self._setup.raw is not None, "A failure needs a session."
             self._setup.hooks.on_exception(self._setup.raw, exception)
@@ -143,6 +148,7 @@ class SessionTeardown:
             body_error: The exception of the body, if any.
         """
         self._stop.closed = self._stop.was_ever_requested = True
+        self._set_reason(body_error or self._session.failure or self._session.reported_error())
         self._log_end_reason(body_error)
         ended = _collect_errors(lambda: self._end_or_fail(body_error), self._agree_on_signals)
         # A pending Ctrl-C comes last, so that it hides no other error.
@@ -215,6 +221,34 @@ class SessionTeardown:
             if self._signals.shutdown_signal is None:
                 self.log_stop_reason(f"process {process} has received {signal.Signals(number).name}")
             preemption.set_agreed_signal(number)
+
+    # The reason -------------------------------------------------------------------------------------------------
+
+    def _set_reason(self, failure: BaseException | None) -> None:
+        """Sets `stop_reason`, for hooks and for the user."""
+        self._stop.reason = self._describe_reason(failure)
+        if self._setup.raw is not None:
+            self._setup.raw.stop_reason = self._stop.reason
+
+    def _describe_reason(self, failure: BaseException | None) -> str:
+        if isinstance(failure, END_OF_INPUT):
+            return "the data have ended"
+        if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
+            return f"{type(failure).__name__}: {failure}".partition("\n")[0].removesuffix(": ")
+        if (number := self._signals.shutdown_signal) is not None:
+            return f"{signal.Signals(number).name} was received"
+        if failure is not None:
+            return "the cell was interrupted"
+        raw, coord = self._session.raw, self._session.coord
+        with contextlib.suppress(Exception):  # The step may be on a parameter server, which may be lost.
+            if raw.step_limit is not None and raw.global_step >= raw.step_limit:
+                return f"the last step, {raw.step_limit}, is reached"
+        requested_by = self._stop.requested_by or (coord.stop_requested_by if coord.should_stop() else "")
+        if hook := _CALLBACK.match(requested_by):
+            requested_by = hook[1]
+        if not requested_by:
+            return "the script has left the session"
+        return f"{requested_by} has requested it{': ' * bool(self._stop.final_reason)}{self._stop.final_reason}"
 
     # Logs -------------------------------------------------------------------------------------------------------
 

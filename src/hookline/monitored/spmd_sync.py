@@ -133,7 +133,7 @@ class SpmdSync:
             elif kind == SIGNAL:
                 preemption.set_agreed_signal(value)
             elif kind == STOP:
-                self._stop.apply(_asked(value)[1])
+                self._stop.apply(*_asked(value))
 
     def use_reservation(self) -> None:
         """Uses the reservation for a run that begins now."""
@@ -341,10 +341,10 @@ def _reasons(decision: Decision, count: int) -> str:
     return "; ".join(f"{_describe_processes(who, count)} {what}" for what, who in found.items())
 
 
-def _asked(value: Any) -> tuple[Any, str]:
+def _asked(value: Any) -> tuple[str, str]:
     """Returns the code that requested a stop, and the reason if it is final, from an untrusted value."""
     by, final = value if isinstance(value, list) and len(value) == 2 else (value, "")
-    return by, final if isinstance(final, str) else ""
+    return str(by), final if isinstance(final, str) else ""
 
 
 def is_success_exit(exception: BaseException | None) -> bool:

@@ -24,6 +24,8 @@ class StopRequest:
         propose: In SPMD processes, proposes the stop to all of them: a list of the code that requests it, and the
             reason if it is final. It takes effect when they have agreed. Otherwise None.
         final_reason: The reason of a final stop; empty without one.
+        requested_by: The code that has requested the stop which is in effect, in words; empty without one.
+        reason: Why the session ends, in words; None before that.
         exit_error: In SPMD processes, the `SystemExit` to raise after the session has closed.
         requested_for_retry: Whether it was requested during a failed attempt. That run is still retried, and the stop
             takes effect when it succeeds.
@@ -35,7 +37,8 @@ class StopRequest:
             False
         )
         self.propose: Callable[[list[str]], None] | None = None
-        self.final_reason = ""
+        self.final_reason = self.requested_by = ""
+        self.reason: str | None = None
         self.exit_error: BaseException | None = None
         self._pending_request = ("", "")
         self._stall_warnings = 0
@@ -58,10 +61,11 @@ class StopRequest:
         if self.propose is not None:
             self.propose([requested_by, final_reason])
         else:
-            self.apply(final_reason)
+            self.apply(requested_by, final_reason)
 
-    def apply(self, final_reason: str) -> None:
+    def apply(self, requested_by: str, final_reason: str) -> None:
         """Puts the stop into effect, in SPMD processes after all have agreed."""
+        self.requested_by = self.requested_by or requested_by
         self.final_reason = self.final_reason or final_reason
         self.requested = True
         self.was_ever_requested = True  # Last, because other threads check this first.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from hookline import arguments, log
 from hookline.coordination import process_group
-from hookline.hooks import CheckpointSaverHook, SinkHook, StepCounterHook, SummarySaverHook
+from hookline.hooks import CheckpointSaverHook, ProgressHook, SinkHook, StepCounterHook, SummarySaverHook
+from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
@@ -54,6 +56,7 @@ def MonitoredTrainingSession(
     save_graph_def: bool = True,
     *,
     steps_per_run: int = 1,
+    progress: bool = False,
     checkpoints: CheckpointOptions | None = None,
     logging: LoggingOptions | None = None,
     preemption: PreemptionOptions | None = None,
@@ -96,6 +99,7 @@ def MonitoredTrainingSession(
         steps_per_run: The maximum number of steps of a run, in one compiled loop. A run ends sooner where a hook is
             due, at a stop, a save, and the end of the data. Only runs that advance the global step have several steps;
             they must take their batches from iterators, without feeds. Their results have a row for each step.
+        progress: Whether to show the progress on `sys.stderr`, as `Loop.run` does.
         checkpoints: Options of saving, restoring and recovery.
         logging: Options of summaries, sinks and hyperparameters.
         preemption: The reaction to SIGTERM and Ctrl-C.
@@ -117,7 +121,7 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `steps_per_run`,
-        `checkpoints`, `logging` and `preemption`; one process at a time saves in a directory.
+        `progress`, `checkpoints`, `logging` and `preemption`; one process at a time saves in a directory.
     """
     checkpoint_dir = arguments.check_path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
     summary_dir = arguments.check_path(_WHO, "summary_dir", summary_dir, optional=True)
@@ -125,6 +129,7 @@ def MonitoredTrainingSession(
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
     arguments.check_number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
     arguments.check_int(_WHO, "steps_per_run", steps_per_run, at_least=1)
+    arguments.check_optional(_WHO, "progress", progress, bool)
     checkpoints, logging, preemption = checked_options(_WHO, checkpoints, logging, preemption)
     given = checkpoints
     checkpoints = _merge_tf_arguments(
@@ -185,6 +190,10 @@ def MonitoredTrainingSession(
     else:  # The chief saves and writes.
         all_hooks, summary_dir = own, None
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+    if progress and is_chief:
+        console = ConsoleHook(summary_dir)
+        line = [] if has_progress_line(all_hooks) else [ProgressHook(file=sys.stderr)]
+        all_hooks = [console.first, *line, *all_hooks, console]
     return MonitoredSession(
         creator,
         all_hooks,

@@ -31,6 +31,7 @@ class RawSession:
         invalid_reason: The reason why the state is not worth a last checkpoint: the latest error of a
             `hookline.extend.Check` since the model was loaded, or the argument of `mark_invalid`; else None.
         step_limit: The smallest limit set by `set_last_step`; None without one.
+        stop_reason: Why the monitored session ends, for `end` and `on_exception` of hooks; None before that.
 
     Example:
         >>> import jax
@@ -54,6 +55,7 @@ class RawSession:
         self.hook_data: dict[Any, Any] = {}
         self.invalid_reason: BaseException | None = None
         self.step_limit: int | None = None
+        self.stop_reason: str | None = None
         self._step_limits: dict[int, int] = {}
         self.backend: Any = Backend(self)
 

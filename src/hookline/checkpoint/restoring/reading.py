@@ -260,7 +260,8 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
         ckpt_dir_or_file: A checkpoint, or a directory for its newest checkpoint.
 
     Returns:
-        (name, shape) of every leaf, sorted by name: "w", or "params/dense/kernel" for a leaf of variable "params".
+        Pairs of name and shape for all leaves, sorted by name, such as "w", or "params/dense/kernel" for a leaf of the
+        variable "params".
 
     Raises:
         NotFoundError: There is no such checkpoint.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import platform
 import secrets
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
@@ -73,9 +75,10 @@ def copy_contents(sess: Session, variables: Mapping[str, Variable], global_step:
         return ContentsCopy(manifest, host_copy.copy_to_host(stored, is_chief), positions)
 
 
+@functools.cache
 def _environment() -> dict[str, str]:
     """Returns the environment of this process, for the manifest."""
-    versions = {"hookline": __version__, "python": platform.python_version(), "jax": jax.__version__}
+    versions = {"hookline": __version__, "python": platform.python_version(), "jax": version("jax")}
     return versions | {"device": jax.devices()[0].device_kind}
 
 

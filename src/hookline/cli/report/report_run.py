@@ -213,7 +213,7 @@ def _checkpoint_cells(facts: RunFacts, found: FoundCheckpoint) -> list[str]:
         found.name,
         "" if found.step is None else f"{found.step:,}",
         _format_time(found.timestamp),
-        output.format_duration(clock.time() - found.timestamp),
+        units.format_duration(clock.time() - found.timestamp),
         units.format_bytes(found.nbytes),
         "" if found.manifest is None else _devices(found.manifest.devices),
         ", ".join(marks) or "complete",

@@ -113,7 +113,7 @@ class ProgressHook(SessionRunHook):
         self._is_new = True
         # Times and their steps, oldest first.
         self._rate_window: collections.deque[tuple[float, int]] = collections.deque()
-        self._shown_step = 0
+        self._shown_step, self._shown_values = 0, {}
         self._output: _PlainLines | _TerminalBar | CellLine | None = None
 
     def begin(self) -> None:
@@ -182,15 +182,16 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def end(self, session: Session) -> None:
-        """Shows the last step, unless it is shown already or there was no run."""
+        """Shows the last step, unless it is shown already or there was no run; a redrawn line keeps its values."""
         if self._third_run.has_run and session.global_step > self._shown_step:
-            self._show(None, session.global_step)
+            is_plain = isinstance(self._output, _PlainLines)  # Old values are in its last line.
+            self._show(None if is_plain else self._shown_values, session.global_step)
         self._finish()
 
     def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
         rate = self._steps_per_sec(step)
         progress = Progress(step, self._last_step, values or {}, rate, self._per_step, self._epoch_text(step))
-        self._shown_step = step
+        self._shown_step, self._shown_values = step, progress.values
         self._write(lambda output: output.show(progress))
 
     def _finish(self) -> None:

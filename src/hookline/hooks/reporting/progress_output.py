@@ -44,21 +44,28 @@ class Progress:
         """The step, and the last step if it is known."""
         return f"step {self.step}" if self.last_step is None else f"step {self.step}/{self.last_step}"
 
-    @property
-    def detail_texts(self) -> list[str]:
-        """The texts after the step, as far as known: the percentage, the epoch, values, rates and time left."""
-        texts = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
-        texts += [self.epoch_text] if self.epoch_text else []
-        texts += [f"{tag} {_value_text(value)}" for tag, value in self.values.items()]
+    def detail_text(self, cells: float = math.inf) -> str:
+        """Returns the texts after the step: the percentage, the epoch, values, rates and time left, as far as known.
+
+        In fewer cells than they need, the last rates go first, then the epoch, then all values but the first.
+        """
+        percent = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
+        epoch = [self.epoch_text] if self.epoch_text else []
+        values = [f"{tag} {value_text(value)}" for tag, value in self.values.items()]
+        rates, left = [], []
         if rate := self.steps_per_sec:
-            for name, count in {"steps": 1, **self.per_step}.items():
-                texts.append(f"{_rate_text(count * rate)} {name}/s")
+            rates = [f"{_rate_text(count * rate)} {name}/s" for name, count in {"steps": 1, **self.per_step}.items()]
             if self.last_step is not None and self.step < self.last_step:
-                texts.append(f"{_duration_text((self.last_step - self.step) / rate)} left")
-        return texts
+                left = [f"{_duration_text((self.last_step - self.step) / rate)} left"]
+        while len(text := "  ".join([*percent, *epoch, *values, *rates, *left])) > cells:
+            droppable = rates or epoch or values[1:]
+            if not droppable:
+                break
+            (rates or epoch or values).pop()
+        return text
 
     def __str__(self) -> str:
-        return "  ".join([self.step_text, *self.detail_texts])
+        return f"{self.step_text}  {self.detail_text()}".rstrip()
 
 
 def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
@@ -72,8 +79,12 @@ def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
     console = Console(file=terminal)
 
     def paint(progress: Progress, cells: int) -> str:
-        head, rest = progress.step_text, "  ".join(progress.detail_texts)
-        free_cells = cells - cell_len(f"{head}    {rest}")
+        head = progress.step_text
+        space = cells - cell_len(f"{head}  ")
+        rest = progress.detail_text(space - _MIN_BAR_CELLS - 2 if progress.last_step else space)
+        free_cells = space - 2 - cell_len(rest)
+        if free_cells < _MIN_BAR_CELLS:
+            rest = progress.detail_text(space)
         line: Any = Text(f"{head}  {rest}".rstrip())
         if progress.last_step and free_cells >= _MIN_BAR_CELLS:
             done = min(progress.step, progress.last_step)
@@ -87,7 +98,8 @@ def make_renderer(terminal: TextIO) -> Callable[[Progress, int], str]:
     return paint
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Formats a value of a metric: a number with four significant digits."""
     array = np.asarray(value)
     if array.shape == () and array.dtype.kind not in "biuOUS":
         return f"{float(array):#.4g}"

@@ -17,6 +17,7 @@ from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, Sessi
 from hookline.hooks import every as every_steps
 from hookline.hooks.epochs import Epoch
 from hookline.hooks.lookup import require_global_step, session_savers
+from hookline.hooks.reporting.console import ConsoleHook
 from hookline.hooks.trigger import Trigger
 from hookline.loop.evaluation.eval_result import (
     FINAL_STOP_KEY,
@@ -283,6 +284,8 @@ class Evaluate(SessionRunHook):
                 self.best[name] = Best(value, step)
                 improved.append(name)
         self._report(step, improved)
+        if (console := session.hook_data.get(ConsoleHook)) is not None:
+            console.show_evaluation(session, self.name, self.values, self.best)
         value = self._scalars().get(self._keep_best or "")
         if (
             value is None
