@@ -22,7 +22,10 @@ make().run(last_step=60, hooks=[Slow(), Log()]);
     assert re.fullmatch(r"step 60/60  100%  epoch (\d+)/\1  loss \S+  \S+ steps/s  \S+ examples/s", shown["text/plain"])
     assert '<progress value="60" max="60"></progress> step 60/60  100%' in shown["text/html"]
     assert cell.text.count("WARNING:hookline:at") == 6
-    assert "step" not in cell.text
+    first, *_, last = cell.text.splitlines()
+    assert first.startswith("starts at step 0; on 1 x cpu")
+    assert re.fullmatch(r"stopped at step 60 after \d+ s: the last step, 60, is reached", last)
+    assert "steps/s" not in cell.text
     assert 2 <= notebook.updates <= 20  # About a second, five times a second.
     nbformat.validate(notebook.saved)
 
