@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -49,8 +50,11 @@ def threads_of(directory):
 
 
 def files_of(directory):
-    opened = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-    return [path for path in opened if os.path.islink(path) and os.readlink(path).startswith(f"{directory}/")]
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # Another thread closes its file.
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in found if path.startswith(f"{directory}/")]
 
 
 def left_of(directory):
