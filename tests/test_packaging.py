@@ -104,7 +104,7 @@ def test_extra_all_contains_each_extra_for_users():
 
 
 def test_commands_that_install_something_do_not_need_hookline_on_an_index():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*"), *ROOT.glob("tf1/**/*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.*"), *ROOT.glob("tf1/**/*.md")]
     sources = [path for folder in DISTRIBUTIONS.values() for path in (folder / "src").rglob("*.py")]
     formatted, in_clone = {"{package}", "{self.name}"}, {"", "tf1"}
     known = names(PROJECT["dependencies"], *EXTRAS.values()) - {"hookline"} | {"jupyterlab", "mlflow", "xprof"}
