@@ -1,4 +1,4 @@
-"""What is published says what holds: dependencies, extras, the commands that install them, and links."""
+"""The metadata of the packages is true: dependencies, extras, the commands that install them, and links."""
 
 from __future__ import annotations
 

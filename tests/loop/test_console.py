@@ -1,4 +1,4 @@
-"""What a run says on stderr: where it starts, what evaluations find, why it ends, and where its files are."""
+"""A run prints its start, its evaluations, the reason of its end and the place of its files on stderr."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_end_by_force_is_explained_and_the_next_run_says_what_it_restores(what, 
     assert found == ([why[what]] if what in why else []), done.stderr
 
     again = run(tmp_path, environment())
-    said = r"restored step (\d) from runs/a/model.ckpt-\1 \(saved \d+ s ago\); on .* x cpu, 4 steps per epoch"
-    restored = re.fullmatch(said, lines(again.stderr)[0])
+    expected = r"restored step (\d) from runs/a/model.ckpt-\1 \(saved \d+ s ago\); on .* x cpu, 4 steps per epoch"
+    restored = re.fullmatch(expected, lines(again.stderr)[0])
     assert restored is not None
     assert restored[1] in ("5" if what == "SIGTERM" else "24")  # Saves are written in the background.
     assert "best eval/loss 1.000 at step 3" in lines(again.stderr)

@@ -225,7 +225,7 @@ def test_description_names_the_steps_at_which_epochs_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "arguments", "said"),
+    ("make", "arguments", "reason"),
     [
         (lambda: lambda: iter(LIST), {}, "the number of its batches is not known. Give it, .*num_batches="),
         (lambda: iter(LIST), {}, "its batches come from an iterator, which gives each once"),
@@ -237,15 +237,15 @@ def test_description_names_the_steps_at_which_epochs_end(tmp_path):
         (lambda: [np.zeros(2), np.zeros(1), np.zeros(2)], {"last_batch": "drop"}, "is not known"),
     ],
 )
-def test_epochs_of_unknown_length_are_refused_before_anything_is_written(make, arguments, said, tmp_path):
+def test_epochs_of_unknown_length_are_refused_before_anything_is_written(make, arguments, reason, tmp_path):
     step = count if make() is not None else lambda state: (state, {"loss": state["n"]})
     loop = train.Loop(step, {"n": jnp.zeros(())}, make(), **arguments)
     save = train.CheckpointOptions(save_steps="epoch")
     for options in ({"hooks": [Fired(train.every(epochs=2))]}, {"log_steps": "epoch"}, {"checkpoints": save}):
-        with pytest.raises(ValueError, match=rf"every\(epochs=[12]\) cannot find .* epochs end: .*{said}"):
+        with pytest.raises(ValueError, match=rf"every\(epochs=[12]\) cannot find .* epochs end: .*{reason}"):
             loop.run(str(tmp_path / "run"), 9, **options)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=f"Loop cannot reset metrics at each epoch, .*{said}"):
+    with pytest.raises(ValueError, match=f"Loop cannot reset metrics at each epoch, .*{reason}"):
         train.Loop(step, {"n": jnp.zeros(())}, make(), reset_metrics_steps="epoch", **arguments)
 
 
@@ -261,8 +261,8 @@ def test_graph_of_ones_own_has_no_epochs():
     batch = hl.data.iterator(LIST)
     train_op = hl.group(batch, train.get_or_create_global_step().assign_add(1))
     hooks = [Fired(train.every("epoch"))]
-    said = r"only in a train.Loop does each step take one batch.*Give a number of steps"
-    with pytest.raises(ValueError, match=said), train.MonitoredTrainingSession(hooks=hooks) as session:
+    expected = r"only in a train.Loop does each step take one batch.*Give a number of steps"
+    with pytest.raises(ValueError, match=expected), train.MonitoredTrainingSession(hooks=hooks) as session:
         session.run(train_op)
 
 

@@ -94,7 +94,7 @@ def _add_runs(commands: _Commands) -> None:
         others.
 
         The state is "running", "finished", "stopped" (by a signal or an error), "killed", "broken" (the newest
-        checkpoint), "unreadable", or "unknown" for a run without checkpoints that does not say that it has finished.
+        checkpoint), "unreadable", or "unknown" for a run without checkpoints whose event files have no end.
 
         {_EVERY}
         """,
@@ -117,7 +117,7 @@ def _add_report(commands: _Commands) -> None:
         f"""
         Writes one HTML page: the curves of the training with those of its evaluations, the best values and the
         restarts; the speed, the checkpoints, the devices, the hyperparameters and the versions. It needs no network and
-        no script. The page says what could not be read.
+        no script. The page lists what could not be read.
 
         It reads no arrays, and the training may be running.
 

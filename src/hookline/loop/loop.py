@@ -200,8 +200,8 @@ class Loop(StepGraph):
             time_limit_secs: The seconds from the start of this call within which the last step is saved, for a job with
                 a time limit; see `TimeLimitHook`. A restart continues the training.
             hooks: More hooks: `train.Evaluate`, your own.
-            progress: Whether the run says on `sys.stderr` what it restores, what evaluations find and why it ends, and
-                a `ProgressHook` shows the step and the metrics there. One among `hooks` replaces that line.
+            progress: Whether the start of the run, evaluations and the reason of the end are printed on `sys.stderr`,
+                and a `ProgressHook` shows the step and the metrics there. One among `hooks` replaces that line.
             log_steps: Global steps between lines of metrics in the log, or "epoch" for a line at the end of each epoch;
                 None for no lines.
             nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all

@@ -36,7 +36,7 @@ _STATES = {
     "killed": "It was killed; it continues from its newest checkpoint when it is started again.",
     "broken": "Its newest checkpoint is broken.",
     "unreadable": "Its checkpoints cannot be read.",
-    "unknown": "It has no checkpoints, and does not say that it has finished.",
+    "unknown": "It has no checkpoints, and its event files have no end.",
 }
 
 

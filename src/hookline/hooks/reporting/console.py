@@ -1,4 +1,4 @@
-"""ConsoleHook: says on stderr what a training run starts from, what its evaluations find, and why it ends."""
+"""ConsoleHook: prints the start of a training run, the results of its evaluations, and the reason of its end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from hookline.units import format_count, format_duration
 
 
 class ConsoleHook(SessionRunHook):
-    """Says on `sys.stderr`, from process 0 alone, where a training run starts, what evaluations find, and why it ends.
+    """Prints the start of a training run, its evaluations, and the reason of its end on `sys.stderr`, from process 0.
 
     It is the last hook of a session, because the `end` of another one may evaluate or save. `first` is the first hook,
-    so that evaluations find this one. If nothing is trained, a warning in the log says why, and the hook is silent.
+    so that evaluations find this one. If nothing is trained, the hook prints nothing: the log has a warning with the
+    reason.
 
     Args:
         folder: The directory of the run's files; None without one.
@@ -47,7 +48,7 @@ class ConsoleHook(SessionRunHook):
         self._is_silent = not process_group.is_primary()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Says what was restored; after the loss of a session, once more."""
+        """Prints the origin of the values; after the loss of a session, once more."""
         if self._session not in (None, session):
             self._session = session
             self._print(f"after the loss of the session: {_origin(session)}")
@@ -55,11 +56,11 @@ class ConsoleHook(SessionRunHook):
             self._start(session)
 
     def end(self, session: Session) -> None:
-        """Says why the run ends."""
+        """Prints the reason of the end."""
         self._finish(session)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Says why the run ends."""
+        """Prints the reason of the end."""
         self._finish(session)
 
     def show_evaluation(self, session: Session, name: str, values: Mapping[str, Any], best: Mapping[str, Any]) -> None:
