@@ -55,8 +55,14 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-napoleon_use_ivar = True
-nitpick_ignore_regex = [(".*", r"(?!hookline).*"), (".*", r"hookline\.\w+\.[\w.]*\.\w+")]
+napoleon_use_ivar, napoleon_attr_annotations = True, False  # The types of attributes are in their texts.
+# The objects of other packages, and the types in public signatures that are not public themselves.
+_PRIVATE = (
+    r"AnyGraph|ArraySource|BatchReader|Best|BoundHook|Epoch|HasRawSession|HookFetches|HostOp|LocalStore|LoopDescription|Op|"
+    r"PeerClient|PendingSave|ProcessTree|ReadRequest|ReadResult|Series|StateValues|Status|StoreTarget|SummaryTap|T|"
+    r"TapProvider|Transport|UseDefault|WriterScope|_HasSaver|_HasSummaryOp"
+)
+nitpick_ignore_regex = [(".*", r"(?!hookline).*"), (".*", rf"hookline\.[\w.]+\.({_PRIVATE})")]
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
 
@@ -118,23 +124,23 @@ def _reference(name: str) -> str:
                 head = [exported, "-" * len(exported), "", f".. automodule:: {found.__name__}"]
                 parts += [*head, "   :members:", "   :no-index:", ""]
             continue
-        is_error = inspect.isclass(found) and issubclass(found, BaseException)
-        kind = (
-            "exception"
-            if is_error
-            else "class"
-            if inspect.isclass(found)
-            else "function"
-            if callable(found)
-            else "data"
-        )
+        kind = _directive(found)
         parts += [f".. auto{kind}:: {name}.{exported}"]
         if kind in ("class", "exception"):
-            skipped = "object, tuple, BaseException, Exception, Enum, Generic, dict, str"
-            parts += ["   :members:", *([] if is_error else [f"   :inherited-members: {skipped}"])]
-            parts += ["   :exclude-members: StepContext"] * (exported == "SingularMonitoredSession")  # Its base has it.
+            parts.append("   :members:")
+        if kind == "class":
+            parts.append("   :inherited-members: object, tuple, Enum, Generic, dict, str")
+        if exported == "SingularMonitoredSession":  # Its base has it.
+            parts.append("   :exclude-members: StepContext")
         parts.append("")
     return "\n".join(parts)
+
+
+def _directive(found: Any) -> str:
+    """Returns the kind of an object in the reference."""
+    if inspect.isclass(found):
+        return "exception" if issubclass(found, BaseException) else "class"
+    return "function" if callable(found) else "data"
 
 
 _NAMES = public_names()
