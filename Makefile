@@ -91,9 +91,19 @@ test-in-step: $(READY) ## 100,000 simulated schedules of SPMD processes, 1,000 r
 test-in-step-all: $(READY) ## twenty SPMD jobs that are killed, stopped or ended ten times each
 	@HOOKLINE_KILLED_JOBS=20 HOOKLINE_KILLS=10 $(PYTEST) -s tests/distributed/test_spmd_kills.py -m campaign
 
+# Warnings are errors. The site needs no network, neither here nor in a browser.
+SITE := build/docs
+docs: $(VENV)/.has-dev,docs ## the site, in build/docs/html
+	@mkdir -p $(SITE)/source
+	@$(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning -c docs -d $(SITE)/doctrees $(SITE)/source $(SITE)/html
+	@echo "Wrote $(SITE)/html/README.html"
+
+test-docs: docs ## the site, its links and its reference
+	@HOOKLINE_SITE=$(abspath $(SITE)/html) $(PYTEST) tests/test_site.py
+
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
-test-browser: $(VENV)/.has-dev,browser ## TensorBoard's pages in headless Chromium
-	@HOOKLINE_PICTURE="$(PICTURE)" $(PYTEST) tests/browser -m browser
+test-browser: $(VENV)/.has-dev,browser docs ## TensorBoard, a report and the site in headless Chromium
+	@HOOKLINE_PICTURE="$(PICTURE)" HOOKLINE_SITE=$(abspath $(SITE)/html) $(PYTEST) tests/browser -m browser
 
 test-sinks: $(VENV)/.has-dev,wandb,mlflow ## the clients of Weights & Biases and of MLflow, offline
 	@$(PYTEST) tests/sinks src/hookline/sinks
@@ -154,16 +164,6 @@ bench-more: $(READY) ## benchmarks of data, summaries, large models, workers
 # Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
 compare: $(READY) ## Keras, Lightning and clu beside hookline
 	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
-
-# Warnings are errors. The site needs no network, neither here nor in a browser.
-SITE := build/docs
-docs: $(VENV)/.has-dev,docs ## the site, in build/docs/html
-	@mkdir -p $(SITE)/source
-	@$(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning -c docs -d $(SITE)/doctrees $(SITE)/source $(SITE)/html
-	@echo "Wrote $(SITE)/html/README.html"
-
-test-docs: docs ## the site, its links and its reference
-	@HOOKLINE_SITE=$(abspath $(SITE)/html) $(PYTEST) tests/test_site.py
 
 # The environment, with the packages of these extras; tests need hookline-tf1 too. Python 3.11 gets the oldest ones: the newest need 3.12.
 $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
