@@ -25,7 +25,7 @@ LAYERS = [
     {"coordination"},
     {"numpy"},
     {"session"},
-    {"summary", "checkpoint", "data"},
+    {"summary", "checkpoint", "data", "charts"},
     {"sinks"},
     {"hooks"},
     {"monitored"},

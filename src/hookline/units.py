@@ -1,6 +1,11 @@
-"""Formats sizes, counts and durations, for messages and tables."""
+"""Formats numbers, sizes, counts and durations, for messages and tables."""
 
 from __future__ import annotations
+
+
+def format_number(value: float) -> str:
+    """Formats a number with six significant digits."""
+    return f"{value:.6g}"
 
 
 def format_bytes(nbytes: float) -> str:

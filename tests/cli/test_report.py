@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from tests import summaries
 from tests.checkpoint import hostile
 
+# Pictures of any points, and any text in the page.
+from hookline.charts import line_chart
+from hookline.charts.markup import element, table
 from hookline.checkpoint.restoring import inspection
 from hookline.cli import main
-
-# Pictures of any points, and any text in the page.
-from hookline.cli.report import charts
-from hookline.cli.report.markup import element, table
 from hookline.log import escape_line
 from hookline.summary import FileWriter, SessionLog
 
@@ -260,7 +259,7 @@ ANY_FLOAT = st.floats(width=64) | st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, m
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
 )
 def test_any_points_make_a_picture_with_few_ticks(points, restarts):
-    figure = ElementTree.fromstring(charts.line_chart("a", [charts.Curve("b", points)], restarts))
+    figure = ElementTree.fromstring(line_chart.line_chart("a", [line_chart.Curve("b", points)], restarts))
     assert 1 <= len([line for line in figure.iter("path") if line.get("class") == "grid"]) <= 7
     for anchor in ("end", "middle"):
         on_axis = [text.text for text in figure.iter("text") if text.get("style") == f"text-anchor:{anchor}"]
@@ -273,14 +272,14 @@ def test_any_points_make_a_picture_with_few_ticks(points, restarts):
 @given(st.lists(ANY_FLOAT, max_size=200), st.integers(4, 50))
 def test_thinned_curve_keeps_extremes_and_order(values, most):
     points = list(enumerate(values))
-    kept = charts.thin(points, most)
+    kept = line_chart.thin(points, most)
     assert kept == sorted(kept, key=lambda point: point[0])
     assert len(kept) <= 1.5 * most + 3
-    finite = [value for value in values if charts.is_finite(value)]
+    finite = [value for value in values if line_chart.is_finite(value)]
     if finite:
-        values_kept = [value for _, value in kept if charts.is_finite(value)]
+        values_kept = [value for _, value in kept if line_chart.is_finite(value)]
         assert (min(values_kept), max(values_kept)) == (min(finite), max(finite))
-    assert any(not charts.is_finite(value) for _, value in kept) == (len(finite) < len(values))
+    assert any(not line_chart.is_finite(value) for _, value in kept) == (len(finite) < len(values))
 
 
 def test_report_of_the_current_folder_has_its_name(run, capsys, monkeypatch):

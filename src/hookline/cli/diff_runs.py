@@ -157,8 +157,8 @@ def _cells(change: Change) -> list[str]:
     if change.by is not None:
         found = change.by
         by = [
-            output.format_number(found.largest),
-            output.format_number(found.relative),
+            units.format_number(found.largest),
+            units.format_number(found.relative),
             f"{found.elements:,} of {found.total:,}",
         ]
     forms = dict.fromkeys(_shorten(form) for form in (change.a, change.b) if form)

@@ -276,13 +276,13 @@ def _pieces(leaf: Leaf) -> str:
 
 def _format_measured(variable: InspectedLeaf) -> str:
     if variable.value is not None:
-        text = output.format_number(variable.value) if isinstance(variable.value, float) else repr(variable.value)
+        text = units.format_number(variable.value) if isinstance(variable.value, float) else repr(variable.value)
         return f"= {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]} ...'}"
     if variable.stats is None:
         return ""
     size = variable.stats
     bad = ", ".join(f"{count:,} {name}" for count, name in ((size.nans, "NaN"), (size.infs, "infinite")) if count)
-    return f"{output.format_number(size.norm)} ({bad})" if bad else output.format_number(size.norm)
+    return f"{units.format_number(size.norm)} ({bad})" if bad else units.format_number(size.norm)
 
 
 def _variable(variable: InspectedLeaf) -> dict[str, Any]:

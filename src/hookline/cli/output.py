@@ -86,11 +86,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def format_number(value: float) -> str:
-    """Returns a number with six significant digits."""
-    return f"{value:.6g}"
-
-
 def sparkline(points: Sequence[tuple[float, float]]) -> str:
     """Returns a curve of points (x, y): a bar for the mean in each part of the x axis, "x" for NaN and infinities.
 

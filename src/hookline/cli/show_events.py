@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
+from hookline import units
 from hookline.cli import output, runs
 from hookline.cli.report import run_events
 from hookline.cli.report.run_events import ScalarPoint
@@ -73,7 +74,7 @@ def _is_wanted(tag: str, patterns: Sequence[str] | None) -> bool:
 def _cells(points: Sequence[ScalarPoint]) -> list[str]:
     steps = [point.step for point in points]
     finite = [point.value for point in points if math.isfinite(point.value)]
-    least, greatest = (output.format_number(each(finite)) if finite else "" for each in (min, max))
-    last = output.format_number(points[-1].value)
+    least, greatest = (units.format_number(each(finite)) if finite else "" for each in (min, max))
+    last = units.format_number(points[-1].value)
     curve = output.sparkline([(point.step, point.value) for point in points])
     return [f"{len(points):,}", f"{min(steps)}-{max(steps)}", last, least, greatest, curve]

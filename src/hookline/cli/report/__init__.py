@@ -1,5 +1,5 @@
 """Overviews of runs, from their own files.
 
 `run_events` reads event files and `run_facts` the newest checkpoint; `list_runs` prints a list of runs; `report_run`
-makes an HTML page about one, with the pictures of `charts`.
+makes an HTML page about one.
 """

@@ -41,7 +41,7 @@ def _cells(facts: RunFacts, directory: str) -> list[str]:
         "" if facts.step is None else str(facts.step),
         facts.state,
         "" if facts.timestamp is None else units.format_duration(now - facts.timestamp),
-        "" if best is None else f"{best.metric} {output.format_number(best.value)} at {best.step}",
+        "" if best is None else f"{best.metric} {units.format_number(best.value)} at {best.step}",
         units.format_bytes(facts.nbytes) if facts.nbytes else "",
     ]
 

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from hookline import clock, units
+from hookline.charts import line_chart
+from hookline.charts.line_chart import Curve, Point
+from hookline.charts.markup import Html, element, escape, join, table
 from hookline.checkpoint.restoring import inspection
 from hookline.checkpoint.restoring.inspection import FoundCheckpoint
 from hookline.checkpoint.saving import durable
 from hookline.checkpoint.saving.contents import format_devices
 from hookline.cli import output, runs
-from hookline.cli.report import charts, run_events, run_facts
-from hookline.cli.report.charts import Curve, Point
-from hookline.cli.report.markup import Html, element, escape, join, table
+from hookline.cli.report import run_events, run_facts
 from hookline.cli.report.run_events import RunEvents
 from hookline.cli.report.run_facts import RunFacts
 from hookline.errors import NotFoundError, UnavailableError
@@ -102,7 +103,7 @@ class _Run:
     def _best(self, folder: str, tag: str, points: Sequence[Point]) -> Point | None:
         modes = self._modes.get(folder)
         mode = modes.get(tag) if isinstance(modes, Mapping) else infer_mode(tag)
-        finite = [point for point in points if charts.is_finite(point[1])]
+        finite = [point for point in points if line_chart.is_finite(point[1])]
         if not finite or mode not in ("min", "max"):
             return None
         return (min if mode == "min" else max)(finite, key=lambda point: point[1])
@@ -119,7 +120,7 @@ class _Run:
             yield from events.notes
         for scalar in self.scalars:
             for curve in scalar.curves:
-                if bad := [step for step, value in curve.points if not charts.is_finite(value)]:
+                if bad := [step for step, value in curve.points if not line_chart.is_finite(value)]:
                     values = f"{units.format_count(len(bad), 'value')} {'is' if len(bad) == 1 else 'are'}"
                     yield f"{scalar.tag} ({curve.name}): {values} NaN or infinite, the first at step {bad[0]:,}."
 
@@ -147,14 +148,14 @@ def _page(run: _Run) -> str:
 
 
 def _facts(run: _Run) -> Html:
-    facts, speeds = run.facts, [value for _, value in _points(run, "global_step/sec") if charts.is_finite(value)]
+    facts, speeds = run.facts, [value for _, value in _points(run, "global_step/sec") if line_chart.is_finite(value)]
     shown = {
         "Step": "unknown" if facts.step is None else f"{facts.step:,}",
         "Last change": "" if facts.timestamp is None else _format_time(facts.timestamp),
-        "Speed, median": f"{charts.label(float(f'{statistics.median(speeds):.3g}'))} steps/s" if speeds else "",
+        "Speed, median": f"{line_chart.label(float(f'{statistics.median(speeds):.3g}'))} steps/s" if speeds else "",
     }
     if facts.best is not None:
-        shown[f"Best {facts.best.metric}"] = f"{output.format_number(facts.best.value)} at step {facts.best.step:,}"
+        shown[f"Best {facts.best.metric}"] = f"{units.format_number(facts.best.value)} at step {facts.best.step:,}"
     items = [element("div", element("dt", key), element("dd", value)) for key, value in shown.items() if value]
     return join([element("p", _STATES[facts.state]), element("dl", *items, class_="facts")])
 
@@ -167,7 +168,7 @@ def _charts(run: _Run, scalars: Sequence[_Scalar]) -> Html:
     # Those with an evaluation come first.
     ordered = sorted(scalars, key=lambda scalar: len(scalar.curves), reverse=True)
     restarts = [start.step for start in run.own.starts[1:]]
-    drawn = [charts.line_chart(scalar.tag, scalar.curves, restarts) for scalar in ordered[:_MOST_CHARTS]]
+    drawn = [line_chart.line_chart(scalar.tag, scalar.curves, restarts) for scalar in ordered[:_MOST_CHARTS]]
     left = len(ordered) - len(drawn)
     more = [element("p", f"{left:,} more scalars are in the table of last values only.")] * (left > 0)
     return join([element("div", *drawn, class_="charts"), *more]) if drawn else Html()
@@ -181,10 +182,10 @@ def _values(scalars: Sequence[_Scalar]) -> Html:
 
 def _value_cells(tag: str, curve: Curve) -> list[str]:
     step, last = curve.points[-1]
-    finite = [value for _, value in curve.points if charts.is_finite(value)]
-    least, greatest = (output.format_number(each(finite)) if finite else "" for each in (min, max))
-    best = "" if curve.best is None else f"{output.format_number(curve.best[1])} at {curve.best[0]:,}"
-    return [tag, curve.name, output.format_number(last), f"{step:,}", least, greatest, best, f"{len(curve.points):,}"]
+    finite = [value for _, value in curve.points if line_chart.is_finite(value)]
+    least, greatest = (units.format_number(each(finite)) if finite else "" for each in (min, max))
+    best = "" if curve.best is None else f"{units.format_number(curve.best[1])} at {curve.best[0]:,}"
+    return [tag, curve.name, units.format_number(last), f"{step:,}", least, greatest, best, f"{len(curve.points):,}"]
 
 
 def _starts(events: RunEvents) -> Html:
@@ -226,7 +227,7 @@ def _devices(names: Sequence[str]) -> str:
 
 def _hyperparameters(events: RunEvents) -> Html:
     rows = [
-        [name, output.format_number(value) if isinstance(value, float) else str(value)]
+        [name, units.format_number(value) if isinstance(value, float) else str(value)]
         for name, value in events.hparams.items()
     ]
     return table("Hyperparameters", ["name", "value"], rows) if rows else Html()

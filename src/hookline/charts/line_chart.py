@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from hookline.cli import output
-from hookline.cli.report.markup import Html, element, join
+from hookline import units
+from hookline.charts.markup import Html, element, join
 
 MOST_POINTS = 1000
 """The number of points, roughly, to which a curve is reduced."""
@@ -68,7 +68,7 @@ def line_chart(title: str, curves: Sequence[Curve], restarts: Iterable[float] = 
     legend = [_key(f"c{number % 6}", curve.name) for number, curve in enumerate(curves)]
     bests = [(curve.name, *curve.best) for curve in curves if curve.best is not None]
     legend += [
-        _key("best", f"best{f' {name}' * (len(bests) > 1)} {output.format_number(value)} at {step:,.0f}")
+        _key("best", f"best{f' {name}' * (len(bests) > 1)} {units.format_number(value)} at {step:,.0f}")
         for name, step, value in bests
     ]
     legend += [_key("restart", "restart")] * bool(restarts) + [_key("bad", "NaN or infinite")] * bool(bad)
@@ -170,7 +170,7 @@ def _curve(curve: Curve, style: str, x: _Axis, y: _Axis) -> list[Html]:
 
 
 def _dot(point: Point, x: _Axis, y: _Axis, radius: float, style: str) -> Html:
-    words = element("title", f"{output.format_number(point[1])} at step {point[0]:.0f}")
+    words = element("title", f"{units.format_number(point[1])} at step {point[0]:.0f}")
     return element("circle", words, cx=f"{x(point[0]):.1f}", cy=f"{y(point[1]):.1f}", r=radius, class_=style)
 
 
@@ -193,4 +193,4 @@ def _key(style: str, words: str) -> Html:
 
 def _summary(points: Sequence[Point]) -> str:
     step, value = points[-1]
-    return f"{output.format_number(value)} at the last step, {step:.0f}."
+    return f"{units.format_number(value)} at the last step, {step:.0f}."
