@@ -36,10 +36,11 @@ def format_duration(secs: float) -> str:
     """Formats a duration.
 
     Example:
-        >>> format_duration(12.3), format_duration(150), format_duration(200_000)
-        ('12 s', '2 min', '2 d')
+        >>> format_duration(12.3), format_duration(150), format_duration(5400), format_duration(200_000)
+        ('12 s', '2 min 30 s', '1 h 30 min', '2 d 8 h')
     """
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if secs >= length:
-            return f"{secs / length:.0f} {unit}"
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        number, rest = divmod(round(secs / part) * part, length)
+        if number > 0:
+            return f"{number} {unit}" + f" {rest // part} {smaller}" * bool(rest)
     return f"{max(secs, 0):.0f} s"

@@ -207,7 +207,7 @@ def test_file_may_be_chosen_and_errors_say_so(run, tmp_path, capsys):
         ([run, "--out", tmp_path / "none" / "a.html"], "cannot be written: No such file or directory. Choose another"),
         ([tmp_path / "empty"], "is empty."),
         ([tmp_path / "none"], "does not exist."),
-        ([tmp_path], "is not a run: it has no checkpoint and no event file. Did you mean"),
+        ([tmp_path], "is not a run: it has no checkpoint and no event file of its own. Did you mean"),
         ([run / "model.ckpt-40"], "is a checkpoint. Give the folder of its run."),
     ]:
         assert main(["report", *map(str, words)]) == 1

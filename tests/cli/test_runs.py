@@ -83,6 +83,17 @@ def test_failed_run_is_stopped_until_it_finishes(tmp_path, capsys):
     assert listed(capsys, tmp_path)["a"]["state"] == "finished"
 
 
+@pytest.mark.parametrize(("stop", "state"), [("limit", "stopped"), ("hook", "stopped"), ("final", "finished")])
+def test_run_is_finished_only_if_a_restart_would_not_continue_it(stop, state, tmp_path, capsys):
+    def act(firing):
+        firing.context.request_stop(**({"final": "good enough"} if stop == "final" else {}))
+
+    hooks = [train.TimeLimitHook(0.001)] if stop == "limit" else [train.FunctionHook(act, every=2)]
+    loop = train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(9), 1))
+    loop.run(str(tmp_path / "a"), 9, hooks=hooks, progress=False)
+    assert listed(capsys, tmp_path)["a"]["state"] == state
+
+
 def test_unreadable_run_does_not_hide_the_others(own_run, capsys):
     shutil.copytree(own_run, own_run.parent / "lost")
     shutil.copytree(own_run, own_run.parent / "whole")

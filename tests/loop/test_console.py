@@ -227,3 +227,32 @@ def test_lines_are_printed_above_the_bar_of_a_narrow_terminal(monkeypatch):
     screen = [line.rstrip() for line in terminal.screen]
     assert [line.split(" ")[0] for line in screen if line] == ["starts", "eval", "eval", "step", "stopped", "best"]
     assert re.fullmatch(r"step 4/4 +━+ +100%  (epoch 1  )?loss 0\.1429.*", screen[3])
+
+
+def test_evaluation_on_start_prints_the_steps_per_epoch(capsys):
+    held_out = hl.data.from_arrays(np.ones((4, 2)), 2)
+    evaluate = hl.train.Evaluate(lambda state, batch: {"loss": state["n"] + 1}, held_out, every=3, on_start=True)
+    counting().run(last_step=2, hooks=[evaluate])
+    first, second, *_ = lines(capsys.readouterr().err)
+    assert re.fullmatch(r"starts at step 0; on 1 (of \d+ )?x cpu, 4 steps per epoch", first)
+    assert second.startswith("eval at step 0  loss 1.000 (best)")
+
+
+def test_progress_shows_the_newest_checkpoint(tmp_path, capsys):
+    counting().run(str(tmp_path / "a"), 6)
+    capsys.readouterr()
+    counting().run(str(tmp_path / "a"), 9)
+    assert re.search(r"^step 7/9 .*  saved 6$", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_end_is_explained_although_the_text_of_an_error_cannot_be_made(capsys):
+    class Bad(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def fail(firing):
+        raise Bad
+
+    with pytest.raises(Bad):
+        counting().run(last_step=3, hooks=[hl.train.FunctionHook(fail, every=1)])
+    assert re.search(r"^stopped at step 1 after \d+ s: Bad$", capsys.readouterr().err, re.MULTILINE)

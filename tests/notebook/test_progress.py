@@ -21,6 +21,7 @@ make().run(last_step=60, hooks=[Slow(), Log()]);
     (shown,) = cell.shown
     assert re.fullmatch(r"step 60/60  100%  epoch (\d+)/\1  loss \S+  \S+ steps/s  \S+ examples/s", shown["text/plain"])
     assert '<progress value="60" max="60"></progress> step 60/60  100%' in shown["text/html"]
+    assert re.search(r'<figcaption>loss</figcaption><svg .* d="M[^"]*L[^"]*" class="line', shown["text/html"])
     assert cell.text.count("WARNING:hookline:at") == 6
     first, *_, last = cell.text.splitlines()
     assert first.startswith("starts at step 0; on 1 x cpu")

@@ -21,6 +21,8 @@ _LOG_RATIO = 1000
 # Curves that change by less are drawn as constants.
 _LEAST_RATIO = 1e-5
 
+_STROKE = {"fill": "none", "stroke": "currentColor"}
+
 Point = tuple[float, float]
 """A step and a value."""
 
@@ -34,7 +36,10 @@ class Curve(NamedTuple):
 
 
 def line_chart(title: str, curves: Sequence[Curve], restarts: Iterable[float] = ()) -> Html:
-    """Returns a figure with curves over the steps; restarts, best points and values that are not finite are marked."""
+    """Returns a figure with curves over the steps; restarts, best points and values that are not finite are marked.
+
+    Without a style sheet, as in a notebook, lines have the colour of the text.
+    """
     finite = [value for curve in curves for _, value in curve.points if is_finite(value)]
     steps = [step for curve in curves for step, _ in curve.points]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
@@ -171,20 +176,22 @@ def _curve(curve: Curve, style: str, x: _Axis, y: _Axis) -> list[Html]:
 
 def _dot(point: Point, x: _Axis, y: _Axis, radius: float, style: str) -> Html:
     words = element("title", f"{units.format_number(point[1])} at step {point[0]:.0f}")
-    return element("circle", words, cx=f"{x(point[0]):.1f}", cy=f"{y(point[1]):.1f}", r=radius, class_=style)
+    return element("circle", words, cx=f"{x(point[0]):.1f}", cy=f"{y(point[1]):.1f}", r=radius, class_=style, **_STROKE)
 
 
 def _path(commands: str, kind: str, style: str) -> Html:
-    return element("path", d=commands, class_=f"{kind} {style}".strip())
+    return element("path", d=commands, class_=f"{kind} {style}".strip(), **_STROKE)
 
 
 def _horizontal(at: float, words: str) -> Html:
-    line = _path(f"M{_LEFT},{at:.1f}H{_WIDTH - _RIGHT}", "grid", "")
+    line = element("g", _path(f"M{_LEFT},{at:.1f}H{_WIDTH - _RIGHT}", "grid", ""), opacity=0.3)
     return join([line, _text(_LEFT - 6, at + 4, words, "end")])
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> Html:
-    return element("text", words, x=f"{x:.1f}", y=f"{y:.1f}", style=f"text-anchor:{anchor}")
+    return element(
+        "text", words, fill="currentColor", font_size=12, x=f"{x:.1f}", y=f"{y:.1f}", style=f"text-anchor:{anchor}"
+    )
 
 
 def _key(style: str, words: str) -> Html:

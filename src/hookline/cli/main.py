@@ -93,8 +93,9 @@ def _add_runs(commands: _Commands) -> None:
         reads no arrays and writes nothing, so trainings may be running. A run that cannot be read does not hide the
         others.
 
-        The state is "running", "finished", "stopped" (by a signal or an error), "killed", "broken" (the newest
-        checkpoint), "unreadable", or "unknown" for a run without checkpoints whose event files have no end.
+        The state is "running", "finished", "stopped" (by a signal, an error, a time limit or a hook; a restart
+        continues), "killed", "broken" (the newest checkpoint), "unreadable", or "unknown" for a run without checkpoints
+        whose event files have no end.
 
         {_EVERY}
         """,

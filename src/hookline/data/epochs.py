@@ -95,6 +95,8 @@ class BatchCount:
         arrays, passes, steps = self._sequence.arrays, self._sequence.passes, int(self.per_epoch or 0)
         if arrays is None:
             return Epochs(steps, step + steps - position["count"], position.get("passes", 0) + 1, passes)
-        done, example = array_position(position, arrays) or (0, 0)
+        found = array_position(position, arrays)
+        assert found is not None, "A reader refuses the position of another source."
+        done, example = found
         left = arrays.batches_in_epoch(example, drop=self._drops)
         return Epochs(steps, step + left, done + 1, None if arrays.epochs is None else arrays.epochs * passes)

@@ -272,6 +272,8 @@ def every(
         return Runs(arguments.check_int("every", "runs", runs, at_least=1))
     if epochs is not None or steps == EPOCH:
         return EpochEnds(1 if epochs is None else arguments.check_int("every", "epochs", epochs, at_least=1))
+    if isinstance(steps, str):
+        raise TypeError(f"every requires a whole number or {EPOCH!r} as steps, got {steps!r}.")
     n = arguments.check_int("every", "steps", steps, at_least=1)
     return _StepSet(lambda after: (max(after, 0) // n + 1) * n, f"every({n})", f"each {n} steps")
 

@@ -290,7 +290,8 @@ class Loop(StepGraph):
         feeds, writers = default_hooks("Loop", logdir, checkpoints, logging, scaffold)
         set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
         console = ConsoleHook(logging.summary_dir or logdir) if progress else None
-        found = [*([console.first] if console else ()), *feeds, *writers, FinalStop(own, train_on), *own]
+        found = [*([console.first] if console else ()), *feeds, _EpochsOfSession(self), *writers]
+        found += [FinalStop(own, train_on), *own]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
@@ -451,6 +452,17 @@ class Loop(StepGraph):
             self._passes.begin_next_pass(session, self._memory.passes)
 
 
+class _EpochsOfSession(SessionRunHook):
+    """Finds the epochs of a session once its position in the data is restored, before another hook asks for them."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        session.hook_data[Epochs] = epochs = self._loop._passes.epochs(session)
+        self._loop._check_reset_steps(epochs)
+
+
 class _StateHandover(SessionRunHook):
     """Releases the loop's copy of the state during a session, and hands the trained state to the loop at the end.
 
@@ -463,8 +475,6 @@ class _StateHandover(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         loop = self._loop
-        session.hook_data[Epochs] = epochs = loop._passes.epochs(session)
-        loop._check_reset_steps(epochs)
         self._first_step = session.global_step if self._first_step is None else self._first_step
         loop.form.release()
         if loop._memory is not None:

@@ -172,7 +172,8 @@ class SessionTeardown:
             if isinstance(body_error, OutOfRangeError):
                 self._warn_no_runs(body_error)
             failures = self._end_hooks()
-            if not failures and not isinstance(body_error, GRACEFUL_EXITS) and self._signals.shutdown_signal is None:
+            is_interrupted = isinstance(body_error, GRACEFUL_EXITS) or self._signals.shutdown_signal is not None
+            if not failures and not is_interrupted and (self._stop.final_reason or not self._stopped_by()):
                 self._write_stop()
             return failures
         elif not self._is_notified(lost):
@@ -207,7 +208,7 @@ class SessionTeardown:
         return self._setup.hooks.end(raw)
 
     def _write_stop(self) -> None:
-        """Writes `SessionLog(STOP)`, which distinguishes a finished training from one that a signal has stopped."""
+        """Writes `SessionLog(STOP)`, which distinguishes a finished training from one that a restart would continue."""
         writer = find_writer(self._summary_dir) if self._summary_dir and process_group.is_primary() else None
         if writer is not None:
             raw = self._session.raw
@@ -234,21 +235,30 @@ class SessionTeardown:
         if isinstance(failure, END_OF_INPUT):
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
-            return f"{type(failure).__name__}: {failure}".partition("\n")[0].removesuffix(": ")
+            return _describe_error(failure).partition("\n")[0].removesuffix(": ")
         if (number := self._signals.shutdown_signal) is not None:
             return f"{signal.Signals(number).name} was received"
         if failure is not None:
             return "the cell was interrupted"
-        raw, coord = self._session.raw, self._session.coord
+        if requested_by := self._stopped_by():
+            return f"{requested_by} has requested it{': ' * bool(self._stop.final_reason)}{self._stop.final_reason}"
+        limit = self._session.raw.step_limit
+        return f"the last step, {limit}, is reached" if self._is_at_limit() else "the script has left the session"
+
+    def _is_at_limit(self) -> bool:
+        raw = self._session.raw
         with contextlib.suppress(Exception):  # The step may be on a parameter server, which may be lost.
-            if raw.step_limit is not None and raw.global_step >= raw.step_limit:
-                return f"the last step, {raw.step_limit}, is reached"
+            return raw.step_limit is not None and raw.global_step >= raw.step_limit
+        return False
+
+    def _stopped_by(self) -> str:
+        """Returns the hook or the code that has requested a stop before the last step; empty without one."""
+        if self._is_at_limit():
+            return ""
+        coord = self._session.coord
         requested_by = self._stop.requested_by or (coord.stop_requested_by if coord.should_stop() else "")
-        if hook := _CALLBACK.match(requested_by):
-            requested_by = hook[1]
-        if not requested_by:
-            return "the script has left the session"
-        return f"{requested_by} has requested it{': ' * bool(self._stop.final_reason)}{self._stop.final_reason}"
+        hook = _CALLBACK.match(requested_by)
+        return hook[1] if hook else requested_by
 
     # Logs -------------------------------------------------------------------------------------------------------
 
@@ -267,7 +277,7 @@ class SessionTeardown:
         if isinstance(failure, END_OF_INPUT):
             self.log_stop_reason("the data have ended")
         elif failure is not None and not isinstance(failure, GRACEFUL_EXITS):
-            self.log_stop_reason(f"{type(failure).__name__}: {failure}")
+            self.log_stop_reason(_describe_error(failure))
         elif failure is None and not self._stop.requested and self._signals.shutdown_signal is None:
             self.log_stop_reason("the script has left the session")
 
@@ -305,5 +315,12 @@ def first_with_notes(failures: list[BaseException]) -> BaseException:
     for other in others:
         if other is not found:
             logger.error("While closing the session: %s: %s", type(other).__name__, other)
-            found.add_note(f"While closing the session, after that: {type(other).__name__}: {other}")
+            found.add_note(f"While closing the session, after that: {_describe_error(other)}")
     return found
+
+
+def _describe_error(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # The user's `__str__` has failed.
+        return type(error).__name__

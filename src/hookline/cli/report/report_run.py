@@ -33,7 +33,7 @@ _SPEED = ("/sec", "peak_share", "device_memory/bytes_in_use", "device_memory/pea
 _STATES = {
     "running": "It is running.",
     "finished": "It has finished.",
-    "stopped": "A signal or an error has stopped it; it continues when it is started again.",
+    "stopped": "A signal, an error, a time limit or a hook has stopped it; it continues when it is started again.",
     "killed": "It was killed; it continues from its newest checkpoint when it is started again.",
     "broken": "Its newest checkpoint is broken.",
     "unreadable": "Its checkpoints cannot be read.",
@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     with runs.quiet_on_cpu():
         facts = run_facts.read_facts(directory)
         if facts.state == "unknown" and not runs.is_run(directory):
-            raise runs.not_a_run_error(directory, "it has no checkpoint and no event file")
+            raise runs.not_a_run_error(directory, "it has no checkpoint and no event file of its own")
         page = _page(_Run(facts))
-    path = arguments.out or os.path.join(directory, FILE_NAME)
+    path = os.path.join(directory, FILE_NAME) if arguments.out is None else arguments.out
     try:
         durable.write_text(path, page)
     except OSError as error:

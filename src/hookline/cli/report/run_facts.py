@@ -37,7 +37,7 @@ class RunFacts:
     Attributes:
         directory: Its folder.
         state: "running"; "broken", its newest checkpoint; "killed", while it could save; "finished"; "stopped", by a
-            signal or an error; "unknown", without a checkpoint; or "unreadable".
+            signal, an error, a time limit or a hook; "unknown", without a checkpoint; or "unreadable".
         step: The step of its newest checkpoint, or else of its last event; None if unknown.
         timestamp: The time of its last change, in seconds since the epoch; None if unknown.
         best: The best value of its evaluations; None without one.
@@ -98,7 +98,7 @@ def read_facts(directory: str) -> RunFacts:
     return RunFacts(
         directory,
         _state(contents, last),
-        step if manifest is None else manifest.step,
+        step if manifest is None or manifest.step is None else manifest.step,
         max(times, default=None),
         None if manifest is None else best_evaluation(manifest),
         sum(found.nbytes for found in contents.checkpoints),

@@ -140,7 +140,7 @@ def _origin(session: Session) -> str:
 
 
 def _devices(session: Session) -> str:
-    """Returns the devices of the variables: "cpu", "4 x cpu", "1 of 4 x cpu"."""
+    """Returns the devices of the variables: "1 x cpu", "4 x cpu", "1 of 4 x cpu"."""
     local = jax.local_devices()
     variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     shardings = [sharding for variable in variables for sharding in variable.shardings if sharding is not None]

@@ -12,7 +12,7 @@ from hookline.coordination import Coordinator, process_group
 from hookline.data.epochs import Epochs
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
-from hookline.hooks.lookup import by_tag, find_tensor, require_global_step
+from hookline.hooks.lookup import by_tag, find_tensor, require_global_step, session_savers
 from hookline.hooks.reporting.progress_output import (
     CellLine,
     Progress,
@@ -36,12 +36,12 @@ _RUNS_THAT_COMPILE = 2
 
 
 class ProgressHook(SessionRunHook):
-    """Shows the step and the last step, the epoch, chosen values, the steps per second and the time left.
+    """Shows the step and the last step, the epoch, chosen values, the last save, the steps per second and time left.
 
     - On a terminal, one line at the bottom is redrawn five times a second, with a bar if the last step is
       known. Log lines and `print` appear above it.
-    - In a notebook, one output of the cell with a bar is updated five times a second. The notebook keeps its last
-      state.
+    - In a notebook, one output of the cell, with a bar and a curve of the first value (the loss of a `train.Loop`), is
+      updated five times a second. The notebook keeps its last state.
     - Elsewhere (a file, a pipe, a task of `hookline launch`, which writes the task's name before each line), a plain
       line is printed at the first step, then every `every_secs` seconds, and at the last step.
 
@@ -167,6 +167,13 @@ class ProgressHook(SessionRunHook):
         of_last = "" if last is None else f"/{last}"
         return "" if last == 1 else f"epoch {self._epochs.number_at(step)}{of_last}"
 
+    def _saved_text(self) -> str:
+        """Returns the step of the newest checkpoint, from which a restart would continue."""
+        savers = () if self._session is None else session_savers(self._session)
+        paths = [path for saver in savers for path in getattr(saver, "last_checkpoints", ())]
+        steps = [int(suffix) for path in paths if (suffix := path.rpartition("-")[2]).isdecimal()]
+        return f"saved {max(steps)}" if steps else ""
+
     def on_trigger(self, firing: Firing) -> None:
         """Shows the step and its values; in the third run it starts to measure the steps per second."""
         step = firing.global_step
@@ -190,7 +197,8 @@ class ProgressHook(SessionRunHook):
 
     def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
         rate = self._steps_per_sec(step)
-        progress = Progress(step, self._last_step, values or {}, rate, self._per_step, self._epoch_text(step))
+        epoch, saved = self._epoch_text(step), self._saved_text()
+        progress = Progress(step, self._last_step, values or {}, rate, self._per_step, epoch, saved)
         self._shown_step, self._shown_values = step, progress.values
         self._write(lambda output: output.show(progress))
 

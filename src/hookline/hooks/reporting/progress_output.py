@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from hookline.charts.line_chart import MOST_POINTS, Curve, Point, line_chart, thin
 from hookline.signals import notebooks
 
 _MIN_BAR_CELLS, _MAX_BAR_CELLS = 8, 40
@@ -38,6 +39,7 @@ class Progress:
     steps_per_sec: float | None = None
     per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
     epoch_text: str = ""
+    saved_text: str = ""
 
     @property
     def step_text(self) -> str:
@@ -45,23 +47,23 @@ class Progress:
         return f"step {self.step}" if self.last_step is None else f"step {self.step}/{self.last_step}"
 
     def detail_text(self, cells: float = math.inf) -> str:
-        """Returns the texts after the step: the percentage, the epoch, values, rates and time left, as far as known.
+        """Returns the texts after the step: percentage, epoch, values, last save, rates and time left, as far as known.
 
-        In fewer cells than they need, the last rates go first, then the epoch, then all values but the first.
+        In fewer cells than they need, the last rates go first, then the save, the epoch, and all values but the first.
         """
         percent = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
-        epoch = [self.epoch_text] if self.epoch_text else []
+        epoch, saved = ([text] if text else [] for text in (self.epoch_text, self.saved_text))
         values = [f"{tag} {value_text(value)}" for tag, value in self.values.items()]
         rates, left = [], []
         if rate := self.steps_per_sec:
             rates = [f"{_rate_text(count * rate)} {name}/s" for name, count in {"steps": 1, **self.per_step}.items()]
             if self.last_step is not None and self.step < self.last_step:
                 left = [f"{_duration_text((self.last_step - self.step) / rate)} left"]
-        while len(text := "  ".join([*percent, *epoch, *values, *rates, *left])) > cells:
-            droppable = rates or epoch or values[1:]
+        while len(text := "  ".join([*percent, *epoch, *values, *saved, *rates, *left])) > cells:
+            droppable = rates or saved or epoch or values[1:]
             if not droppable:
                 break
-            (rates or epoch or values).pop()
+            (rates or saved or epoch or values).pop()
         return text
 
     def __str__(self) -> str:
@@ -224,19 +226,21 @@ class CellLine:
 
     Lines that are printed or logged have their own outputs. If another cell continues the training, that cell gets a
     new output, and the output of the earlier cell stays. The notebook keeps the last progress, as text and as HTML with
-    a bar; no widget is needed.
+    a bar and a curve of the first value; no widget is needed.
     """
 
     def __init__(self) -> None:
         self._cell: Any = None
         self._handle: Any = None
+        self._points: dict[str, list[Point]] = {}
 
     def show(self, progress: Progress) -> None:
         """Replaces the shown progress."""
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         shell = notebooks.ipython_shell()
-        bundle = {"text/plain": str(progress), "text/html": _as_html(progress)}
+        self._add_point(progress)
+        bundle = {"text/plain": str(progress), "text/html": self._as_html(progress)}
         cell = None if shell is None else shell.execution_count
         if self._handle is None or cell != self._cell:
             self._cell, self._handle = cell, display(bundle, raw=True, display_id=True)
@@ -247,10 +251,22 @@ class CellLine:
         """Leaves the last progress in the output."""
         self._handle = None
 
+    def _add_point(self, progress: Progress) -> None:
+        """Adds the first value to its curve, from which every other point goes once it is long."""
+        for tag, value in [*progress.values.items()][:1]:
+            array = np.asarray(value)
+            if array.shape == () and array.dtype.kind in "biuf":
+                points = self._points.setdefault(tag, [])
+                if not points or points[-1][0] < progress.step:
+                    points.append((progress.step, float(array)))
+                if len(points) > MOST_POINTS:
+                    points[:] = thin(points, MOST_POINTS // 2)
 
-def _as_html(progress: Progress) -> str:
-    bar = ""
-    if progress.last_step:
-        done = min(progress.step, progress.last_step)
-        bar = f'<progress value="{done}" max="{progress.last_step}"></progress> '
-    return f'<div style="font-family: monospace; white-space: pre-wrap">{bar}{html.escape(str(progress))}</div>'
+    def _as_html(self, progress: Progress) -> str:
+        bar = ""
+        if progress.last_step:
+            done = min(progress.step, progress.last_step)
+            bar = f'<progress value="{done}" max="{progress.last_step}"></progress> '
+        line = f'<div style="font-family: monospace; white-space: pre-wrap">{bar}{html.escape(str(progress))}</div>'
+        charts = [line_chart(tag, [Curve("training", points)]) for tag, points in self._points.items() if points[1:]]
+        return "".join([line, *(f'<div style="max-width: 32em">{chart}</div>' for chart in charts)])
