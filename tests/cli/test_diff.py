@@ -77,7 +77,7 @@ def test_states_of_hooks_are_counted_and_listed_on_request(shared_run, capsys):
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[4:6]] == ["global_step", "table"]
-    (count,) = re.fullmatch(r"and (\d+) values of hooks; --all shows them", lines[6]).groups()
+    (count,) = re.fullmatch(r"(\d+) values of hooks differ; --all shows more\.", lines[7]).groups()
     assert main([*words, "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.split()[1].startswith("hooks/") for line in lines[4:-2]) == int(count)

@@ -53,7 +53,7 @@ def test_inspect_shows_the_checkpoints_and_the_newest_ones_variables(shared_run,
     assert table == ["table", "(64,", "40)", "float32", "10.2", "kB", "whole", f"{norm:.6g}"]
     assert next(line for line in lines if line.startswith("global_step")).endswith("= 6")
     assert next(line for line in lines if line.startswith("params/kernel")).split()[3] == "float16"
-    assert re.fullmatch(r"and \d+ values of hooks; --all shows them", lines[-1])
+    assert re.fullmatch(r"--all shows the \d+ values of hooks", lines[-1])
     assert main(["inspect", str(shared_run), "--all"]) == 0
     assert "\nhooks/hookline.CheckpointSaverHook[model.ckpt]/" in capsys.readouterr().out
 

@@ -61,9 +61,9 @@ def test_first_run_says_where_it_starts_what_it_finds_and_why_it_ends(tmp_path, 
     first, *rest = lines(done.stderr)
     assert re.fullmatch(r"starts at step 0; on 1 (of \d+ )?x cpu, 4 steps per epoch", first)
     assert [re.sub(r"after \d+ s", "after T", line) for line in rest] == [
-        "eval at step 3  loss 1.000 (best)",
-        "eval at step 6  loss 4.000 (best 1.000 at step 3)",
-        "eval at step 9  loss 25.00 (best 1.000 at step 3)",
+        "eval at step 3, epoch 1  loss 1.000 (best)",
+        "eval at step 6, epoch 2  loss 4.000 (best 1.000 at step 3)",
+        "eval at step 9, epoch 3  loss 25.00 (best 1.000 at step 3)",
         "stopped at step 9 after T: the last step, 9, is reached",
         "best eval/loss 1.000 at step 3",
         "files in runs/a; see tensorboard --logdir runs",
@@ -256,3 +256,14 @@ def test_end_is_explained_although_the_text_of_an_error_cannot_be_made(capsys):
     with pytest.raises(Bad):
         counting().run(last_step=3, hooks=[hl.train.FunctionHook(fail, every=1)])
     assert re.search(r"^stopped at step 1 after \d+ s: Bad$", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_end_of_the_last_epoch_is_named(capsys):
+    counting(epochs=1).run(epochs=2)
+    end = r"^stopped at step 8 after \d+ s: the data have ended, after 2 epochs$"
+    assert re.search(end, capsys.readouterr().err, re.MULTILINE)
+
+
+def test_function_hook_requires_a_function_of_the_firing():
+    with pytest.raises(TypeError, match=r"a function of one argument, .*lambda>\(epoch, logs\)"):
+        hl.train.FunctionHook(lambda epoch, logs: None, every="epoch")

@@ -37,6 +37,18 @@ def wanted(step, over=5, values=VALUES):
     return np.mean(values[:step][-over:])
 
 
+def test_last_mean_of_an_epoch_is_that_of_the_epoch():
+    data = hl.data.from_arrays(VALUES, 8)
+    made = hl.train.Loop(lambda s, b: (s + 1, {"loss": b.mean()}), jnp.zeros((), int), data, smoothing_steps="epoch")
+    seen = {}
+    made.run(epochs=2, hooks=[hl.train.FunctionHook(lambda f: seen.update({f.epoch: f.values}), "epoch", made.means)])
+    assert {epoch: float(values["mean/loss"]) for epoch, values in seen.items()} == {
+        1: pytest.approx(VALUES.mean(), abs=1e-6), 2: pytest.approx(VALUES.mean(), abs=1e-6),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="smoothing_steps='epoch': .* not known"):
+        hl.train.Loop(lambda s, b: (s, {"loss": b}), jnp.zeros(()), lambda: iter(VALUES), smoothing_steps="epoch")
+
+
 @pytest.mark.parametrize("steps_per_run", [1, 4])
 def test_means_cover_the_last_steps_and_are_exact_after_a_restart(steps_per_run, tmp_path):
     made = loop(steps_per_run=steps_per_run)

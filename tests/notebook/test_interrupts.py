@@ -164,5 +164,5 @@ try:
 except KeyboardInterrupt as error:
     print(type(error).__name__)
 """
-    assert "KeyboardInterrupt\n" in notebook.run(source, interrupts=("go", "leaving the training")).text
+    assert "KeyboardInterrupt\n" in notebook.run(source, interrupts=("go", "the training ends")).text
     assert_nothing_is_left(notebook)

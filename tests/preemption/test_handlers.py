@@ -277,7 +277,7 @@ def test_handler_forwards_signals_to_an_event_loop(session, caplog):
     finally:
         inside.close()
         outside.close()
-    assert "SIGTERM: leaving the training after the next run" in caplog.text
+    assert "SIGTERM: the training ends after the next step" in caplog.text
 
 
 def test_ctrl_c_in_the_python_shell_raises_keyboard_interrupt(session, monkeypatch):

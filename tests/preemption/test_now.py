@@ -53,7 +53,7 @@ class Stubborn:
 def test_second_signal_ends_at_once(tmp_path, way, number, status):
     stubborn = Stubborn(way, tmp_path)
     stubborn.process.send_signal(number)
-    assert "repeat it to end at once" in stubborn.hear(f"{number.name}: leaving the training")
+    assert " to end it at once" in stubborn.hear(f"{number.name}: the training ends")
     # Two within a second are one: some tools signal a process, and also the process that forwards signals to it.
     threading.Event().wait(1.2)
     stubborn.process.send_signal(number)
@@ -66,7 +66,7 @@ def test_duplicate_signal_within_a_moment_counts_once(tmp_path):
     stubborn = Stubborn("waits at its end", tmp_path, grace_secs=1)
     stubborn.process.send_signal(SIGTERM)
     stubborn.process.send_signal(SIGTERM)
-    stubborn.hear("SIGTERM: leaving the training after the end of the session")
+    stubborn.hear("SIGTERM: the training ends after the end of the session")
     assert "The time to leave the training is over: ending at once" in stubborn.hear("ending at once")
     assert stubborn.end() == 137
 
@@ -84,7 +84,7 @@ def test_second_signal_ends_a_compilation_at_once(tmp_path, way, number, status)
     stubborn = Stubborn(way, tmp_path)
     stubborn.hear("Constant folding an instruction is taking > 1s")
     stubborn.process.send_signal(number)
-    stubborn.hear(f"{number.name}: leaving the training")
+    stubborn.hear(f"{number.name}: the training ends")
     threading.Event().wait(1.2 if number == SIGTERM else 0.4)
     stubborn.process.send_signal(number)
     begun = clock.monotonic()
@@ -98,7 +98,7 @@ def test_second_ctrl_c_ends_a_compilation_also_without_saves(tmp_path):
     stubborn = Stubborn("compiles, and saves nothing", tmp_path)
     stubborn.hear("Constant folding an instruction is taking > 1s")
     stubborn.process.send_signal(SIGINT)
-    stubborn.hear("Ctrl-C: waiting for the run under way; repeat it to end at once.")
+    stubborn.hear("Ctrl-C: waiting for the step under way; repeat it to end at once.")
     stubborn.process.send_signal(SIGINT)
     begun = clock.monotonic()
     stubborn.hear("SIGINT again: ending at once")

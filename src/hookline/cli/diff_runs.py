@@ -131,7 +131,7 @@ def _describe_leaf(leaf: Leaf) -> str:
 
 
 def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: list[str], *, shows_all: bool) -> None:
-    same = sum(change.kind == "same" for change in changes)
+    same = sum(change.kind == "same" and (shows_all or not change.name.startswith(HOOK_STATES)) for change in changes)
     output.print_lines(f"A: {a.path}, step {a.step}", f"B: {b.path}, step {b.step}")
     for note in notes:
         output.print_lines(note)
@@ -144,8 +144,10 @@ def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: 
         styles = [colours.get(change.kind, "") for change in shown]
         output.print_table(heads, map(_cells, shown), styles=styles, wraps="variable")
     if left := len(differ) - len(shown):
-        values = units.format_count(left, "value")
-        output.print_lines(f"and {values} of hooks; --all shows {'it' if left == 1 else 'them'}")
+        output.print_lines(
+            "",
+            f"{units.format_count(left, 'value')} of hooks {'differs' if left == 1 else 'differ'}; --all shows more.",
+        )
     for why in dict.fromkeys(change.why for change in differ if change.why):
         unreadable = units.format_count(sum(change.why == why for change in differ), "variable")
         output.print_lines("", f"{unreadable} could not be compared: {why}.")

@@ -110,8 +110,10 @@ class _Report:
         if self.inspected is not None:
             variables = self.variables(self.inspected)
             nbytes = sum(leaves.nbytes(variable.leaf) for variable in variables)
-            what = units.format_count(len(variables), "variable")
-            output.print_lines("", f"{self.inspected.name} holds {what}, {units.format_bytes(nbytes)}:", "")
+            of_hooks = sum(each.leaf.name.startswith(HOOK_STATES) for each in variables)
+            what = units.format_count(len(variables) - of_hooks, "variable")
+            more = f" and {units.format_count(of_hooks, 'value')} of hooks" if of_hooks else ""
+            output.print_lines("", f"{self.inspected.name} holds {what}{more}, {units.format_bytes(nbytes)}:", "")
             heads = ["variable", "shape", "dtype", ">size", "pieces", "norm, or = value"]
             shown = [
                 each for each in variables if self._all or each.defect or not each.leaf.name.startswith(HOOK_STATES)
@@ -119,9 +121,7 @@ class _Report:
             styles = ["red" if variable.defect else "" for variable in shown]
             output.print_table(heads, [_cells(variable, self._reads) for variable in shown], styles=styles)
             if left := len(variables) - len(shown):
-                output.print_lines(
-                    f"and {units.format_count(left, 'value')} of hooks; --all shows {'it' if left == 1 else 'them'}"
-                )
+                output.print_lines(f"--all shows the {units.format_count(left, 'value')} of hooks")
 
         if self._reads_all:
             broken = sum(1 for found in self.all if not found.is_unfinished and self.defect(found))
@@ -155,7 +155,11 @@ class _Report:
             yield f"Note: {note}."
         if contents.writer is not None:
             who, runs_now = contents.writer
-            saves = {True: "saves there now", False: "saved there and was ended", None: "saves there, if it still runs"}
+            saves = {
+                True: "saves there now",
+                False: "saved there and was killed",
+                None: "saves there, if it still runs",
+            }
             yield f"Process {who.pid} on {who.host} {saves[runs_now]}."
 
     def _row(self, found: FoundCheckpoint) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 import secrets
 import threading
@@ -125,8 +126,8 @@ class IteratorSource(BatchSequence):
             self._has_warned = True
             _logger.warning(
                 "%s starts from the beginning, though the checkpoint had used %d batches: its source, %s, cannot be "
-                "set to a position. Give a function that makes the iterator to resume there. If each start shall read "
-                "the data from the beginning, %s.",
+                "set to a position. Give a function that makes the iterator to resume there. To read the data from "
+                "the beginning at each start, %s.",
                 self._who,
                 position["count"],
                 _describe_iterator(self._iterator),
@@ -141,12 +142,13 @@ class IteratorSource(BatchSequence):
     def before_save(self) -> None:  # noqa: D102
         if not (self._has_warned or self._has_announced) and process_group.is_primary():
             _logger.warning(
-                "%s: its source, %s, cannot be set to a position, so a later start of the training %s. To resume, give "
-                "a function that makes it, hookline.data.from_arrays, or a source with get_state and set_state. If "
-                "each start shall read the data from the beginning, %s.",
+                "%s: its source, %s, gives each batch only once, so a later start of the training %s. To resume, give "
+                "a function that makes it%s, hookline.data.from_arrays, or a source with get_state and set_state. To "
+                "read the data from the beginning at each start, %s.",
                 self._who,
                 _describe_iterator(self._iterator),
                 self.restart.outcome,
+                _generator_advice(self._iterator),
                 self.restart.restart,
             )
         self._has_announced = True
@@ -161,6 +163,12 @@ class IteratorSource(BatchSequence):
 def _describe_iterator(iterator: Any) -> str:
     name = getattr(iterator, "__name__", None)  # A generator's is the name of its function.
     return f"a {type(iterator).__name__}" if name is None else f"the {type(iterator).__name__} {name!r}"
+
+
+def _generator_advice(iterator: Any) -> str:
+    """Returns the function of a generator, as advice."""
+    is_named = inspect.isgenerator(iterator) and iterator.__name__.isidentifier()
+    return f" ({iterator.__name__} instead of {iterator.__name__}())" if is_named else ""
 
 
 def make_sequence(

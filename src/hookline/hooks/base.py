@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hookline.data.epochs import Epochs
+
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, RunOptions, Session
@@ -89,6 +91,14 @@ class Firing(NamedTuple):
     options: RunOptions
     run_metadata: RunMetadata
     context: SessionRunContext
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch to which `global_step` belongs, from 1; None if its length is unknown, and outside `train.Loop`."""
+        epochs = self.context.session.hook_data.get(Epochs)
+        if self.global_step is None or not isinstance(epochs, Epochs):
+            return None
+        return epochs.number_at(self.global_step)
 
 
 def request_standalone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:

@@ -99,7 +99,8 @@ class Loop(StepGraph):
         steps_per_update: The number of steps for each optimizer step, if your step accumulates gradients; or the
             `every_k_schedule` of `optax.MultiSteps`. `ema` needs it unless the state has `optax.MultiSteps`.
         smoothing_steps: The window, in steps, of the moving averages of the metrics, which are computed on the device
-            (`means`); None for no averages.
+            (`means`); "epoch" for as many steps as an epoch has, so that the last mean of an epoch is that of the whole
+            epoch; None for no averages.
         reset_metrics_steps: The number of steps over which metrics in the state accumulate (`nnx.MultiMetric`,
             `nnx.Metric`, a `clu.metrics.Collection`); None never resets them. With 100 they are reset after
             steps 1, 101, 201 and so on. These are the steps at which metrics are logged and summaries written by

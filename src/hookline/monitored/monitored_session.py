@@ -516,7 +516,7 @@ class MonitoredSession(FrontEndObject):
             return "the end of the session"
         if not self._is_open:
             return "the start of the session"
-        return "the run under way" if self._guard.is_held else "the next run"
+        return "the step under way" if self._guard.is_held else "the next step"
 
     # The end ----------------------------------------------------------------------------------------------------
 

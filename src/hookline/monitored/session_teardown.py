@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from hookline import log, summary
 from hookline.coordination import process_group
+from hookline.data.epochs import Epochs
 from hookline.data.iterator import BatchSource
 from hookline.data.sequences import RestartAdvice
 from hookline.errors import END_OF_INPUT, GRACEFUL_EXITS, OutOfRangeError
@@ -233,6 +234,10 @@ class SessionTeardown:
 
     def _describe_reason(self, failure: BaseException | None) -> str:
         if isinstance(failure, END_OF_INPUT):
+            raw = self._session.raw
+            epochs = None if raw is None else raw.hook_data.get(Epochs)
+            if isinstance(epochs, Epochs) and (epochs.total or 0) > 1:
+                return f"the data have ended, after {epochs.total} epochs"
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
             return _describe_error(failure).partition("\n")[0].removesuffix(": ")

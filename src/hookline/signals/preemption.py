@@ -403,10 +403,11 @@ class _ProcessSignals:
         name = signal.Signals(number).name
         write_with_timeout(
             lambda: _logger.warning(
-                "%s: leaving the training after %s, within %g s; repeat it to end at once.",
+                "%s: the training ends after %s, within %g s; %s to end it at once.",
                 name,
                 doing,
                 grace_secs,
+                "press Ctrl-C again" if number == signal.SIGINT else "repeat it",
             )
         )
         for watch in watches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +31,8 @@ class FunctionHook(SessionRunHook):
             `loop.metrics`.
 
     Raises:
-        TypeError: `function` cannot be called; or `every` is neither a whole number, "epoch" nor a trigger.
+        TypeError: `function` cannot be called with one argument; or `every` is neither a whole number, "epoch" nor a
+            trigger.
         ValueError: `every` is less than 1.
 
     Example:
@@ -52,10 +55,18 @@ class FunctionHook(SessionRunHook):
         None in `tf.train`. Compare `clu.periodic_actions.PeriodicCallback` and Keras's `LambdaCallback`.
     """
 
-    comes_before = CheckpointSaverHook
+    comes_before = (CheckpointSaverHook,)
 
     def __init__(self, function: Callable[[Firing], Any], every: int | Epoch | Trigger, fetches: Any = None) -> None:
         self._function = arguments.check_callable("FunctionHook", "function", function)
+        with contextlib.suppress(ValueError):  # A built-in function has no signature.
+            try:
+                inspect.signature(function).bind(None)
+            except TypeError:
+                raise TypeError(
+                    "FunctionHook requires a function of one argument, the firing with its step, epoch and values; got "
+                    f"{getattr(function, '__qualname__', function)}{inspect.signature(function)}."
+                ) from None
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self.fetches = fetches
         self.state_key = getattr(function, "__qualname__", None) or type(function).__qualname__

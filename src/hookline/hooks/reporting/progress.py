@@ -192,13 +192,12 @@ class ProgressHook(SessionRunHook):
         """Shows the last step, unless it is shown already or there was no run; a redrawn line keeps its values."""
         if self._third_run.has_run and session.global_step > self._shown_step:
             is_plain = isinstance(self._output, _PlainLines)  # Old values are in its last line.
-            self._show(None if is_plain else self._shown_values, session.global_step)
+            self._show(None if is_plain else self._shown_values, session.global_step, has_ended=True)
         self._finish()
 
-    def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
-        rate = self._steps_per_sec(step)
-        epoch, saved = self._epoch_text(step), self._saved_text()
-        progress = Progress(step, self._last_step, values or {}, rate, self._per_step, epoch, saved)
+    def _show(self, values: Mapping[str, Any] | None, step: int, *, has_ended: bool = False) -> None:
+        rate, epoch, saved = self._steps_per_sec(step), self._epoch_text(step), self._saved_text()
+        progress = Progress(step, self._last_step, values or {}, rate, self._per_step, epoch, saved, has_ended)
         self._shown_step, self._shown_values = step, progress.values
         self._write(lambda output: output.show(progress))
 

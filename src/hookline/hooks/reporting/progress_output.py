@@ -40,6 +40,7 @@ class Progress:
     per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
     epoch_text: str = ""
     saved_text: str = ""
+    has_ended: bool = False
 
     @property
     def step_text(self) -> str:
@@ -57,7 +58,7 @@ class Progress:
         rates, left = [], []
         if rate := self.steps_per_sec:
             rates = [f"{_rate_text(count * rate)} {name}/s" for name, count in {"steps": 1, **self.per_step}.items()]
-            if self.last_step is not None and self.step < self.last_step:
+            if self.last_step is not None and self.step < self.last_step and not self.has_ended:
                 left = [f"{_duration_text((self.last_step - self.step) / rate)} left"]
         while len(text := "  ".join([*percent, *epoch, *values, *saved, *rates, *left])) > cells:
             droppable = rates or saved or epoch or values[1:]

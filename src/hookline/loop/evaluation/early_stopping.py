@@ -14,6 +14,7 @@ from hookline.loop.evaluation.eval_result import FINAL_STOP_KEY, Mode, is_better
 from hookline.loop.evaluation.evaluate import Evaluate, session_evaluations
 from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.session import Session, origin
+from hookline.units import format_count
 
 _logger = log.get_logger(__name__)
 
@@ -57,9 +58,9 @@ class StopIfNoImprovement(SessionRunHook):
         `tf.estimator.experimental.stop_if_no_decrease_hook` and `stop_if_no_increase_hook`, which count steps.
     """
 
-    comes_after = Evaluate
+    comes_after = (Evaluate,)  # `help` prints the whole documentation of a class.
     # A checkpoint of the same step must contain the updated number of evaluations without improvement.
-    comes_before = CheckpointSaverHook
+    comes_before = (CheckpointSaverHook,)
 
     def __init__(
         self, metric: str, patience: int, *, mode: str | None = None, min_delta: float = 0.0, name: str = "eval"
@@ -69,7 +70,7 @@ class StopIfNoImprovement(SessionRunHook):
         self._min_delta = arguments.check_number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
         self._mode: Mode = resolve_mode("StopIfNoImprovement", metric, mode)
         self.state_key = f"{name}, {metric}, {self._mode}"
-        self.final = f"{metric} of {name!r} has not improved for {self._patience} evaluations"
+        self.final = f"{metric} of {name!r} has not improved for {format_count(self._patience, 'evaluation')}"
         self._evaluate: Evaluate | None = None
         self._forget()
 
@@ -158,7 +159,7 @@ class FinalStop(SessionRunHook):
     # The last evaluation belongs to the checkpoint that `end` saves. StopAtStepHook comes first, so that it can warn of
     # a `last_step` that is already reached.
     comes_after = (Evaluate, StopAtStepHook)
-    comes_before = CheckpointSaverHook
+    comes_before = (CheckpointSaverHook,)
 
     def __init__(self, hooks: Sequence[Any], train_on: bool) -> None:
         self._hooks = hooks

@@ -121,7 +121,7 @@ class Evaluate(SessionRunHook):
     """
 
     # A checkpoint of the same step must contain the best values so far.
-    comes_before = CheckpointSaverHook
+    comes_before = (CheckpointSaverHook,)
 
     def __init__(
         self,

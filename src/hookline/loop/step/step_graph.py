@@ -75,7 +75,7 @@ class StepGraph:
         ema: float | Mapping[str, float] | None = None,
         learning_rate: Any = None,
         steps_per_update: Any = None,
-        smoothing_steps: int | None = None,
+        smoothing_steps: int | Epoch | None = None,
         reset_metrics_steps: int | Epoch | None = 100,
     ) -> None:
         self.steps_per_run = arguments.check_int("Loop", "steps_per_run", steps_per_run, at_least=1)
@@ -187,7 +187,9 @@ class StepGraph:
         metrics_in = zip(paths.flatten_with_paths(self.form.values)[0], accumulator_mask(self.form), strict=True)
         self._training_paths += [path for (path, _), is_metric in metrics_in if is_metric]
 
-    def _build_updates(self, ema: Any, schedule: Any, steps_per_update: Any, smoothing_steps: int | None) -> None:
+    def _build_updates(
+        self, ema: Any, schedule: Any, steps_per_update: Any, smoothing_steps: int | Epoch | None
+    ) -> None:
         """Adds moving averages, recent means, learning rates and counters, and groups all updates into `train_op`.
 
         The moving averages are of the state (`ema`), the recent means of the metrics (`smoothing_steps`).
@@ -197,6 +199,11 @@ class StepGraph:
         updates: list[Any] = [self.state.assign(self._step_result[0])]
         self.means: dict[str, Tensor] = {}
         self._recent_means: RecentMeans | None = None
+        if smoothing_steps == EPOCH:
+            epochs = self._passes.epochs()
+            if isinstance(epochs, str):
+                raise ValueError(f"Loop cannot average the metrics of an epoch, smoothing_steps='epoch': {epochs}.")
+            smoothing_steps = epochs.steps
         if smoothing_steps is not None:
             self._recent_means = RecentMeans(
                 self.metrics, arguments.check_int("Loop", "smoothing_steps", smoothing_steps, at_least=1)
