@@ -67,9 +67,8 @@ def put(path: Path, text: str) -> None:
 def main() -> None:
     found = json.loads((RESULTS / "bench.json").read_text())
     put(ROOT / "README.md", range_of_machines(found))
-    parts = [(RESULTS / name).read_text().strip() for name in ("bench.md", "growth.md", "several_steps.md")]
-    whole = "\n\n".join([of_this_machine(found), *parts])
-    put(ROOT / "docs" / "performance.md", f"\n{whole}\n")
+    table = (RESULTS / "bench.md").read_text().partition("\n\n")[0].strip()
+    put(ROOT / "docs" / "performance.md", f"\n{of_this_machine(found)}\n\n{table}\n")
 
 
 if __name__ == "__main__":
