@@ -33,8 +33,8 @@ def warnings(text: str) -> list[str]:
 
 
 def without_measurements(text: str) -> list[str]:
-    """Returns lines without their losses, speeds and times, which differ from one machine to the next."""
-    return re.sub(r"(?<=loss )\S+|\S+(?= (?:steps|examples)/s)|\d+(?= s:)", "...", text).splitlines()
+    """Returns lines without their losses, saves, speeds and times, which differ from one machine to the next."""
+    return re.sub(r"(?<=loss )\S+|(?<=  saved )\d+|\S+(?= (?:steps|examples)/s)|\d+(?= s:)", "...", text).splitlines()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ class ConsoleHook(SessionRunHook):
                 self._best[f"{name}/{metric}"] = f"{value_text(found.value)} at step {found.step}"
                 text += " (best)" if is_best else f" (best {self._best[f'{name}/{metric}']})"
             texts.append(text)
-        self._print("  ".join([f"{name} at step {step}", *texts]))
+        epochs = session.hook_data.get(Epochs)
+        epoch = f", epoch {epochs.number_at(step)}" if isinstance(epochs, Epochs) and step else ""
+        self._print("  ".join([f"{name} at step {step}{epoch}", *texts]))
 
     def _start(self, session: Session) -> None:
         if self._session is not None:
