@@ -170,7 +170,7 @@ def test_evaluation_before_the_first_step_comes_after_the_start(capsys):
     counting().run(last_step=2, hooks=[evaluate])
     start, first, last, *_ = lines(capsys.readouterr().err)
     assert start.startswith("starts at step 0")
-    assert (first, last) == ("eval at step 0  score 0.000", "eval at step 2  score 2.000")
+    assert (first, last) == ("eval at step 0  score 0.000", "eval at step 2, epoch 1  score 2.000")
 
 
 def test_progress_false_is_silent(tmp_path, capsys):
