@@ -238,6 +238,13 @@ class Operation(FrontEndObject):
         without_control_inputs: A copy without control inputs, if an initial value needs one.
         location: `file:line` of the code that made it.
 
+    Example:
+        >>> import hookline as hl
+        >>> count = hl.Variable(0, name="count")
+        >>> bump = count.assign_add(1).op
+        >>> bump.name, bump.type, bump.output.name
+        ('count/assign_add', 'Update', 'count/assign_add:0')
+
     References:
         `tf.Operation`. An operation has exactly one output, which may be any pytree.
     """
@@ -480,7 +487,14 @@ _thread = _Thread()
 
 
 def get_default_graph() -> Graph:
-    """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
+    """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default() as graph:
+        ...     print(hl.get_default_graph() is graph)
+        True
+    """
     return _thread.graphs[-1]
 
 
@@ -506,7 +520,15 @@ def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
 
 def reset_default_graph() -> None:
-    """Replaces the calling thread's default graph by an empty one; raises `RuntimeError` inside `as_default`."""
+    """Replaces the calling thread's default graph by an empty one; raises `RuntimeError` inside `as_default`.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> hl.reset_default_graph()
+        >>> hl.global_variables()
+        []
+    """
     if len(_thread.graphs) > 1:
         raise RuntimeError("reset_default_graph must not be called inside a `with graph.as_default():` block.")
     _thread.graphs[0] = Graph()
