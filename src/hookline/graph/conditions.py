@@ -30,6 +30,7 @@ class Guard(Condition):
 
     Example:
         >>> import hookline as hl
+        >>> from hookline.extend import Guard
         >>> weight = hl.Variable(1.0, name="weight")
         >>> train_op = hl.group(weight.assign_add(1.0), Guard(weight >= 2.0, "is_large"))
         >>> with hl.Session() as sess:

@@ -22,6 +22,7 @@ class FrontEnd:
 
     Example:
         >>> import hookline as hl
+        >>> from hookline.extend import FrontEnd
         >>> class Floats(FrontEnd):
         ...     def convert_results(self, values):
         ...         return [float(value) for value in values]

@@ -36,6 +36,7 @@ class Gradient(Operation):
 
     Example:
         >>> import hookline as hl
+        >>> from hookline.extend import Gradient
         >>> x = hl.Variable(3.0, name="x")
         >>> (grad,) = hl.gradients(x * x, x)
         >>> isinstance(grad.op, Gradient), grad.op.order, [op.type for op in grad.op.path]

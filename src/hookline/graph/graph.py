@@ -330,7 +330,16 @@ class Operation(FrontEndObject):
 
 
 class Function(Operation):
-    """A node whose value is `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
+    """A node whose value is `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Function
+        >>> node = Function(lambda x, scale: x * scale, "scaled", (hl.constant(3.0),), {"scale": 2.0})
+        >>> with hl.Session() as sess:
+        ...     print(node.name, sess.run(node.output))
+        scaled 6.0
+    """
 
     supports_check = True
 
@@ -459,7 +468,14 @@ def ancestors(tensors: Iterable[Tensor]) -> set[Operation]:
 
 
 def contains_tensor(value: Any) -> bool:
-    """Returns whether the pytree `value` contains a tensor."""
+    """Returns whether the pytree `value` contains a tensor.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import contains_tensor
+        >>> contains_tensor([1, {"size": hl.constant(2)}]), contains_tensor([1, 2])
+        (True, False)
+    """
     return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
 
 
@@ -505,6 +521,14 @@ def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
     Raises:
         TypeError: It is of another class.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import require_default_graph
+        >>> class OwnGraph(hl.Graph): ...
+        >>> hl.reset_default_graph()
+        >>> require_default_graph(OwnGraph) is hl.get_default_graph()
+        True
     """
     graph = get_default_graph()
     if len(_thread.graphs) == 1 and not isinstance(graph, kind) and graph.is_pristine:

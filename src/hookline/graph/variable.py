@@ -50,6 +50,7 @@ class Update(Operation):
 
     Example:
         >>> import hookline as hl
+        >>> from hookline.extend import Update
         >>> count = hl.Variable(1, name="count")
         >>> node = Update("multiply", count, lambda old, factor: old * factor, (hl.constant(3),))
         >>> with hl.Session() as sess:

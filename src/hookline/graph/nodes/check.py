@@ -23,15 +23,15 @@ class Check(NamedTuple):
 
     Example:
         >>> import hookline as hl
-        >>> from hookline.extend import Function
+        >>> from hookline.extend import Check, Function
         >>> node = Function(lambda size: size, "checked", (hl.constant(-3),))
-        >>> node.check = Check(lambda bound: (bound[0][0] < 0, bound[0][0]), lambda size, *_: f"size {size} is negative")
+        >>> node.check = Check(lambda bound: (bound[0][0] < 0, bound[0][0]), lambda size, *_: f"{size} is negative")
         >>> with hl.Session() as sess:
         ...     sess.run(node.output)
         ...     sess.deliver_pending()
         Traceback (most recent call last):
         ...
-        hookline.errors.InvalidArgumentError: ...size -3 is negative...
+        hookline.errors.InvalidArgumentError: ...-3 is negative...
     """
 
     failed: Callable[[Any], Any]

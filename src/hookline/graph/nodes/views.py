@@ -131,6 +131,7 @@ def get_at_path(value: Any, path: Sequence[PathStep]) -> Any:
 
     Example:
         >>> import hookline as hl
+        >>> from hookline.extend import get_at_path
         >>> sizes = hl.constant({"rows": 2, "columns": 3})
         >>> get_at_path({"rows": 4, "columns": 5}, sizes["columns"].path)
         5

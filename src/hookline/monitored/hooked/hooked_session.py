@@ -462,6 +462,7 @@ def resume_callbacks(hook: Any, session: Session) -> None:
 
     Example:
         >>> import hookline as hl
+        >>> from hookline.extend import resume_callbacks
         >>> class Once(hl.train.SessionRunHook):
         ...     def after_run(self, run_context, run_values):
         ...         print("run", run_context.runs)
