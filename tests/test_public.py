@@ -129,7 +129,8 @@ def test_public_names_have_an_example():
             is_described = (inspect.isclass(value) or inspect.isroutine(value)) and not is_error
             if is_described and ">>>" not in (inspect.getdoc(value) or ""):
                 missing.append(f"{module}.{name}")
-    assert sorted(set(missing) - WITHOUT_EXAMPLE) == []
+    missing = sorted(set(missing) - WITHOUT_EXAMPLE)
+    assert not missing, "\n".join(missing)
 
 
 def test_pages_name_no_private_module():
