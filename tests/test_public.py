@@ -21,6 +21,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PUBLIC_PAGE = (ROOT / "docs/public.md").read_text(encoding="utf-8")
 PUBLIC = re.findall(r"^\| `(hookline[.\w]*)` \|", PUBLIC_PAGE, re.MULTILINE)
 
+WITHOUT_EXAMPLE = {f"hookline.summary.{message}" for message in ("Event", "SessionLog", "Summary")}
+"""The names that need no example, beside exceptions: the messages, whose classes Protobuf makes."""
+
 
 def names_of(module: str) -> set[str]:
     found = importlib.import_module(module)
@@ -115,6 +118,19 @@ def test_package_has_its_modules_as_attributes():
 def test_examples_use_only_public_names():
     private = {(place, name) for place, code in examples() for name in used_names(code) if not is_public(name)}
     assert private == set()
+
+
+def test_public_names_have_an_example():
+    missing = []
+    for module in set(PUBLIC) - {"hookline.numpy"}:  # JAX documents its names.
+        for name in names_of(module):
+            value = getattr(importlib.import_module(module), name)
+            is_error = module == "hookline.errors" and inspect.isclass(value) and issubclass(value, Exception)
+            is_described = (inspect.isclass(value) or inspect.isroutine(value)) and not is_error
+            if is_described and ">>>" not in (inspect.getdoc(value) or ""):
+                missing.append(f"{module}.{name}")
+    missing = sorted(set(missing) - WITHOUT_EXAMPLE)
+    assert not missing, "\n".join(missing)
 
 
 def test_pages_name_no_private_module():

@@ -43,6 +43,14 @@ class Padded(NamedTuple):
     Attributes:
         batch: The batch, padded with zeros.
         mask: One boolean for each example; true for a real one.
+
+    Example:
+        >>> import hookline as hl, numpy as np
+        >>> numbers = hl.data.iterator(hl.data.from_arrays(np.array([1, 2, 3]), batch_size=2), last_batch="pad")
+        >>> with hl.Session() as sess:
+        ...     full, short = sess.run(numbers), sess.run(numbers)
+        >>> print(full.batch, full.mask, short.batch, short.mask)
+        [1 2] [ True  True] [3 0] [ True False]
     """
 
     batch: Any

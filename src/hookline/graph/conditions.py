@@ -26,7 +26,20 @@ class Condition(Function):
 
 
 class Guard(Condition):
-    """The node behind `skip_updates_if`: if it is true, the run changes no variables."""
+    """The node behind `skip_updates_if`: if it is true, the run changes no variables.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Guard
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> train_op = hl.group(weight.assign_add(1.0), Guard(weight >= 2.0, "is_large"))
+        >>> with hl.Session() as sess:
+        ...     sess.run(weight.initializer)
+        ...     for _ in range(3):
+        ...         sess.run(train_op)
+        ...     print(sess.run(weight))
+        2.0
+    """
 
     type = "SkipUpdatesIf"
     forbids_remote_updates = True

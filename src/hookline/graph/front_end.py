@@ -19,6 +19,18 @@ class FrontEnd:
     Attributes:
         hidden_modules: Modules and packages of the front end. Their lines do not count as the user's line that made an
             operation.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import FrontEnd
+        >>> class Floats(FrontEnd):
+        ...     def convert_results(self, values):
+        ...         return [float(value) for value in values]
+        >>> class FloatGraph(hl.Graph):
+        ...     front_end = Floats()
+        >>> with FloatGraph().as_default(), hl.Session() as sess:
+        ...     sess.run(hl.constant(1.5))
+        1.5
     """
 
     hidden_modules: tuple[str, ...] = ()

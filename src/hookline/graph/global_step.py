@@ -45,6 +45,14 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
         TypeError: It is not an integer scalar variable.
         ValueError: The collection has several items.
 
+    Example:
+        >>> import hookline as hl
+        >>> hl.train.get_global_step() is None
+        True
+        >>> step = hl.train.create_global_step()
+        >>> hl.train.get_global_step().name
+        'global_step:0'
+
     References:
         `tf.train.get_global_step`.
     """
@@ -74,6 +82,12 @@ def find_global_step(graph: Graph) -> Variable | None:
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """Returns the global step of the graph, and creates it if there is none.
 
+    Example:
+        >>> import hookline as hl
+        >>> step = hl.train.get_or_create_global_step()
+        >>> hl.train.get_or_create_global_step() is step
+        True
+
     References:
         `tf.train.get_or_create_global_step`.
     """
@@ -83,6 +97,14 @@ def get_or_create_global_step(graph: Graph | None = None) -> Variable:
 
 def assert_global_step(global_step_tensor: Any) -> None:
     """Checks that the global step is an integer scalar variable, and raises `TypeError` if not.
+
+    Example:
+        >>> import hookline as hl
+        >>> hl.train.assert_global_step(hl.train.create_global_step())
+        >>> hl.train.assert_global_step(3)
+        Traceback (most recent call last):
+        ...
+        TypeError: The global step must be a variable that holds one integer, got 3. ...
 
     References:
         `tf.train.assert_global_step`.

@@ -33,6 +33,14 @@ class Gradient(Operation):
         xs: The tensors to differentiate with respect to; a path leads from each of them to one of `ys`.
         path: The operations on those paths, in creation order.
         order: One more than the highest order of a gradient on the path; 1 for a first derivative.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Gradient
+        >>> x = hl.Variable(3.0, name="x")
+        >>> (grad,) = hl.gradients(x * x, x)
+        >>> isinstance(grad.op, Gradient), grad.op.order, [op.type for op in grad.op.path]
+        (True, 1, ['mul'])
     """
 
     type = "Gradients"

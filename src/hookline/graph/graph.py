@@ -238,6 +238,13 @@ class Operation(FrontEndObject):
         without_control_inputs: A copy without control inputs, if an initial value needs one.
         location: `file:line` of the code that made it.
 
+    Example:
+        >>> import hookline as hl
+        >>> count = hl.Variable(0, name="count")
+        >>> bump = count.assign_add(1).op
+        >>> bump.name, bump.type, bump.output.name
+        ('count/assign_add', 'Update', 'count/assign_add:0')
+
     References:
         `tf.Operation`. An operation has exactly one output, which may be any pytree.
     """
@@ -323,7 +330,16 @@ class Operation(FrontEndObject):
 
 
 class Function(Operation):
-    """A node whose value is `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments."""
+    """A node whose value is `fn(*args, **kwargs)`, traced by JAX; tensors may be nested in the arguments.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Function
+        >>> node = Function(lambda x, scale: x * scale, "scaled", (hl.constant(3.0),), {"scale": 2.0})
+        >>> with hl.Session() as sess:
+        ...     print(node.name, sess.run(node.output))
+        scaled 6.0
+    """
 
     supports_check = True
 
@@ -452,7 +468,14 @@ def ancestors(tensors: Iterable[Tensor]) -> set[Operation]:
 
 
 def contains_tensor(value: Any) -> bool:
-    """Returns whether the pytree `value` contains a tensor."""
+    """Returns whether the pytree `value` contains a tensor.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import contains_tensor
+        >>> contains_tensor([1, {"size": hl.constant(2)}]), contains_tensor([1, 2])
+        (True, False)
+    """
     return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
 
 
@@ -480,7 +503,14 @@ _thread = _Thread()
 
 
 def get_default_graph() -> Graph:
-    """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
+    """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default() as graph:
+        ...     print(hl.get_default_graph() is graph)
+        True
+    """
     return _thread.graphs[-1]
 
 
@@ -491,6 +521,14 @@ def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
     Raises:
         TypeError: It is of another class.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import require_default_graph
+        >>> class OwnGraph(hl.Graph): ...
+        >>> hl.reset_default_graph()
+        >>> require_default_graph(OwnGraph) is hl.get_default_graph()
+        True
     """
     graph = get_default_graph()
     if len(_thread.graphs) == 1 and not isinstance(graph, kind) and graph.is_pristine:
@@ -506,7 +544,15 @@ def require_default_graph(kind: type[AnyGraph]) -> AnyGraph:
 
 
 def reset_default_graph() -> None:
-    """Replaces the calling thread's default graph by an empty one; raises `RuntimeError` inside `as_default`."""
+    """Replaces the calling thread's default graph by an empty one; raises `RuntimeError` inside `as_default`.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> hl.reset_default_graph()
+        >>> hl.global_variables()
+        []
+    """
     if len(_thread.graphs) > 1:
         raise RuntimeError("reset_default_graph must not be called inside a `with graph.as_default():` block.")
     _thread.graphs[0] = Graph()

@@ -18,22 +18,52 @@ from hookline.graph.variable import Variable, initial_shardings
 
 
 def global_variables() -> list[Variable]:
-    """Returns the variables that all workers share and that checkpoints hold."""
+    """Returns the variables that all workers share and that checkpoints hold.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight, count = hl.Variable(1.0, name="weight"), hl.Variable(0, name="count", trainable=False)
+        >>> [variable.name for variable in hl.global_variables()]
+        ['weight:0', 'count:0']
+    """
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
 
 
 def local_variables() -> list[Variable]:
-    """Returns the variables that belong to one process and are not saved."""
+    """Returns the variables that belong to one process and are not saved.
+
+    Example:
+        >>> import hookline as hl
+        >>> total = hl.Variable(0.0, name="total", collections=[hl.GraphKeys.LOCAL_VARIABLES])
+        >>> [variable.name for variable in hl.local_variables()]
+        ['total:0']
+    """
     return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES)
 
 
 def trainable_variables() -> list[Variable]:
-    """Returns the variables that optimizers change by default."""
+    """Returns the variables that optimizers change by default.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight, count = hl.Variable(1.0, name="weight"), hl.Variable(0, name="count", trainable=False)
+        >>> [variable.name for variable in hl.trainable_variables()]
+        ['weight:0']
+    """
     return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
 
 def variables_initializer(var_list: Iterable[Variable], name: str = "init") -> Operation:
-    """Returns an operation that initialises the given variables, in one program."""
+    """Returns an operation that initialises the given variables, in one program.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight, bias = hl.Variable(1.0, name="weight"), hl.Variable(0.0, name="bias")
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.variables_initializer([weight]))
+        ...     print(sess.run(hl.report_uninitialized_variables()))
+        ['bias']
+    """
     return group(*(variable.initializer for variable in _as_variables("variables_initializer", var_list)), name=name)
 
 
@@ -45,6 +75,14 @@ def _as_variables(who: str, var_list: Any) -> list[Variable]:
 def global_variables_initializer() -> Operation:
     """Returns an operation that initialises all global variables made so far.
 
+    Example:
+        >>> import hookline as hl
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     print(sess.run(weight))
+        1.0
+
     References:
         `tf.global_variables_initializer`.
     """
@@ -52,7 +90,16 @@ def global_variables_initializer() -> Operation:
 
 
 def local_variables_initializer() -> Operation:
-    """Returns an operation that initialises all local variables made so far."""
+    """Returns an operation that initialises all local variables made so far.
+
+    Example:
+        >>> import hookline as hl
+        >>> total = hl.Variable(0.0, name="total", collections=[hl.GraphKeys.LOCAL_VARIABLES])
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.local_variables_initializer())
+        ...     print(sess.run(total))
+        0.0
+    """
     return variables_initializer(local_variables(), name="init_local")
 
 

@@ -47,6 +47,16 @@ class Update(Operation):
         structure: The structure in which `fn` takes and returns the values of the variables.
         overwrites: Whether it ignores the old values.
         increment: The amount it adds to an integer scalar, if the host knows it.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Update
+        >>> count = hl.Variable(1, name="count")
+        >>> node = Update("multiply", count, lambda old, factor: old * factor, (hl.constant(3),))
+        >>> with hl.Session() as sess:
+        ...     sess.run(count.initializer)
+        ...     print(sess.run(node.output))
+        3
     """
 
     type = "Update"

@@ -125,6 +125,17 @@ class Runs(OffSteps):
 
     Attributes:
         run: The number of the run to be asked about.
+
+    Example:
+        >>> trigger = Runs(2)
+        >>> for run in range(1, 6):
+        ...     trigger.count_runs(run)
+        ...     if trigger.should_trigger_for_step(run):
+        ...         _ = trigger.update_last_triggered_step(run)
+        ...         print("fires on run", run)
+        fires on run 1
+        fires on run 3
+        fires on run 5
     """
 
     def __init__(self, runs: int) -> None:

@@ -131,6 +131,15 @@ def evaluate_repeatedly(
     Raises:
         As in `evaluate_once`. If the training removes a checkpoint before it is read, it is skipped with a warning.
 
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> weight = hl.Variable(3.0, name="weight")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(weight.initializer)
+        ...     path = hl.train.Saver().save(sess, logdir + "/model.ckpt")
+        ...     print(evaluate_repeatedly(logdir, final_ops=weight * 2, max_number_of_evaluations=1))
+        6.0
+
     References:
         `tf.contrib.training.evaluate_repeatedly`.
     """

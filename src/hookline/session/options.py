@@ -63,6 +63,16 @@ class RunOptions:
     Raises:
         TypeError: A field is not a whole number, or the watches are not a list.
 
+    Example:
+        >>> import hookline as hl
+        >>> step, options = hl.train.create_global_step(), hl.RunOptions(last_step=2)
+        >>> bump = step.assign_add(1)
+        >>> with hl.Session() as sess:
+        ...     sess.run(step.initializer)
+        ...     values = [sess.run(bump, options=options) for _ in range(3)]
+        ...     print(sess.run(step))
+        2
+
     References:
         `tf.RunOptions`. `last_step` is our addition.
     """
@@ -91,6 +101,15 @@ class RunMetadata:
         stage_secs: Seconds spent `before` the device program, in it (`device`) and `after` it; only with tracing.
         partition_graphs: Texts of the compiled programs.
         watched: Values of the watched tensors, by name.
+
+    Example:
+        >>> import hookline as hl
+        >>> bump, metadata = hl.train.create_global_step().assign_add(1), hl.RunMetadata()
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     _ = sess.run(bump, run_metadata=metadata)
+        >>> metadata.applied, metadata.global_step
+        (True, 1)
 
     References:
         `tf.RunMetadata`.

@@ -132,7 +132,10 @@ class Mlflow(Service):
         ImportError: The client is not installed.
 
     Example:
-        `loop.run("runs/a", logging=LoggingOptions(sinks=[Mlflow("digits", tracking_uri="http://localhost:5000")]))`
+        >>> import contextlib, hookline as hl
+        >>> with contextlib.suppress(ImportError):  # The client may not be installed.
+        ...     sink = Mlflow("digits", tracking_uri="http://localhost:5000")
+        ...     logging = hl.train.LoggingOptions(sinks=[sink])  # For `loop.run("runs/a", logging=logging)`.
     """
 
     takes = ("scalar", "text", "image", "hparams")
@@ -231,7 +234,10 @@ class Wandb(Service):
         ImportError: The client is not installed.
 
     Example:
-        `loop.run("runs/a", logging=LoggingOptions(sinks=[Wandb(project="digits", mode="offline")]))`
+        >>> import contextlib, hookline as hl
+        >>> with contextlib.suppress(ImportError):  # The client may not be installed.
+        ...     sink = Wandb(project="digits", mode="offline")
+        ...     logging = hl.train.LoggingOptions(sinks=[sink])  # For `loop.run("runs/a", logging=logging)`.
     """
 
     takes = ("scalar", "text", "image", "histogram", "hparams")

@@ -20,6 +20,11 @@ class Point(NamedTuple):
         value: A float for a scalar, a string for a text, the bytes of a PNG for an image, the bytes of a WAV for audio,
             a `Histogram` for a histogram. A scalar of a summary is a 32-bit float; here it has
             no spurious digits: 0.1, not 0.10000000149.
+
+    Example:
+        >>> point = Point("scalar", "eval/loss", step=100, time=0.0, value=0.25)
+        >>> print(point.step, point.tag, point.value)
+        100 eval/loss 0.25
     """
 
     kind: str
@@ -36,6 +41,13 @@ class Histogram(NamedTuple):
         least: The smallest value.
         limits: The upper limit of each bucket, ascending.
         counts: The number of values in each bucket.
+
+    Example:
+        >>> histogram = Histogram(least=0.0, limits=[1.0, 2.0], counts=[3.0, 5.0])
+        >>> for limit, count in zip(histogram.limits, histogram.counts):
+        ...     print(f"up to {limit}: {count:g}")
+        up to 1.0: 3
+        up to 2.0: 5
     """
 
     least: float
@@ -52,6 +64,13 @@ class RunInfo(NamedTuple):
         hparams: Hyperparameters by name: numbers, booleans, strings, None, and lists of them. Nested names have
             slashes.
         is_new: Whether the training run is new. It is not if a checkpoint was restored, or after a recovery.
+
+    Example:
+        >>> class Show(Sink):
+        ...     def open(self, start):
+        ...         print(start.step, start.hparams)
+        >>> Show().open(RunInfo(folder=None, step=0, hparams={"rate": 0.1}, is_new=True))
+        0 {'rate': 0.1}
     """
 
     folder: str | None

@@ -24,6 +24,12 @@ class RecordedEvent(NamedTuple):
         given: The argument to compare, as a Python value: the global step for `after_create_session` and `end` (None
             without one), the caller's fetches for `before_run`, the results for `after_run`, the exception for
             `on_exception`.
+
+    Example:
+        >>> hook = RecordingHook("a")
+        >>> hook.begin()
+        >>> hook.events == [RecordedEvent(hook="a", callback="begin")]
+        True
     """
 
     hook: str

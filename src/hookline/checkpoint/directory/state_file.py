@@ -39,6 +39,15 @@ class CheckpointState:
         lost_best: The one that was marked as the best, if it is gone and no other has been marked since.
         pending_removals: Other checkpoints that the saver was about to remove, and that still exist.
 
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(weight.initializer)
+        ...     path = hl.train.Saver().save(sess, logdir + "/model.ckpt")
+        ...     print(hl.train.get_checkpoint_state(logdir).model_checkpoint_path == path)
+        True
+
     References:
         `tf.train.CheckpointState`. Every path in it but `lost_best` exists and is complete.
     """

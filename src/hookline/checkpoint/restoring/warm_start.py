@@ -101,6 +101,18 @@ def warm_start(
             checkpoint does not fit, as in `init_from_checkpoint`.
         NotFoundError: There is no such checkpoint.
 
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> weight = hl.Variable(3.0, name="weight")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(weight.initializer)
+        ...     path = hl.train.Saver().save(sess, logdir + "/pretrained")
+        ...     with hl.Graph().as_default(), hl.Session() as other:
+        ...         fresh = hl.Variable(0.0, name="weight")
+        ...         warm_start(path)
+        ...         print(other.run(fresh.initializer), other.run(fresh))
+        None 3.0
+
     References:
         `tf.compat.v1.train.warm_start`.
     """
@@ -136,6 +148,17 @@ def assign_from_checkpoint(
         TypeError: An item of `var_list` is not a variable.
         ValueError: The checkpoint does not fit; the message names all missing and different values.
         NotFoundError: There is no such checkpoint.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> weight = hl.Variable(3.0, name="weight")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(weight.initializer)
+        ...     path = hl.train.Saver().save(sess, logdir + "/pretrained")
+        ...     weight.load(0.0, sess)
+        ...     operation, feeds = assign_from_checkpoint(path, [weight])
+        ...     print(sess.run(operation, feeds), sess.run(weight))
+        None 3.0
 
     References:
         `tf.contrib.framework.assign_from_checkpoint`, which reads the values at once and feeds them.

@@ -47,6 +47,14 @@ class RemoteStore(VariableStore):
         overlap: Whether to pull the next run's values while this one computes. They then lack this worker's last
             update.
         deliver_secs: The timeout of messages between servers.
+
+    Example:
+        >>> import hookline as hl, types
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> count = hl.Variable(0, name="count", collections=[hl.GraphKeys.LOCAL_VARIABLES])
+        >>> store = RemoteStore(hl.get_default_graph(), types.SimpleNamespace(count=2))  # It calls no server.
+        >>> store.is_remote(weight), store.is_remote(count)
+        (True, False)
     """
 
     step_changes = 0  # Not counted, because other processes write the step, too.

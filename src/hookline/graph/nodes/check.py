@@ -20,6 +20,18 @@ class Check(NamedTuple):
         failed: A function of the arguments, in the form of `Operation.bind`. It returns a tuple: whether the check
             fails, and up to `DETAILS` integers that describe the failure.
         message: A function of `DETAILS` integers, zeros for those that were left out. It returns the text of the error.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Check, Function
+        >>> node = Function(lambda size: size, "checked", (hl.constant(-3),))
+        >>> node.check = Check(lambda bound: (bound[0][0] < 0, bound[0][0]), lambda size, *_: f"{size} is negative")
+        >>> with hl.Session() as sess:
+        ...     sess.run(node.output)
+        ...     sess.deliver_pending()
+        Traceback (most recent call last):
+        ...
+        hookline.errors.InvalidArgumentError: ...-3 is negative...
     """
 
     failed: Callable[[Any], Any]

@@ -40,7 +40,16 @@ class Placeholder(Operation):
 
 
 class Constant(Operation):
-    """A node with a fixed value: a pytree of arrays, copied, or any object for host operations."""
+    """A node with a fixed value: a pytree of arrays, copied, or any object for host operations.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Constant
+        >>> sizes = Constant("sizes", {"rows": 2, "columns": 3}).output
+        >>> with hl.Session() as sess:
+        ...     print(sess.run(sizes["columns"]))
+        3
+    """
 
     type = "Constant"
     shardings: Sequence[Any] = ()
@@ -90,7 +99,16 @@ def _is_numeric(leaf: Any) -> bool:
 
 
 class HostCall(Operation):
-    """A node whose value is `fn(*args, **kwargs)`, called in Python with concrete values, once in each run."""
+    """A node whose value is `fn(*args, **kwargs)`, called in Python with concrete values, once in each run.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import HostCall, specs
+        >>> lower = HostCall(str.lower, "lower", (hl.constant("Text"),), {}, specs.UNKNOWN)
+        >>> with hl.Session() as sess:
+        ...     sess.run(lower.output)
+        'text'
+    """
 
     type = "HostOp"
 
@@ -146,7 +164,18 @@ class HostCall(Operation):
 
 
 class SessionCall(Operation):
-    """A node whose value is `fn(session, *args)`, for the session that runs it."""
+    """A node whose value is `fn(session, *args)`, for the session that runs it.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import SessionCall
+        >>> weight = hl.Variable(1.0, name="weight")
+        >>> read = SessionCall("read", lambda session, scale: scale * session.snapshot()["weight"], [hl.constant(2.0)])
+        >>> with hl.Session() as sess:
+        ...     sess.run(weight.initializer)
+        ...     print(sess.run(read.output))
+        2.0
+    """
 
     type = "SessionOp"
 
@@ -169,6 +198,15 @@ class Source(Operation):
         resumes: Whether a restored session continues at the position in the checkpoint, instead of at the beginning.
         example: The spec of the first value, with sizes for the open dimensions of `spec`; `UNKNOWN` if no value is
             known.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import Source, Stream, specs
+        >>> words = Stream(iter(["one", "two"]))
+        >>> node = Source("word", lambda node, shared: words.reader(node), specs.UNKNOWN, host_only=True, resumes=False)
+        >>> with hl.Session() as sess:
+        ...     print(sess.run(node.output), sess.run(node.output))
+        one two
     """
 
     type = "Iterator"

@@ -29,22 +29,53 @@ from hookline.signals.interrupts import calls_user_code
 
 
 def name_scope(name: str | None) -> AbstractContextManager[str]:
-    """Calls `Graph.name_scope` of the default graph."""
+    """Calls `Graph.name_scope` of the default graph.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.name_scope("encoder"):
+        ...     print(hl.constant(1.0, name="scale").name)
+        encoder/scale:0
+    """
     return get_default_graph().name_scope(name)
 
 
 def control_dependencies(control_inputs: Iterable[Operation | Tensor | str] | None) -> AbstractContextManager[None]:
-    """Calls `Graph.control_dependencies` of the default graph."""
+    """Calls `Graph.control_dependencies` of the default graph.
+
+    Example:
+        >>> import hookline as hl
+        >>> count = hl.Variable(0, name="count")
+        >>> with hl.control_dependencies([count.assign_add(1)]):
+        ...     answer = hl.constant(42)
+        >>> with hl.Session() as sess:
+        ...     print(sess.run(count.initializer), sess.run(answer), sess.run(count))
+        None 42 1
+    """
     return get_default_graph().control_dependencies(control_inputs)
 
 
 def add_to_collection(name: Hashable, value: Any) -> None:
-    """Calls `Graph.add_to_collection` of the default graph."""
+    """Calls `Graph.add_to_collection` of the default graph.
+
+    Example:
+        >>> import hookline as hl
+        >>> hl.add_to_collection("losses", hl.constant(0.5, name="penalty"))
+        >>> [loss.name for loss in hl.get_collection("losses")]
+        ['penalty:0']
+    """
     get_default_graph().add_to_collection(name, value)
 
 
 def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
-    """Calls `Graph.get_collection` of the default graph."""
+    """Calls `Graph.get_collection` of the default graph.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight, head = hl.Variable(1.0, name="encoder/weight"), hl.Variable(2.0, name="head/weight")
+        >>> [variable.name for variable in hl.get_collection(hl.GraphKeys.TRAINABLE_VARIABLES, scope="encoder")]
+        ['encoder/weight:0']
+    """
     return get_default_graph().get_collection(key, scope)
 
 
@@ -273,6 +304,14 @@ def group(*inputs: Operation | Tensor | Iterable[Any], name: str | None = None) 
 
 def no_op(name: str | None = None) -> Operation:
     """Returns an operation that only waits for its control dependencies.
+
+    Example:
+        >>> import hookline as hl
+        >>> count = hl.Variable(0, name="count")
+        >>> with hl.control_dependencies([count.assign_add(1)]):
+        ...     train_op = hl.no_op(name="train_op")
+        >>> [control.name for control in train_op.control_inputs]
+        ['count/assign_add']
 
     References:
         `tf.no_op`.

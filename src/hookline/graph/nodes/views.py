@@ -127,7 +127,15 @@ def get_part(value: Any, step: PathStep) -> Any:
 
 
 def get_at_path(value: Any, path: Sequence[PathStep]) -> Any:
-    """Returns the part of `value` at the end of a view's path."""
+    """Returns the part of `value` at the end of a view's path.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import get_at_path
+        >>> sizes = hl.constant({"rows": 2, "columns": 3})
+        >>> get_at_path({"rows": 4, "columns": 5}, sizes["columns"].path)
+        5
+    """
     for step in path:
         value = get_part(value, step)
     return value

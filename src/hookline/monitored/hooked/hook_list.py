@@ -242,7 +242,18 @@ def _claimed_hooks(owner: object) -> tuple[list[Any], list[Any]]:
 
 
 def is_claimed(hook: Any) -> bool:
-    """Returns whether the hook is in the list of an open monitored session; a hook inside another hook is not."""
+    """Returns whether the hook is in the list of an open monitored session; a hook inside another hook is not.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import is_claimed
+        >>> hook = hl.train.SessionRunHook()
+        >>> with hl.train.MonitoredSession(hooks=[hook]):
+        ...     is_claimed(hook)
+        True
+        >>> is_claimed(hook)
+        False
+    """
     hook = unwrap(hook)
     with _lock:
         return any(hook is claimed for claimed in _claimed_hooks(None)[1])

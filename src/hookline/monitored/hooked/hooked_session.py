@@ -458,7 +458,23 @@ class HookedSession:
 
 
 def resume_callbacks(hook: Any, session: Session) -> None:
-    """Resumes the callbacks of a hook after `SessionRunContext.stop_callbacks`, for this raw session."""
+    """Resumes the callbacks of a hook after `SessionRunContext.stop_callbacks`, for this raw session.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline.extend import resume_callbacks
+        >>> class Once(hl.train.SessionRunHook):
+        ...     def after_run(self, run_context, run_values):
+        ...         print("run", run_context.runs)
+        ...         run_context.stop_callbacks(self)
+        >>> once, value = Once(), hl.constant(1)
+        >>> with hl.train.MonitoredSession(hooks=[once]) as sess:
+        ...     _ = sess.run(value), sess.run(value)
+        ...     resume_callbacks(once, sess.raw_session())
+        ...     _ = sess.run(value)
+        run 0
+        run 2
+    """
     hooked = session.hook_data.get(HookedSession)
     if hooked is not None:
         hooked.resume_callbacks(hook)
