@@ -49,12 +49,12 @@ def trained(folder: Path, last_step: int, **options: object) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
-    """Returns all files below a folder with their contents, and links with their targets."""
+    """Returns all files below a folder but accounts with their contents, and links with their targets."""
     found: dict[str, bytes | str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             found[str(path.relative_to(folder))] = os.readlink(path)
-        elif path.is_file():
+        elif path.is_file() and not path.name.startswith("account-"):
             found[str(path.relative_to(folder))] = path.read_bytes()
     return found
 

@@ -19,7 +19,7 @@ from hookline.cli import main
 # The parsed examples of its help.
 from hookline.cli.main import parser
 
-COMMANDS = ["runs", "inspect", "report", "diff", "events", "clean", "launch", "stop", "completion"]
+COMMANDS = ["runs", "inspect", "report", "account", "diff", "events", "clean", "launch", "stop", "completion"]
 LIGHT = """
 import sys
 from hookline.cli import main

@@ -22,6 +22,7 @@ from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.conditions import is_run_counter
 from hookline.session import Session
+from hookline.session.activity import Activity
 
 _logger = log.get_logger(__name__)
 # Each saver has a number, by which SPMD processes match their messages about its saves.
@@ -217,8 +218,10 @@ class Saver:
         """
         if without_effect:
             _log_unused("Saver.save", without_effect, _UNUSED_BY_SAVE)
-        pending = self.save_async(sess, save_path, global_step, latest_filename)
-        pending.wait()
+        sess = _to_raw_session(sess, "Saver.save")
+        with sess.activity.during("save"):
+            pending = self.save_async(sess, save_path, global_step, latest_filename)
+            pending.wait()
         self._pending = None
         return pending.path
 
@@ -251,21 +254,36 @@ class Saver:
             OpError: As in `save`, if the error is known at once; also the failure of the previous save, if `wait` has
                 not raised it yet.
         """
+        sess = _to_raw_session(sess, "Saver.save")
+        with sess.activity.during("save"):
+            return self._begin_save(sess, save_path, global_step, latest_filename, extra, retry)
+
+    def _begin_save(
+        self,
+        sess: Session,
+        save_path: str,
+        global_step: Any,
+        latest_filename: str | None,
+        extra: bool,
+        retry: RetryPolicy | None,
+    ) -> PendingSave:
         self.wait()
-        begin_secs = clock.monotonic()
-        sess, save_path = _to_raw_session(sess, "Saver.save"), _check_save_path(save_path)
+        begin_secs, save_path = clock.monotonic(), _check_save_path(save_path)
         arguments.check_str("Saver.save", "latest_filename", latest_filename, optional=True)
         arguments.check_optional("Saver.save_async", "retry", retry, RetryPolicy)
         state_file, retry = latest_filename or STATE_FILE_NAME, retry or self._retry
         save = SaveOperation(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
         save.prepare(sess, self._variables_of, global_step, self._number)
         self._pending = save.begin()
-        self._pending.when_done(functools.partial(self._note_secs, begin_secs))
+        sess.activity.listener("save copied", path=self._pending.path)
+        self._pending.when_done(functools.partial(self._note_end, sess.activity, self._pending.path, begin_secs))
         return self._pending
 
-    def _note_secs(self, begin_secs: float, failure: BaseException | None) -> None:
+    def _note_end(self, activity: Activity, path: str, begin_secs: float, failure: BaseException | None) -> None:
+        secs = clock.monotonic() - begin_secs
         if failure is None:
-            self.last_save_secs = clock.monotonic() - begin_secs
+            self.last_save_secs = secs
+        activity.listener("saved" if failure is None else "save failed", path=path, took=secs)
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.

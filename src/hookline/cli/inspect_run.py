@@ -17,8 +17,10 @@ from hookline.checkpoint.restoring import inspection
 from hookline.checkpoint.restoring.inspection import DirectoryContents, FoundCheckpoint
 from hookline.checkpoint.saving.contents import HOOK_STATES, format_devices
 from hookline.cli import output, runs
+from hookline.cli.report import account_table
 from hookline.cli.runs import ArrayStats, array_stats
 from hookline.errors import NotFoundError, OpError
+from hookline.summary import account
 
 _LONGEST_VALUE = 40
 
@@ -161,6 +163,8 @@ class _Report:
                 None: "saves there, if it still runs",
             }
             yield f"Process {who.pid} on {who.host} {saves[runs_now]}."
+        for process, found in account.read(contents.directory).items():
+            yield f"Account{f' of process {process}' if process else ''}: {account_table.headline(found)}"
 
     def _row(self, found: FoundCheckpoint) -> list[str]:
         step = "" if found.step is None else str(found.step)

@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     _add_runs(commands)
     _add_inspect(commands)
     _add_report(commands)
+    _add_account(commands)
     _add_diff(commands)
     _add_events(commands)
     _add_clean(commands)
@@ -131,6 +132,28 @@ def _add_report(commands: _Commands) -> None:
     )
     made.add_argument("run", metavar="RUN", help="folder of a run")
     made.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the folder of the run)")
+
+
+def _add_account(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "report.account_table",
+        "account",
+        "print where the time of a run went, over all its starts",
+        f"""
+        Prints the share of the time since the first start that went into steps that are part of the run's history, into
+        steps that were made again, compilations, waiting for data, saves that blocked, evaluations, starts, restores,
+        and the time between processes. The run may be going on.
+
+        {_EVERY}
+        """,
+        """
+        hookline account runs/a
+        hookline account runs/a --json | jq '.[].useful_share'
+        """,
+    )
+    made.add_argument("run", metavar="RUN", help="folder of a run")
+    made.add_argument("--json", action="store_true", help="print JSON, an object for each process")
 
 
 def _add_inspect(commands: _Commands) -> None:

@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hookline.data.epochs import Epochs
-
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, RunOptions, Session
@@ -95,8 +93,9 @@ class Firing(NamedTuple):
     @property
     def epoch(self) -> int | None:
         """The epoch to which `global_step` belongs, from 1; None if its length is unknown, and outside `train.Loop`."""
-        epochs = self.context.session.hook_data.get(Epochs)
-        if self.global_step is None or not isinstance(epochs, Epochs):
+        epochs = self.context.session.hook_data.get("epochs")
+        # Where the epochs are not known, there is a reason instead.
+        if self.global_step is None or epochs is None or isinstance(epochs, str):
             return None
         return epochs.number_at(self.global_step)
 

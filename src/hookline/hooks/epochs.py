@@ -44,7 +44,7 @@ class EpochEnds(Trigger):
 
     def on_new_session(self, session: Session) -> None:
         """Finds the epochs of the session; raises `ValueError` if the number of their steps is not known."""
-        self.set_epochs(session.hook_data.get(Epochs, _NO_LOOP))
+        self.set_epochs(session.hook_data.get("epochs", _NO_LOOP))
 
     def set_epochs(self, epochs: Epochs | str) -> None:
         """Sets the epochs; raises `ValueError` for the reason why they are not known."""

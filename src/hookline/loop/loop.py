@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
-from hookline.data.epochs import Epochs
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
+from hookline.hooks.reporting.account import AccountHook
 from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
@@ -306,10 +306,11 @@ class Loop(StepGraph):
             )
         self._handover = _StateHandover(self, last_step)
         self.logdir = logging.summary_dir or logdir
+        account = [AccountHook(self.logdir)] if self.logdir and logging.account else []
         with self.graph.as_default(), loop_restore_advice(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
-                [*found, self._handover, *([console] if console else ())],
+                [*found, self._handover, *account, *([console] if console else ())],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 raise_on_write_errors=logging.raise_on_write_errors,
@@ -460,7 +461,7 @@ class _EpochsOfSession(SessionRunHook):
         self._loop = loop
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        session.hook_data[Epochs] = epochs = self._loop._passes.epochs(session)
+        session.hook_data["epochs"] = epochs = self._loop._passes.epochs(session)
         self._loop._check_reset_steps(epochs)
 
 

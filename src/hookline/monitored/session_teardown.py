@@ -235,7 +235,7 @@ class SessionTeardown:
     def _describe_reason(self, failure: BaseException | None) -> str:
         if isinstance(failure, END_OF_INPUT):
             raw = self._session.raw
-            epochs = None if raw is None else raw.hook_data.get(Epochs)
+            epochs = None if raw is None else raw.hook_data.get("epochs")
             if isinstance(epochs, Epochs) and (epochs.total or 0) > 1:
                 return f"the data have ended, after {epochs.total} epochs"
             return "the data have ended"

@@ -115,6 +115,8 @@ class LoggingOptions:
         hparams: Hyperparameters for sinks and for TensorBoard, as in `SinkHook`.
         raise_on_write_errors: Whether the training ends if summaries or other events cannot be written (a full disk).
             By default they are lost, with a warning.
+        account: Whether the folder of the run gets `account-<process>.jsonl`: where the time of the run went, for
+            `hookline account`.
 
     Attributes:
         cadence: The seconds and the steps from one summary to the next.
@@ -144,6 +146,7 @@ class LoggingOptions:
     sinks: Iterable[Sink] = ()
     hparams: Any = None
     raise_on_write_errors: bool = False
+    account: bool = True
     cadence: Cadence = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -158,6 +161,7 @@ class LoggingOptions:
         object.__setattr__(self, "summary_dir", summary_dir)
         object.__setattr__(self, "sinks", tuple(sinks))  # The first training would exhaust an iterator.
         _check_bool("LoggingOptions", "raise_on_write_errors", self.raise_on_write_errors)
+        _check_bool("LoggingOptions", "account", self.account)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

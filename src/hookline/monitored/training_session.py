@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from hookline import arguments, log
 from hookline.coordination import process_group
 from hookline.hooks import CheckpointSaverHook, ProgressHook, SinkHook, StepCounterHook, SummarySaverHook
+from hookline.hooks.reporting.account import AccountHook
 from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
@@ -190,6 +191,8 @@ def MonitoredTrainingSession(
     else:  # The chief saves and writes.
         all_hooks, summary_dir = own, None
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+    if is_chief and summary_dir and logging.account:
+        all_hooks = [*all_hooks, AccountHook(summary_dir)]
     if progress and is_chief:
         console = ConsoleHook(summary_dir)
         line = [] if has_progress_line(all_hooks) else [ProgressHook(file=sys.stderr)]

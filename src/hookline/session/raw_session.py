@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from hookline import arguments, errors
 from hookline.graph.graph import Graph, Operation
+from hookline.session.activity import Activity
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan.request import HookFetches
 from hookline.session.plan.result_readers import DeferredResults
@@ -32,6 +33,7 @@ class RawSession:
             `hookline.extend.Check` since the model was loaded, or the argument of `mark_invalid`; else None.
         step_limit: The smallest limit set by `set_last_step`; None without one.
         stop_reason: Why the monitored session ends, for `end` and `on_exception` of hooks; None before that.
+        activity: What it does while it makes no steps, for the account of a run.
 
     Example:
         >>> import jax
@@ -56,6 +58,7 @@ class RawSession:
         self.invalid_reason: BaseException | None = None
         self.step_limit: int | None = None
         self.stop_reason: str | None = None
+        self.activity = Activity()
         self._step_limits: dict[int, int] = {}
         self.backend: Any = Backend(self)
 

@@ -54,12 +54,12 @@ class Owner:
     def this_process(beat_secs: float) -> Owner:
         """Returns a new owner for this process."""
         pid, token = os.getpid(), secrets.token_hex(16)
-        return Owner(token, socket.gethostname(), _boot_id(), pid, _pid_namespace(), _start_time(pid), beat_secs)
+        return Owner(token, socket.gethostname(), boot_id(), pid, _pid_namespace(), _start_time(pid), beat_secs)
 
     @property
     def shares_locks(self) -> bool:
         """Whether it runs on this host, in the same boot."""
-        return self.boot_id == _boot_id()
+        return self.boot_id == boot_id()
 
     @property
     def has_comparable_pid(self) -> bool:
@@ -121,7 +121,8 @@ def write(path: str, owner: Owner) -> str:
 
 
 @functools.cache
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Returns the boot id of this host, or else its name."""
     return _read_proc("sys/kernel/random/boot_id").strip() or socket.gethostname()
 
 

@@ -20,11 +20,12 @@ from hookline.checkpoint.restoring.inspection import FoundCheckpoint
 from hookline.checkpoint.saving import durable
 from hookline.checkpoint.saving.contents import format_devices
 from hookline.cli import output, runs
-from hookline.cli.report import run_events, run_facts
+from hookline.cli.report import account_table, run_events, run_facts
 from hookline.cli.report.run_events import RunEvents
 from hookline.cli.report.run_facts import RunFacts
 from hookline.errors import NotFoundError, UnavailableError
 from hookline.loop.evaluation.eval_result import infer_mode
+from hookline.summary import account
 from hookline.version import __version__
 
 FILE_NAME = "report.html"
@@ -134,6 +135,7 @@ def _page(run: _Run) -> str:
         ("Curves", _charts(run, [scalar for scalar in run.scalars if not scalar.is_speed])),
         ("Speed", _charts(run, [scalar for scalar in run.scalars if scalar.is_speed])),
         ("Last values", _values(run.scalars)),
+        ("Where the time went", _time(run.facts.directory)),
         ("Starts", _starts(run.own)),
         ("Checkpoints", _checkpoints(run.facts)),
         ("Hyperparameters", _hyperparameters(run.own)),
@@ -231,6 +233,15 @@ def _hyperparameters(events: RunEvents) -> Html:
         for name, value in events.hparams.items()
     ]
     return table("Hyperparameters", ["name", "value"], rows) if rows else Html()
+
+
+def _time(directory: str) -> Html:
+    parts = []
+    for process, found in account.read(directory).items():
+        parts.append(element("p", f"{f'Process {process}: ' if process else ''}{account_table.headline(found)}"))
+        parts.append(table("Where the time went", ["state", ">time", ">share"], account_table.rows(found)))
+        parts += [element("p", note) for note in account_table.notes(found)]
+    return join(parts)
 
 
 def _environment(run: _Run) -> Html:

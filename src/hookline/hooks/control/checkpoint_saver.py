@@ -186,7 +186,8 @@ class CheckpointSaverHook(SessionRunHook):
         """
         if self.used_saver is None:
             raise not_started_error(self)
-        self.finish_save()
+        with session.activity.during("save"):
+            self.finish_save()
         listener.call_listeners(self.listeners, "before_save", session, global_step)
         if global_step == self._step_on_disk:
             return listener.call_listeners(self.listeners, "after_save", session, global_step)

@@ -74,7 +74,7 @@ class ConsoleHook(SessionRunHook):
                 self._best[f"{name}/{metric}"] = f"{value_text(found.value)} at step {found.step}"
                 text += " (best)" if is_best else f" (best {self._best[f'{name}/{metric}']})"
             texts.append(text)
-        epochs = session.hook_data.get(Epochs)
+        epochs = session.hook_data.get("epochs")
         epoch = f", epoch {epochs.number_at(step)}" if isinstance(epochs, Epochs) and step else ""
         self._print("  ".join([f"{name} at step {step}{epoch}", *texts]))
 
@@ -82,7 +82,7 @@ class ConsoleHook(SessionRunHook):
         if self._session is not None:
             return
         self._session = session
-        epochs = session.hook_data.get(Epochs)
+        epochs = session.hook_data.get("epochs")
         per_epoch = f", {format_count(epochs.steps, 'step')} per epoch" if isinstance(epochs, Epochs) else ""
         self._print(f"{_origin(session)}; on {_devices(session)}{per_epoch}")
 

@@ -156,7 +156,7 @@ class ProgressHook(SessionRunHook):
 
     @property
     def _epochs(self) -> Epochs | None:
-        found = None if self._session is None else self._session.hook_data.get(Epochs)
+        found = None if self._session is None else self._session.hook_data.get("epochs")
         return found if isinstance(found, Epochs) else None
 
     def _epoch_text(self, step: int) -> str:

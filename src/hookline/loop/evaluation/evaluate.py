@@ -274,7 +274,9 @@ class Evaluate(SessionRunHook):
 
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether `keep_best` has improved."""
-        self.values, self.step = self._checked_results(self._evaluation.compute(session)), step
+        with session.activity.during("evaluation"):
+            self.values, self.step = self._checked_results(self._evaluation.compute(session)), step
+        session.activity.listener("evaluated", step=step)
         self.history.record(step, self._scalars())
         improved = []
         for name, value in self._scalars().items():

@@ -151,7 +151,8 @@ class SessionManager:
                 session.backend.publish()
                 return session
             wait = partial(self._wait_for_checkpoint, max_wait_secs=max_wait_secs) if wait_for_checkpoint else None
-            source = restore_newest(session, saver, checkpoint_dir, checkpoint_filename_with_path, restore, wait)
+            with session.activity.during("restore"):
+                source = restore_newest(session, saver, checkpoint_dir, checkpoint_filename_with_path, restore, wait)
             if source is None:
                 session.origin = INITIALISED
                 if init_op is None and init_fn is None and self._local_init_op is None:

@@ -83,10 +83,12 @@ class CompilationLog:
                 self.description,
             )
 
-    def log_duration(self) -> None:
-        """Logs the duration of the last compilation; called when the program has started."""
+    def log_duration(self) -> float:
+        """Logs and returns the duration of the last compilation in seconds; called when the program has started."""
         self.has_unlogged_duration = False
-        logger.info("Compiled it in %.2f s.", clock.monotonic() - self._start_time)
+        secs = clock.monotonic() - self._start_time
+        logger.info("Compiled it in %.2f s.", secs)
+        return secs
 
     def warn_once(self, text: str) -> None:
         """Logs a warning, once for all programs of the session."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.graph.global_step import find_global_step
@@ -263,7 +264,9 @@ class CachedStep:
         """Waits for a batch of each source, as in `OpenSource.wait`. Without the lock, because the wait may be long."""
         for source in self._open_sources:
             if not source.num_ready(max_count):
+                begin_secs = clock.monotonic()
                 source.wait(max_count, self.max_steps, upcoming_steps)
+                self._session.session.activity.add("data", clock.monotonic() - begin_secs)
 
     def run_staged(
         self,
@@ -400,7 +403,9 @@ class CachedStep:
             if self.has_writes:
                 self._session.write_count += 1
             if program.compilations.has_unlogged_duration:
-                program.compilations.log_duration()
+                secs = program.compilations.log_duration()
+                self._session.session.activity.add("compilation", secs)
+                self._session.session.activity.listener("compiled", took=secs)
         except Exception as error:
             self._session.raise_explained(error, self, run.feeds)
             raise

@@ -62,8 +62,10 @@ class StagedRuns:
             with self._session.lock:
                 self._session.check_usable()
                 awaited = self._session.sources.open_all(step.plan.sources)
+            begin_secs = clock.monotonic()
             for source in awaited:
                 source.wait()
+            self._session.session.activity.add("data", clock.monotonic() - begin_secs)
 
     def _run_stages(self, step: CachedStep, run: RunState) -> None:
         """Makes the stages that need the variables, with a batch of each source.

@@ -1,0 +1,74 @@
+"""Activity: what a session does while it makes no steps, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hookline import clock
+
+# Also with a fake clock these are real times, because they describe the machine.
+_real_time = clock.Clock()
+
+
+class Activity:
+    """Measures what a session does while it makes no steps, and reports events to one listener.
+
+    It is called only where a run takes the slow path: not by runs that find their batch and their program ready.
+
+    Attributes:
+        listener: Called with each event: its name, and facts as keyword arguments.
+
+    Example:
+        >>> activity = Activity()
+        >>> with activity.during("evaluation"):
+        ...     pass
+        >>> list(activity.secs())
+        ['evaluation']
+    """
+
+    def __init__(self) -> None:
+        self.listener: Callable[..., Any] = lambda event, **facts: None
+        self._secs: dict[str, float] = {}
+        self._stack: list[str] = []
+        self._since = 0.0
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Counts the time of a block; that of blocks inside it counts for them alone, and other threads not at all."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        self._switch(lambda stack: stack.append(what))
+        try:
+            yield
+        finally:
+            self._switch(list.pop)
+
+    def add(self, what: str, secs: float) -> None:
+        """Counts a time that has passed already, and takes it from the activity that is under way."""
+        with self._lock:
+            self._secs[what] = self._secs.get(what, 0.0) + secs
+            if self._stack:
+                self._secs[self._stack[-1]] = self._secs.get(self._stack[-1], 0.0) - secs
+
+    def secs(self) -> dict[str, float]:
+        """Returns the seconds of each activity so far, with the one that is under way."""
+        with self._lock:
+            found = dict(self._secs)
+            if self._stack:
+                now = _real_time.monotonic()
+                found[self._stack[-1]] = found.get(self._stack[-1], 0.0) + now - self._since
+            return {what: max(secs, 0.0) for what, secs in found.items()}
+
+    def _switch(self, change: Callable[[list[str]], Any]) -> None:
+        with self._lock:
+            now = _real_time.monotonic()
+            if self._stack:
+                self._secs[self._stack[-1]] = self._secs.get(self._stack[-1], 0.0) + now - self._since
+            change(self._stack)
+            self._since = now

@@ -1,0 +1,183 @@
+"""The account of a run survives kills, counts steps that were made again, and stays small."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import python
+
+import hookline as hl
+from hookline.cli.main import main
+from hookline.summary import account
+from hookline.summary.account import AccountWriter, path_of, read, read_file
+
+JOB = """
+import os, signal, sys
+import jax.numpy as jnp, numpy as np
+import hookline as hl
+
+def kill(firing):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+loop = hl.train.Loop(
+    lambda state, batch: ({"w": state["w"] + batch.sum()}, {"loss": state["w"]}),
+    {"w": jnp.zeros(())},
+    hl.data.from_arrays(np.ones(100, np.float32), 10, epochs=None),
+)
+held_out = hl.data.from_arrays(np.ones(10), 5)
+hooks = [hl.train.Evaluate(lambda state, batch: {"loss": state["w"] - batch.mean()}, held_out, every=20)]
+if len(sys.argv) > 1:
+    hooks.append(hl.train.FunctionHook(kill, every=hl.train.at_steps(int(sys.argv[1]))))
+loop.run("runs/a", 100, hooks=hooks, checkpoints=hl.train.CheckpointOptions(save_steps=30), progress=False)
+"""
+
+
+def line(event, at, step=None, steps=0.0, pid=1, **more):
+    found = {"event": event, "at": at, "monotonic": at, "pid": pid, **more}
+    if event != "start":
+        found |= {"step": step, "secs": {"steps": steps, "start": 2.0}}
+    return found
+
+
+def start(at, pid=1, boot="a", age=0.0):
+    return line("start", at, pid=pid, boot=boot, host=f"host-{boot}", age=age)
+
+
+def account_of(tmp_path, *lines, tail=""):
+    path = tmp_path / "account-0.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in lines) + tail)
+    return read_file(str(path))
+
+
+def test_job_that_was_killed_and_started_again_has_one_account(tmp_path, environment):
+    killed = python.run("-c", JOB, "70", cwd=tmp_path, env=environment())
+    assert killed.returncode == -9
+    folder = tmp_path / "runs" / "a"
+    assert read(str(folder))[0].stop_reason == ""
+    done = python.run("-c", JOB, cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
+    (found,) = read(str(folder)).values()
+    assert (found.starts, found.step, found.stop_reason) == (2, 100, "the last step, 100, is reached")
+    restored = {event["step"] for event in events(folder) if event["event"] == "session"}
+    assert restored in ({0, 30}, {0, 60})  # The save of step 60 may not be complete.
+    assert 0 <= found.repeated_steps <= 40
+    assert all(found.secs[state] > 0 for state in ("steps", "compilation", "save", "evaluation", "start", "restore"))
+    assert found.total_secs == pytest.approx(found.ended_at - found.began_at, abs=0.2)
+    names = [event["event"] for event in events(folder)]
+    assert names[:1] == ["start"]
+    assert names[-1] == "stop"
+    assert {"first step", "compiled", "evaluated", "save copied", "saved"} < set(names)
+
+
+def events(folder):
+    return [json.loads(text) for text in (folder / "account-0.jsonl").read_text().splitlines()]
+
+
+def test_steps_after_the_restored_one_are_made_again(tmp_path):
+    found = account_of(
+        tmp_path,
+        start(100.0, age=2.0),
+        line("session", 100.0, 0),
+        line("progress", 110.0, 100, 10.0),
+        line("progress", 120.0, 200, 20.0),
+        start(150.0, pid=2, age=2.0),
+        line("session", 150.0, 150, pid=2),
+        line("stop", 160.0, 250, 10.0, pid=2, reason="done"),
+    )
+    assert (found.step, found.repeated_steps) == (250, 50)
+    assert found.repeated_secs == pytest.approx(5.0)
+    assert found.secs["steps"] == pytest.approx(30.0)
+    assert found.useful_secs == pytest.approx(25.0)
+    assert found.secs["between"] == pytest.approx(28.0)
+    assert found.total_secs == pytest.approx(62.0)
+
+
+def test_torn_and_foreign_lines_are_left_out(tmp_path):
+    lines = [start(100.0), line("session", 100.0, 0), line("progress", 110.0, 50, 10.0)]
+    torn = '{"event": "progress", "at": 1'
+    found = account_of(tmp_path, *lines, line("progress", 111.0, 900, 11.0, pid=7), tail=f"[1]\nnull\n{torn}")
+    assert (found.step, found.starts) == (50, 1)
+    writer = AccountWriter(str(tmp_path / "account-0.jsonl"))
+    writer.write(**line("stop", 120.0, 60, 20.0, reason="x"))
+    writer.close()
+    assert read(str(tmp_path))[0].step == 60, "the line after a torn one is read"
+
+
+def test_clocks_of_two_hosts_never_give_a_negative_time(tmp_path):
+    lines = [start(100.0), line("session", 100.0, 0), line("progress", 200.0, 10, 90.0)]
+    found = account_of(tmp_path, *lines, start(150.0, pid=2, boot="b"), line("session", 150.0, 0, pid=2))
+    assert found.secs["between"] == 0.0
+    assert found.has_clock_errors
+    main(["account", str(tmp_path)])
+
+
+def test_file_stays_below_its_limit_and_keeps_the_sums(tmp_path, monkeypatch):
+    monkeypatch.setattr(account, "MAX_BYTES", 4000)
+    path = path_of(str(tmp_path), 0)
+    writer = AccountWriter(path)
+    for each in [
+        start(0.0),
+        line("session", 0.0, 0),
+        *(line("progress", 10.0 * n, n, 10.0 * n) for n in range(1, 300)),
+    ]:
+        writer.write(**each)
+    writer.write(**start(3000.0, pid=2))
+    writer.write(**line("session", 3000.0, 290, pid=2))
+    writer.close()
+    assert (tmp_path / "account-0.jsonl").stat().st_size < 8000
+    found = read_file(path)
+    assert (found.starts, found.repeated_steps) == (2, 9)
+    assert found.secs["steps"] == pytest.approx(2990.0)
+    assert found.repeated_secs == pytest.approx(90.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), min_size=1, max_size=8), st.integers(0, 3))
+def test_steps_of_the_history_are_the_last_step(starts, every):
+    """Whatever is restored, the steps that count are those up to the last step."""
+    found, pid, at = account.Account(), 0, 0.0
+    for restored, made in starts:
+        pid, at = pid + 1, at + 1
+        begin = min(restored, found.step)
+        found.add(start(at, pid=pid))
+        found.add(line("session", at, begin, pid=pid))
+        for number in range(1, made + 1):
+            if number == made or (every and number % every == 0):
+                found.add(line("progress", at + number, begin + number, float(number), pid=pid))
+        at += made
+    assert sum(last - first for first, last, _ in found.intervals) == found.step
+    assert found.useful_secs + found.repeated_secs == pytest.approx(found.secs.get("steps", 0.0))
+    assert sum(secs for *_, secs in found.intervals) == pytest.approx(found.useful_secs, abs=1e-6)
+
+
+def test_command_prints_shares_of_the_whole(tmp_path, capsys):
+    account_of(tmp_path, start(0.0), line("session", 1.0, 0), line("stop", 10.0, 80, 8.0, reason="done"))
+    assert main(["account", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 start since 1970-01-01 00:00:00 UTC, 10 s; 80.0% in steps that count." in out
+    assert re.search(r"^steps that count +8\.00 s +80\.0%$", out, re.MULTILINE)
+    assert main(["account", str(tmp_path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["process"], found["useful_share"], found["step"]) == (0, 0.8, 80)
+    assert main(["account", str(tmp_path / "none")]) == 1
+    (tmp_path / "empty").mkdir()
+    assert main(["account", str(tmp_path / "empty")]) == 1
+    assert "has no account" in capsys.readouterr().err
+
+
+def test_account_is_written_by_no_step(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(AccountWriter, "write", lambda self, **line: calls.append(line["event"]))
+    loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(500), 1))
+    loop.run(str(tmp_path), progress=False, checkpoints=hl.train.CheckpointOptions(save_secs=None))
+    assert calls == ["start", "session", "compiled", "first step", "stop"]
+
+
+def test_account_may_be_turned_off(tmp_path):
+    loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(5), 1))
+    loop.run(str(tmp_path), progress=False, logging=hl.train.LoggingOptions(account=False))
+    assert not list(tmp_path.glob("account*"))
