@@ -326,9 +326,9 @@ def test_64_bit_values_are_shown_as_saved(tmp_path, capsys, environment):
 
 MEASURED = """
 import json, pathlib, sys
-from hookline.checkpoint.restoring import reading
+from hookline.checkpoint.restoring import inspection
 from hookline.cli import main
-reading.AT_ONCE_BYTES = 2**20
+inspection.AT_ONCE_BYTES = 2**20
 def most(): return int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 assert main(["inspect", sys.argv[1]]) == 0
 before = most()

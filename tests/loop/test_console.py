@@ -66,7 +66,7 @@ def test_first_run_says_where_it_starts_what_it_finds_and_why_it_ends(tmp_path, 
         "eval at step 9, epoch 3  loss 25.00 (best 1.000 at step 3)",
         "stopped at step 9 after T: the last step, 9, is reached",
         "best eval/loss 1.000 at step 3",
-        "files in runs/a; see tensorboard --logdir runs",
+        "files in runs/a; see tensorboard --logdir runs, hookline report runs/a",
     ]
     assert not re.search(r"[\r\x1b]", done.stderr), "a pipe gets whole lines without colours"
 
@@ -196,7 +196,8 @@ def test_monitored_training_session_talks_if_asked(progress, tmp_path, capsys):
     assert start.startswith("starts at step 0; on ")
     assert (one[:8], two[:8]) == ("step 1/2", "step 2/2")
     assert end.endswith(": the last step, 2, is reached")
-    assert files == f"files in {tmp_path / 'a'}; see tensorboard --logdir {tmp_path}"
+    folder = tmp_path / "a"
+    assert files == f"files in {folder}; see tensorboard --logdir {tmp_path}, hookline report {folder}"
 
 
 @pytest.mark.parametrize(("sharding", "devices"), [("", "1 of 4"), ("sharding=everywhere,", "4")])

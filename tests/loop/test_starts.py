@@ -19,7 +19,7 @@ MORE = """
 | not given | has run | higher, its data ended | trains the next epoch | `the data ended at global step 8` |
 | not given | has run, its data an iterator | not given; its data ended | trains nothing | `before the first step` |
 | not given | has run, stopped early | higher | trains nothing | `enough. To continue training, pass train_on=True` |
-| empty | new, its data an iterator | higher | trains from the given state | `cannot be set to a position` |
+| empty | new, its data an iterator | higher | trains from the given state | `gives each batch only once` |
 | empty | new | not given | trains to the end of the data | |
 | empty | has run | higher | continues in memory | |
 | empty | has run | not given; its data ended | trains nothing | `the data ended before the first step` |

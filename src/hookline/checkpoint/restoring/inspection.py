@@ -27,6 +27,9 @@ _UNFINISHED = {
     "broken": "it was moved aside because it was broken",
 }
 
+AT_ONCE_BYTES = 32 * 2**20
+"""The number of bytes that `read_values` reads at once, unless the largest leaf has more."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FoundCheckpoint:
@@ -187,13 +190,13 @@ def current_writer(directory: str) -> Writer | None:
 def read_values(path: str, wanted: Iterable[Leaf]) -> Iterator[Any]:
     """Yields the value of each leaf of a checkpoint in turn, as it was saved, or the error that reading it raised.
 
-    As in a restore, 32 MiB or one larger leaf are in memory at once. Arrays are NumPy's, and no device is needed. Each
+    At most 32 MiB or one larger leaf are in memory at once. Arrays are NumPy's, and no device is needed. Each
     value has been compared with its checksum.
 
     Raises:
         NotFoundError: The checkpoint was removed meanwhile.
     """
-    for part in reading.batch_leaves(wanted, reading.AT_ONCE_BYTES):
+    for part in reading.batch_leaves(wanted, AT_ONCE_BYTES):
         try:
             found: dict[str, Any] = _read(path, part)
         except NotFoundError:

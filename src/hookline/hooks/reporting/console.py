@@ -100,7 +100,8 @@ class ConsoleHook(SessionRunHook):
         if self._folder is not None:
             # TensorBoard calls a run by its path below logdir, and the logdir itself ".".
             parent = os.path.normpath(os.path.join(self._folder, os.pardir))
-            self._print(f"files in {self._folder}; see tensorboard --logdir {shlex.quote(parent)}")
+            show = f"tensorboard --logdir {shlex.quote(parent)}, hookline report {shlex.quote(self._folder)}"
+            self._print(f"files in {self._folder}; see {show}")
 
     def _print(self, text: str) -> None:
         if not self._is_silent:
