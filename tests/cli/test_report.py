@@ -148,7 +148,7 @@ def test_unreadable_checkpoints_leave_the_curves(own_run, capsys):
 
 def test_run_without_events_and_one_without_evaluation_have_a_page(own_run, capsys):
     page = report(capsys, own_run)
-    assert page.legend("loss") == ["training"]
+    assert page.legend("loss") == []
     assert "Hyperparameters" not in page.tables
     for file in own_run.glob("events*"):
         file.unlink()
@@ -194,7 +194,7 @@ def test_many_scalars_have_a_limited_number_of_charts(tmp_path, capsys):
 
 def test_events_of_a_run_below_are_not_of_this_one(shared_run, own_run, capsys):
     shutil.copytree(shared_run, own_run / "more")
-    assert report(capsys, own_run).legend("loss") == ["training"]
+    assert report(capsys, own_run).legend("loss") == []
 
 
 def test_file_may_be_chosen_and_errors_say_so(run, tmp_path, capsys):

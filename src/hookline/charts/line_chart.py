@@ -78,7 +78,9 @@ def line_chart(title: str, curves: Sequence[Curve], restarts: Iterable[float] = 
     ]
     legend += [_key("restart", "restart")] * bool(restarts) + [_key("bad", "NaN or infinite")] * bool(bad)
     legend += [element("li", "log scale")] * is_log
-    return element("figure", element("figcaption", title), picture, element("ul", *legend, class_="legend"))
+    # A single curve needs none.
+    below = [element("ul", *legend, class_="legend", style="list-style:none")] if len(legend) > 1 else []
+    return element("figure", element("figcaption", title), picture, *below)
 
 
 def is_finite(value: float) -> bool:
