@@ -46,8 +46,9 @@ def test_inspect_shows_the_checkpoints_and_the_newest_ones_variables(shared_run,
     lines = out.splitlines()
     assert err == ""
     assert lines[0] == f"{shared_run}: 3 complete checkpoints, the newest is model.ckpt-6."
-    assert [line.split()[:2] for line in lines[3:6]] == [[f"model.ckpt-{step}", str(step)] for step in (6, 4, 2)]
-    assert [line.split()[-1] for line in lines[3:6]] == ["newest", "complete", "complete"]
+    assert lines[1].startswith("Account: 1 start since ")
+    assert [line.split()[:2] for line in lines[4:7]] == [[f"model.ckpt-{step}", str(step)] for step in (6, 4, 2)]
+    assert [line.split()[-1] for line in lines[4:7]] == ["newest", "complete", "complete"]
     table = next(line.split() for line in lines if line.startswith("table"))
     norm = np.linalg.norm(np.arange(64 * 40, dtype=np.float64) + 6)
     assert table == ["table", "(64,", "40)", "float32", "10.2", "kB", "whole", f"{norm:.6g}"]

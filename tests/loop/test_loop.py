@@ -261,7 +261,7 @@ def test_each_feature_has_one_argument_that_disables_it(tmp_path, caplog, capsys
             progress=False,
             log_steps=None,
             nan_check=None,
-            logging=hl.train.LoggingOptions(summary_steps=None, rate_steps=None),
+            logging=hl.train.LoggingOptions(summary_steps=None, rate_steps=None, account=False),
             checkpoints=hl.train.CheckpointOptions(save_secs=None),
         )
     assert os.listdir(tmp_path) == []

@@ -6,6 +6,7 @@ import pytest
 
 from hookline import Graph, op, summary
 from hookline.errors import DeadlineExceededError
+from hookline.hooks.reporting.account import AccountHook
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock
 from hookline.train import (
@@ -83,7 +84,7 @@ def test_signature_is_the_documented_one():
 
 def test_chief_gets_its_hooks_in_order(built, tmp_path):
     seen = built(checkpoint_dir=str(tmp_path), hooks=[Mine()], chief_only_hooks=[Chiefs()])
-    assert kinds(seen["hooks"]) == [Chiefs, StepCounterHook, SummarySaverHook, CheckpointSaverHook, Mine]
+    assert kinds(seen["hooks"]) == [Chiefs, StepCounterHook, SummarySaverHook, CheckpointSaverHook, Mine, AccountHook]
     assert seen["more"]["summary_dir"] == str(tmp_path)
 
 
@@ -98,7 +99,7 @@ def test_without_directories_there_are_only_the_users_hooks(built):
 
 
 def test_summary_directory_alone_saves_no_checkpoints(built, tmp_path):
-    assert kinds(built(summary_dir=str(tmp_path))["hooks"]) == [StepCounterHook, SummarySaverHook]
+    assert kinds(built(summary_dir=str(tmp_path))["hooks"]) == [StepCounterHook, SummarySaverHook, AccountHook]
 
 
 @pytest.mark.parametrize(

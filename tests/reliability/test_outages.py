@@ -235,5 +235,5 @@ def test_clock_jump_makes_no_save_due(tmp_path, monkeypatch):
         with leaping(0, monkeypatch):
             for _ in range(2):
                 sess.run(model.train)
-    assert names_in(tmp_path)[0] == "checkpoint"
+    assert "checkpoint" in names_in(tmp_path)
     assert [name for name in names_in(tmp_path) if "ckpt" in name] == ["model.ckpt-0", "model.ckpt-4"]

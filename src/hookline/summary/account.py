@@ -213,7 +213,7 @@ class AccountWriter:
     def _sum_up(self) -> None:
         account = read_file(self._path)
         line = {"event": "sum", "at": account.ended_at, "pid": account.pid, "account": dataclasses.asdict(account)}
-        temporary = f"{self._path}.{os.getpid()}"
+        temporary = f"{self._path}.new"
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")
         os.replace(temporary, self._path)

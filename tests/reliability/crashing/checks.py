@@ -14,7 +14,7 @@ import hookline as hl
 from .training import KEPT, LAST_STEP, step_of
 
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)")
-_KNOWN = re.compile(r"checkpoint|graph\.txt|\.hookline-lock|\.hookline-owner")
+_KNOWN = re.compile(r"checkpoint|graph\.txt|account-\d+\.jsonl|\.hookline-lock|\.hookline-owner")
 
 
 class Violation(Exception):

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import weakref
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -67,7 +68,7 @@ class AccountHook(SessionRunHook):
             host=socket.gethostname(),
             process=index,
             of=count,
-            versions={"hookline": __version__, "jax": jax.__version__},
+            versions={"hookline": __version__, "jax": version("jax")},
             devices=[str(device) for device in jax.local_devices()],
         )
 
