@@ -53,6 +53,9 @@ def _clamp_timeout(timeout_secs: float | None) -> float | None:
     return None if timeout_secs is None else min(max(timeout_secs, 0), _LONGEST_WAIT_SECS)
 
 
+REAL = Clock()
+"""The real clock, whatever clock is installed: for signals, and for what describes the machine."""
+
 _installed = Clock()
 # Most runs read the time: this saves a call.
 _installed.monotonic, _installed.time = _time.monotonic, _time.time

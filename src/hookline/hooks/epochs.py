@@ -32,6 +32,12 @@ def set_epochs(hooks: Iterable[Any], epochs: Epochs | str) -> None:
                 part.set_epochs(epochs)
 
 
+def known_epochs(session: Session) -> Epochs | None:
+    """Returns the epochs of a session; None if the number of their steps is not known."""
+    found = session.hook_data.get("epochs")
+    return found if isinstance(found, Epochs) else None
+
+
 class EpochEnds(Trigger):
     """Fires at the end of every `epochs`-th epoch; `every(epochs=...)` makes it.
 

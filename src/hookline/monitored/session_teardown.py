@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 
 from hookline import log, summary
 from hookline.coordination import process_group
-from hookline.data.epochs import Epochs
 from hookline.data.iterator import BatchSource
 from hookline.data.sequences import RestartAdvice
 from hookline.errors import END_OF_INPUT, GRACEFUL_EXITS, OutOfRangeError
 from hookline.graph.global_step import find_global_step
+from hookline.hooks.epochs import known_epochs
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.spmd_sync import SpmdSync
 from hookline.monitored.starting.creators import ChiefSessionCreator
@@ -235,8 +235,8 @@ class SessionTeardown:
     def _describe_reason(self, failure: BaseException | None) -> str:
         if isinstance(failure, END_OF_INPUT):
             raw = self._session.raw
-            epochs = None if raw is None else raw.hook_data.get("epochs")
-            if isinstance(epochs, Epochs) and (epochs.total or 0) > 1:
+            epochs = None if raw is None else known_epochs(raw)
+            if epochs and (epochs.total or 0) > 1:
                 return f"the data have ended, after {epochs.total} epochs"
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
@@ -245,6 +245,8 @@ class SessionTeardown:
             return f"{signal.Signals(number).name} was received"
         if failure is not None:
             return "the cell was interrupted"
+        if (invalid := self._session.raw.invalid_reason) is not None:
+            return f"{invalid}".partition(". ")[0]
         if requested_by := self._stopped_by():
             return f"{requested_by} has requested it{': ' * bool(self._stop.final_reason)}{self._stop.final_reason}"
         limit = self._session.raw.step_limit

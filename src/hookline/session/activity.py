@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from hookline import clock
-
-# Also with a fake clock these are real times, because they describe the machine.
-_real_time = clock.Clock()
 
 
 class Activity:
@@ -31,7 +29,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.listener: Callable[..., Any] = lambda event, **facts: None
-        self._secs: dict[str, float] = {}
+        self._secs: defaultdict[str, float] = defaultdict(float)
         self._stack: list[str] = []
         self._since = 0.0
         self._thread = threading.get_ident()
@@ -52,23 +50,24 @@ class Activity:
     def add(self, what: str, secs: float) -> None:
         """Counts a time that has passed already, and takes it from the activity that is under way."""
         with self._lock:
-            self._secs[what] = self._secs.get(what, 0.0) + secs
+            self._secs[what] += secs
             if self._stack:
-                self._secs[self._stack[-1]] = self._secs.get(self._stack[-1], 0.0) - secs
+                self._secs[self._stack[-1]] -= secs
 
     def secs(self) -> dict[str, float]:
         """Returns the seconds of each activity so far, with the one that is under way."""
         with self._lock:
-            found = dict(self._secs)
-            if self._stack:
-                now = _real_time.monotonic()
-                found[self._stack[-1]] = found.get(self._stack[-1], 0.0) + now - self._since
-            return {what: max(secs, 0.0) for what, secs in found.items()}
+            self._settle()
+            return {what: max(secs, 0.0) for what, secs in self._secs.items()}
 
     def _switch(self, change: Callable[[list[str]], Any]) -> None:
         with self._lock:
-            now = _real_time.monotonic()
-            if self._stack:
-                self._secs[self._stack[-1]] = self._secs.get(self._stack[-1], 0.0) + now - self._since
+            self._settle()
             change(self._stack)
-            self._since = now
+
+    def _settle(self) -> None:
+        """Counts the time since the last call for the activity that is under way."""
+        now = clock.REAL.monotonic()
+        if self._stack:
+            self._secs[self._stack[-1]] += now - self._since
+        self._since = now

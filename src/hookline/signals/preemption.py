@@ -159,7 +159,7 @@ def remaining_secs() -> float:
     """Returns the seconds left for closing the session; infinity without a signal."""
     if _signals.must_exit_now:
         return 0.0
-    return float("inf") if shutdown_signal() is None else max(_signals.deadline - _real_time.monotonic(), 0.0)
+    return float("inf") if shutdown_signal() is None else max(_signals.deadline - clock.REAL.monotonic(), 0.0)
 
 
 def check() -> None:
@@ -332,7 +332,7 @@ class _ProcessSignals:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal."""
-        self.handled_at = _real_time.monotonic()
+        self.handled_at = clock.REAL.monotonic()
         if self.must_exit_now and number == signal.SIGINT:
             # The received signal, and the one that `_exit_now` sends because of it, must interrupt only once.
             now, before = self.handled_at, self.interrupted_at
@@ -389,7 +389,7 @@ class _ProcessSignals:
             self._on_interrupt()
         elif self.received_at is None:
             self._begin_shutdown(number)
-        elif _real_time.monotonic() - self.received_at > REPEAT_WINDOW_SECS[number]:
+        elif clock.REAL.monotonic() - self.received_at > REPEAT_WINDOW_SECS[number]:
             self._exit_now(number, f"{signal.Signals(number).name} again")
 
     def _begin_shutdown(self, number: int) -> None:
@@ -397,7 +397,7 @@ class _ProcessSignals:
         self.received = number
         watches = list(self.graceful)
         grace_secs = min((watch.grace_secs for watch in watches), default=DEFAULT_GRACE_SECS)
-        self.received_at = _real_time.monotonic()
+        self.received_at = clock.REAL.monotonic()
         self.deadline = self.received_at + grace_secs
         doing = " and ".join(dict.fromkeys(watch.describe_activity() for watch in watches))
         name = signal.Signals(number).name
@@ -415,7 +415,7 @@ class _ProcessSignals:
 
     def _on_interrupt(self) -> None:
         """Records a Ctrl-C that is no request to end; a second one, while the first is pending, interrupts at once."""
-        now = _real_time.monotonic()
+        now = clock.REAL.monotonic()
         if not self._is_interrupt_waiting():
             self.received, self.received_at, self.deadline = signal.SIGINT, now, now + _STUCK_SECS
         elif self.received_at is not None and now - self.received_at > REPEAT_WINDOW_SECS[signal.SIGINT]:
@@ -435,7 +435,7 @@ class _ProcessSignals:
         write_with_timeout(lambda: _logger.error("%s: ending at once, without saving any more.", why))
         if number != signal.SIGINT:
             exit_now(KILLED_STATUS)
-        self.must_exit_now, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
+        self.must_exit_now, self.deadline = True, clock.REAL.monotonic() + _STUCK_SECS
         if not hasattr(sys, "ps1"):
             self._cancel_exit = exit_after_script(128 + number, _STUCK_SECS)
         # A real signal wakes a waiting main thread; setting Python's flag alone would not.
@@ -484,7 +484,6 @@ class _ProcessSignals:
         self.after_fork()
 
 
-_real_time = clock.Clock()
 _signals = _ProcessSignals()
 reinstall_handlers, raise_pending_interrupt = _signals.reinstall, _signals.raise_pending_interrupt
 if hasattr(os, "register_at_fork"):

@@ -114,7 +114,7 @@ class SignalListener:
 
     def _receive(self) -> int | None:
         """Returns the next signal, or None after the deadline."""
-        left = self._deadline() - _real_time.monotonic()
+        left = self._deadline() - clock.REAL.monotonic()
         self._read_socket.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
         try:
             received = self._read_socket.recv(1)
@@ -161,7 +161,7 @@ def exit_after_script(status: int, secs: float) -> threading.Event:
 
     def wait() -> None:
         threading.main_thread().join()
-        if not _real_time.wait(is_over, secs):
+        if not clock.REAL.wait(is_over, secs):
             exit_now(status)
 
     atexit.register(is_over.set)
@@ -174,6 +174,3 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-
-
-_real_time = clock.Clock()

@@ -136,6 +136,12 @@ def _start_time(pid: int) -> str:
     return fields[19] if len(fields) > 19 else ""
 
 
+def process_age() -> float:
+    """Returns the seconds since this process began; 0 where the system does not tell."""
+    started, up = _start_time(os.getpid()), _read_proc("uptime").split()
+    return max(float(up[0]) - float(started) / os.sysconf("SC_CLK_TCK"), 0.0) if started and up else 0.0
+
+
 def _read_proc(name: str) -> str:
     """Returns the target of a link, or the text of a file, in `/proc`; "" if there is none."""
     try:

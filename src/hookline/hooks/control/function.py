@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -59,14 +58,15 @@ class FunctionHook(SessionRunHook):
 
     def __init__(self, function: Callable[[Firing], Any], every: int | Epoch | Trigger, fetches: Any = None) -> None:
         self._function = arguments.check_callable("FunctionHook", "function", function)
-        with contextlib.suppress(ValueError):  # A built-in function has no signature.
-            try:
-                inspect.signature(function).bind(None)
-            except TypeError:
-                raise TypeError(
-                    "FunctionHook requires a function of one argument, the firing with its step, epoch and values; got "
-                    f"{getattr(function, '__qualname__', function)}{inspect.signature(function)}."
-                ) from None
+        try:
+            inspect.signature(function).bind(None)
+        except ValueError:  # A built-in function has no signature.
+            pass
+        except TypeError:
+            raise TypeError(
+                "FunctionHook requires a function of one argument, the firing with its step, epoch and values; got "
+                f"{getattr(function, '__qualname__', function)}{inspect.signature(function)}."
+            ) from None
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self.fetches = fetches
         self.state_key = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from hookline import clock
-from hookline.checkpoint.directory.owner_file import boot_id
+from hookline.checkpoint.directory.owner_file import boot_id, process_age
 from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.triggers import FirstRun
@@ -21,8 +21,6 @@ from hookline.session.activity import Activity
 from hookline.summary.account import AccountWriter, path_of, rounded
 from hookline.version import __version__
 
-# Also with a fake clock: an account is of the machine.
-_real_time = clock.Clock()
 _EVERY_SECS = 10.0
 _is_first = True
 
@@ -50,11 +48,12 @@ class AccountHook(SessionRunHook):
         global _is_first
         self.trigger = FirstRun(1)
         # Of the first session of a process the start includes the imports.
-        age = _process_age() if _is_first else 0.0
+        age = process_age() if _is_first else 0.0
         _is_first = False
-        self._begin = _real_time.monotonic() - age
+        self._begin = clock.REAL.monotonic() - age
+        # Seconds add up over the sessions of a recovery, each of which has an activity of its own.
         self._before: dict[str, float] = {}
-        self._activity: Activity | None = None
+        self._activity = Activity()
         self._session: weakref.ref[Session] | None = None
         self._is_ready, self._has_stopped, self._lock = False, False, threading.Lock()
         self._start_secs = 0.0
@@ -75,13 +74,12 @@ class AccountHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Writes the step at which the model is ready, and starts the thread."""
         with self._lock:
-            for what, secs in ({} if self._activity is None else self._activity.secs()).items():
-                self._before[what] = self._before.get(what, 0.0) + secs
+            self._before = _sum(self._before, self._activity.secs())
             self._activity, self._session = session.activity, weakref.ref(session)
             if not self._is_ready:
                 self._is_ready = True
                 known = sum(self._activity.secs().values())
-                self._start_secs = max(_real_time.monotonic() - self._begin - known, 0.0)
+                self._start_secs = max(clock.REAL.monotonic() - self._begin - known, 0.0)
         session.activity.listener = self._note
         self._note("session", step=session.global_step, origin=session.origin)
         if self._thread is None:
@@ -132,21 +130,19 @@ class AccountHook(SessionRunHook):
     def _secs(self) -> dict[str, float]:
         """Returns the seconds in each state since the start of the process."""
         with self._lock:
-            found = dict(self._before)
-            for what, secs in ({} if self._activity is None else self._activity.secs()).items():
-                found[what] = found.get(what, 0.0) + secs
+            found = _sum(self._before, self._activity.secs())
             found["start"] = self._start_secs
-            found["steps"] = max(_real_time.monotonic() - self._begin - sum(found.values()), 0.0)
+            found["steps"] = max(clock.REAL.monotonic() - self._begin - sum(found.values()), 0.0)
             return rounded(found)
 
     def _write(self, event: str, **facts: Any) -> None:
         if self._writer is not None:
-            at, monotonic = round(_real_time.time(), 3), round(_real_time.monotonic(), 3)
+            at, monotonic = round(clock.REAL.time(), 3), round(clock.REAL.monotonic(), 3)
             self._writer.write(event=event, at=at, monotonic=monotonic, pid=os.getpid(), **facts)
 
 
 def _write_progress(hook: weakref.ref[AccountHook], stop: threading.Event) -> None:
-    while not _real_time.wait(stop, _EVERY_SECS):
+    while not clock.REAL.wait(stop, _EVERY_SECS):
         if (found := hook()) is None:
             return
         found.write_progress()
@@ -164,12 +160,5 @@ def _known_step(session: Session) -> int | None:
     return None if step is None else int(step)
 
 
-def _process_age() -> float:
-    """Returns the seconds since this process began; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-            ticks = float(file.read().rpartition(")")[2].split()[19])
-        with open("/proc/uptime", encoding="ascii") as file:
-            return max(float(file.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
-    except (OSError, ValueError, IndexError):
-        return 0.0
+def _sum(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {what: one.get(what, 0.0) + other.get(what, 0.0) for what in one | other}

@@ -13,9 +13,9 @@ import jax
 
 from hookline import clock
 from hookline.coordination import Coordinator, process_group
-from hookline.data.epochs import Epochs
 from hookline.graph import GraphKeys
 from hookline.hooks.base import SessionRunHook
+from hookline.hooks.epochs import known_epochs
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.progress import ProgressHook
 from hookline.hooks.reporting.progress_output import value_text
@@ -74,16 +74,16 @@ class ConsoleHook(SessionRunHook):
                 self._best[f"{name}/{metric}"] = f"{value_text(found.value)} at step {found.step}"
                 text += " (best)" if is_best else f" (best {self._best[f'{name}/{metric}']})"
             texts.append(text)
-        epochs = session.hook_data.get("epochs")
-        epoch = f", epoch {epochs.number_at(step)}" if isinstance(epochs, Epochs) and step else ""
+        epochs = known_epochs(session)
+        epoch = f", epoch {epochs.number_at(step)}" if epochs and step else ""
         self._print("  ".join([f"{name} at step {step}{epoch}", *texts]))
 
     def _start(self, session: Session) -> None:
         if self._session is not None:
             return
         self._session = session
-        epochs = session.hook_data.get("epochs")
-        per_epoch = f", {format_count(epochs.steps, 'step')} per epoch" if isinstance(epochs, Epochs) else ""
+        epochs = known_epochs(session)
+        per_epoch = f", {format_count(epochs.steps, 'step')} per epoch" if epochs else ""
         self._print(f"{_origin(session)}; on {_devices(session)}{per_epoch}")
 
     def _finish(self, session: Session) -> None:

@@ -12,6 +12,7 @@ from hookline.coordination import Coordinator, process_group
 from hookline.data.epochs import Epochs
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.epochs import known_epochs
 from hookline.hooks.lookup import by_tag, find_tensor, require_global_step, session_savers
 from hookline.hooks.reporting.progress_output import (
     CellLine,
@@ -156,8 +157,7 @@ class ProgressHook(SessionRunHook):
 
     @property
     def _epochs(self) -> Epochs | None:
-        found = None if self._session is None else self._session.hook_data.get("epochs")
-        return found if isinstance(found, Epochs) else None
+        return None if self._session is None else known_epochs(self._session)
 
     def _epoch_text(self, step: int) -> str:
         """Returns the epoch, and the last one if it is known; nothing if that is the only one."""
