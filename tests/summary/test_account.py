@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,6 +74,26 @@ def test_job_that_was_killed_and_started_again_has_one_account(tmp_path, environ
     assert names[:1] == ["start"]
     assert names[-1] == "stop"
     assert {"first step", "compiled", "evaluated", "save copied", "saved"} < set(names)
+
+
+def test_time_of_queued_steps_counts_neither_for_evaluations_nor_for_saves(tmp_path):
+    def step(state, batch):
+        work = jax.lax.fori_loop(0, 200, lambda i, value: jnp.tanh(value @ value), jnp.full((200, 200), batch[0]))
+        return {"n": state["n"] + 1.0}, {"loss": work.sum()}
+
+    loop = hl.train.Loop(step, {"n": jnp.zeros(())}, [np.ones(1, np.float32)] * 60)
+    evaluation = hl.train.Evaluate(lambda state, batch: {"count": state["n"]}, [np.ones(1)], every=15)
+    saves = hl.train.CheckpointOptions(save_steps=15)
+    loop.run(
+        str(tmp_path),
+        hooks=[evaluation],
+        progress=False,
+        checkpoints=saves,
+        logging=hl.train.LoggingOptions(summary_steps=None),
+    )
+    secs = read(str(tmp_path))[0].secs
+    # The host dispatches 15 steps ahead, which take most of the time.
+    assert secs["evaluation"] + secs["save"] < secs["steps"]
 
 
 def events(folder):

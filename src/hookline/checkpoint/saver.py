@@ -219,6 +219,7 @@ class Saver:
         if without_effect:
             _log_unused("Saver.save", without_effect, _UNUSED_BY_SAVE)
         sess = _to_raw_session(sess, "Saver.save")
+        sess.wait_for_device()
         with sess.activity.during("save"):
             pending = self.save_async(sess, save_path, global_step, latest_filename)
             pending.wait()
@@ -255,26 +256,16 @@ class Saver:
                 not raised it yet.
         """
         sess = _to_raw_session(sess, "Saver.save")
+        sess.wait_for_device()
         with sess.activity.during("save"):
-            return self._begin_save(sess, save_path, global_step, latest_filename, extra, retry)
-
-    def _begin_save(
-        self,
-        sess: Session,
-        save_path: str,
-        global_step: Any,
-        latest_filename: str | None,
-        extra: bool,
-        retry: RetryPolicy | None,
-    ) -> PendingSave:
-        self.wait()
-        begin_secs, save_path = clock.monotonic(), _check_save_path(save_path)
-        arguments.check_str("Saver.save", "latest_filename", latest_filename, optional=True)
-        arguments.check_optional("Saver.save_async", "retry", retry, RetryPolicy)
-        state_file, retry = latest_filename or STATE_FILE_NAME, retry or self._retry
-        save = SaveOperation(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
-        save.prepare(sess, self._variables_of, global_step, self._number)
-        self._pending = save.begin()
+            self.wait()
+            begin_secs, save_path = clock.monotonic(), _check_save_path(save_path)
+            arguments.check_str("Saver.save", "latest_filename", latest_filename, optional=True)
+            arguments.check_optional("Saver.save_async", "retry", retry, RetryPolicy)
+            state_file, retry = latest_filename or STATE_FILE_NAME, retry or self._retry
+            save = SaveOperation(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
+            save.prepare(sess, self._variables_of, global_step, self._number)
+            self._pending = save.begin()
         sess.activity.listener("save copied", path=self._pending.path)
         self._pending.when_done(functools.partial(self._note_end, sess.activity, self._pending.path, begin_secs))
         return self._pending

@@ -231,6 +231,13 @@ class Session(FrontEndObject, RawSession):
         """
         self.backend.throttle.deliver_pending()
 
+    def wait_for_device(self) -> None:
+        """Waits until the device has computed the runs so far: a save or an evaluation is not charged for their time.
+
+        An error of the device is raised by what comes next.
+        """
+        self.backend.store.await_failure()
+
     def snapshot(self, variables: Iterable[Variable] | None = None) -> dict[str, Any]:
         """Returns a copy of the values of variables, all from the same moment, by name.
 

@@ -274,6 +274,7 @@ class Evaluate(SessionRunHook):
 
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether `keep_best` has improved."""
+        session.wait_for_device()
         with session.activity.during("evaluation"):
             self.values, self.step = self._checked_results(self._evaluation.compute(session)), step
         session.activity.listener("evaluated", step=step)
