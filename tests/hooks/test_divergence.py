@@ -125,7 +125,7 @@ def test_each_skipped_run_is_logged_once_with_its_step(caplog):
     Job(batches(12, nan_at=[3, 4, 8])).run(watching("skip"))
     said = warnings(caplog)
     assert len(said) == 3
-    assert "found NaN in loss:0, in the run that led to global step 4. Its updates were skipped." in said[0]
+    assert "found NaN in loss:0 at step 4. Its updates were skipped." in said[0]
     assert "This was number 2 in a row; more than 10 end the training." in said[1]
     assert "in a row" not in said[2]
 
@@ -180,7 +180,7 @@ def test_rollback_restores_the_last_good_checkpoint_and_repeats_no_batch(tmp_pat
     assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 delivers results
     assert state["global_step"] == 40
     (said,) = warnings(caplog)
-    assert "in the run that led to global step 24. The weights were restored from" in said
+    assert "at step 24, and noticed it at step 30. The weights were restored from" in said
     assert "model.ckpt-20; the training continues at global step 30 with the next batch." in said
 
 

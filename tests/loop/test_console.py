@@ -131,6 +131,34 @@ def test_stop_by_the_script_and_by_its_own_request(capsys):
         assert is_named if requests else session.stop_reason == "the script has left the session"
 
 
+def test_stop_for_nan_keeps_the_finite_checkpoint_and_says_so(tmp_path, capsys, caplog):
+    def train(**arguments):
+        step = lambda state, batch: ({"n": state["n"] + batch}, {"loss": jnp.log(6.0 - batch)})  # noqa: E731
+        loop = hl.train.Loop(step, {"n": jnp.zeros(())}, [np.float32(number) for number in range(20)])
+        saves = hl.train.CheckpointOptions(save_steps=5)
+        return loop.run(str(tmp_path), checkpoints=saves, **arguments)["n"]
+
+    for start in ("starts at step 0", "restored step 5"):  # The restart meets the NaN again.
+        train(on_nan="stop")
+        first, *_, stopped, _ = lines(capsys.readouterr().err)
+        assert first.startswith(start)
+        # log(6 - 7) at step 8; the latch is read before the save of step 10.
+        assert re.search(
+            r"stopped at step 10 .*NanTensorHook found NaN in loss at step 8, and noticed it at step 10$", stopped
+        )
+        assert re.search(
+            r"does not save the invalid state of step 10. The newest checkpoint is .*model.ckpt-5\.", caplog.text
+        )
+        assert hl.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-5")
+    assert train(on_nan="skip", last_step=9) == 1 + 2 + 3 + 4 + 5 + 6
+
+
+def test_given_nan_hook_replaces_that_of_the_loop(capsys):
+    loop = hl.train.Loop(lambda state, batch: (state, {"loss": state["n"]}), {"n": jnp.nan}, [np.ones(2)] * 9)
+    loop.run(hooks=[hl.train.NanTensorHook(loop.metrics["loss"], on_nan="skip", max_times=20)])
+    assert "stopped at step 9" in lines(capsys.readouterr().err)[-1]
+
+
 def test_nan_is_the_reason(capsys):
     loop = hl.train.Loop(lambda state, batch: (state, {"loss": state["n"]}), {"n": jnp.nan}, [np.ones(2)] * 9)
     with pytest.raises(hl.train.NanLossDuringTrainingError):

@@ -262,12 +262,3 @@ def test_steps_of_a_trigger_are_known_unless_a_user_method_decides():
     assert list(Named(every_steps=2).firing_steps(0, 4)) == [1, 3]
     assert Odd(every_steps=2).firing_steps(0, 4) is None
     assert Logs(every_steps=2).firing_steps(0, 4) is None
-
-
-def test_earlier_stop_for_nan_is_described(tmp_path):
-    def loop():
-        step = lambda state, batch: (state, {"loss": jnp.log(batch.mean() - 3)})  # noqa: E731
-        return hl.train.Loop(step, {"w": jnp.zeros(())}, batches)
-
-    loop().run(str(tmp_path), 20, on_nan="stop", progress=False)
-    assert loop().describe(str(tmp_path), 20, on_nan="stop").start.startswith("No step is left: it stopped early")

@@ -206,12 +206,12 @@ class Loop(StepGraph):
             log_steps: Global steps between lines of metrics in the log, or "epoch" for a line at the end of each epoch;
                 None for no lines.
             nan_check: The metric to check for NaN; None for none. If no metric is called "loss", the default checks all
-                losses, such as `d_loss`.
+                losses, such as `d_loss`. A `NanTensorHook` of the same metric among `hooks` replaces this check.
             on_nan: The reaction to NaN, as in `NanTensorHook`: "raise", "stop", "skip" or "rollback".
             warm_start: The source of a new training's initial values: the directory of another training, a checkpoint,
                 or a `WarmStart`. If `logdir` has a checkpoint, the training resumes from that and ignores this.
-            train_on: Whether to continue training after a final stop: of `StopIfNoImprovement`, `on_nan="stop"`, or
-                your own `request_stop(final=...)`. By default no step is trained, and a warning gives the reason.
+            train_on: Whether to continue training after a final stop: of `StopIfNoImprovement`, or your own
+                `request_stop(final=...)`. By default no step is trained, and a warning gives the reason.
             checkpoints: Options for saving, restoring and recovery.
             logging: Options for other output: summaries, rates, sinks, hyperparameters, and their directory.
             preemption: The reaction to SIGTERM and Ctrl-C.
@@ -350,7 +350,7 @@ class Loop(StepGraph):
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if nan_check is not None:
-            own += nan_check_hooks(self.metrics, self._returned_metrics, nan_check, on_nan)
+            own += nan_check_hooks(self.metrics, self._returned_metrics, nan_check, on_nan, hooks)
         if log_steps is not None:
             each = trigger_from_arguments("Loop", None, ("log_steps", log_steps), ("log_secs", None))
             in_rows = log_steps != EPOCH and log_steps < self.steps_per_run

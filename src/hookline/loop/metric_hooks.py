@@ -188,7 +188,7 @@ class _EveryRun(Trigger):
 
 
 def nan_check_hooks(
-    metrics: Mapping[str, Tensor], returned: Collection[str], nan_check: str, on_nan: str
+    metrics: Mapping[str, Tensor], returned: Collection[str], nan_check: str, on_nan: str, given: Iterable[Any] = ()
 ) -> list[NanTensorHook]:
     """Returns the hook that checks a metric for NaN, or hooks for all losses if none has the default name.
 
@@ -199,6 +199,7 @@ def nan_check_hooks(
         returned: The names of the metrics that the step returns, without those that the loop adds, as a learning rate.
         nan_check: As in `Loop.run`.
         on_nan: As in `Loop.run`.
+        given: The user's hooks: a `NanTensorHook` of the same metric replaces the loop's.
 
     Raises:
         ValueError: There is no such metric.
@@ -209,7 +210,12 @@ def nan_check_hooks(
         else [name for name in returned if nan_check == DEFAULT_NAME and is_loss(name)]
     )
     if losses:
-        return [NanTensorHook(metrics[name], on_nan=on_nan) for name in losses]
+        watched = [hook.loss_tensor for hook in map(unwrap, given) if isinstance(hook, NanTensorHook)]
+        losses = [name for name in losses if not any(metrics[name] is tensor for tensor in watched)]
+        hooks = {name: NanTensorHook(metrics[name], on_nan=on_nan) for name in losses}
+        for name, hook in hooks.items():
+            hook.display_name = name
+        return list(hooks.values())
     if nan_check != DEFAULT_NAME or on_nan != "raise":
         raise ValueError(
             f"Loop: there is no metric {nan_check!r} to check for NaN. Available metrics: "

@@ -202,7 +202,7 @@ class CheckpointSaverHook(SessionRunHook):
         return listener.call_listeners(self.listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
-        """Saves now, unless the last save was at this step.
+        """Saves now, unless the last save was at this step, or a hook has marked the state as invalid: that is logged.
 
         Args:
             session: The raw session.
@@ -216,6 +216,17 @@ class CheckpointSaverHook(SessionRunHook):
         """
         global_step = session.global_step
         if global_step == self.saved_step and not again:
+            return False
+        if session.invalid_reason is not None:
+            if not self._has_told_invalid:
+                self._has_told_invalid = True
+                self.finish_save()
+                kept = self.used_saver.last_checkpoints if self.used_saver is not None else []
+                _logger.warning(
+                    "CheckpointSaverHook does not save the invalid state of step %d. %s.",
+                    global_step,
+                    f"The newest checkpoint is {kept[-1]}" if kept else "There is no checkpoint",
+                )
             return False
         self._check_lease_owner()
         stop = self.save(session, global_step)
@@ -241,7 +252,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.used_saver = None
         self._pending = None
         self.saved_step = None
-        self._graph_written = False
+        self._graph_written = self._has_told_invalid = False
         self.after_close()
         # The lease is taken before the session chooses a checkpoint to restore, because until then another process may
         # save a newer one.

@@ -43,8 +43,8 @@ class NanTensorHook(SessionRunHook):
 
     `on_nan` chooses the reaction:
 
-    - "raise" ends the training with an error, and "stop" with a warning. In a `Loop` such a stop is final: when it is
-      started again it trains no step, unless you choose another reaction or `train_on=True`.
+    - "raise" ends the training with an error, and "stop" with a warning. The state after the NaN is not saved: a
+      restart continues from the newest checkpoint before it.
     - "skip": the run changes only the global step, keys and the position in the data. The device skips all other
       updates in the same program, as with `hookline.skip_updates_if`. The hook reads the check of each run.
     - "rollback": all variables except the global step and keys (weights, optimizer slots, averages) are restored from
@@ -66,7 +66,7 @@ class NanTensorHook(SessionRunHook):
     Attributes:
         loss_tensor, include_inf: As given.
         on_nan: The reaction in use.
-        final: With "stop", the reason of the final stop in a `Loop`; None with other reactions.
+        display_name: The name of the tensor in messages.
 
     Raises:
         ValueError: Arguments contradict each other. From `after_create_session`: "skip" or "rollback" with variables on
@@ -82,11 +82,11 @@ class NanTensorHook(SessionRunHook):
         ValueError: NanTensorHook takes fail_on_nan_loss or on_nan, got both. ...
 
     References:
-        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read later, unless `strict=True`;
-        `include_inf`; the error names the step; `on_nan`.
+        `tf.train.NanTensorHook`. Differences: the check runs on the device and is read later, unless `strict=True`; no
+        state after a NaN is saved; `include_inf`; the error names the step; `on_nan`.
     """
 
-    final: str | None = None  # In the class, because some published subclasses do not call this constructor.
+    display_name = ""  # In the class, because some published subclasses do not call this constructor.
 
     def __init__(
         self,
@@ -101,9 +101,8 @@ class NanTensorHook(SessionRunHook):
     ) -> None:
         self.on_nan = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
         self.loss_tensor = loss_tensor
-        if self.on_nan == STOP:
-            self.final = f"{'NaN or an infinity' if include_inf else 'NaN'} in {joined_names([loss_tensor])}"
-        self.state_key = f"{joined_names([loss_tensor])}{' or infinity' if include_inf else ''}, {self.on_nan}"
+        self.display_name = joined_names([loss_tensor])
+        self.state_key = f"{self.display_name}{' or infinity' if include_inf else ''}, {self.on_nan}"
         self.include_inf = include_inf
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
@@ -204,8 +203,11 @@ class NanTensorHook(SessionRunHook):
     def react(self, context: SessionRunContext, step: int) -> None:
         """Reacts to a NaN in the run that led to `step`."""
         what = "NaN or an infinity" if self.include_inf else "NaN"
-        name = joined_names([self.loss_tensor])
-        message = f"NanTensorHook found {what} in {name}, in the run that led to global step {step}."
+        name = self.display_name or joined_names([self.loss_tensor])
+        # The host reads the check later than the device computes it.
+        now = context.session.global_step
+        late = f", and noticed it at step {now}" if now > step else ""
+        message = f"NanTensorHook found {what} in {name} at step {step}{late}."
         if self.on_nan == SKIP:
             self._count_consecutive(context.session, message)
             _logger.warning("%s Its updates were skipped.%s", message, self._consecutive_text())
@@ -213,12 +215,14 @@ class NanTensorHook(SessionRunHook):
         if self.on_nan == ROLLBACK:
             self._roll_back(context.session, message)
             return
-        error = NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
+        error = NanLossDuringTrainingError(
+            f"{message} No state after it is saved: change something, and restart from the newest checkpoint."
+        )
         context.session.mark_invalid(error)
         if self.on_nan == RAISE:
             raise error
         _logger.warning("%s Stopping.", message)
-        context.request_stop(final=self.final)
+        context.request_stop()
 
     def _roll_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session has set it"
