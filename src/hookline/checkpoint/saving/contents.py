@@ -242,9 +242,8 @@ def _warn_fewer_devices(path: str, manifest: Manifest, values: Any, *, is_placed
     is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
     if process_group.is_primary() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
         _logger.warning(
-            "Checkpoint '%s' was saved from %s and is restored onto %s, the devices of the values that the graph was "
-            "built with. To train on as many as before, build it with values on those: "
-            "jax.device_put(state, sharding), or sharding= of the loop or the variable.",
+            "Checkpoint '%s' was saved from %s and is restored onto %s. To train on as many as before, give sharding= "
+            "to the loop or the variables.",
             path,
             format_devices(manifest.devices),
             format_devices(now),

@@ -111,7 +111,8 @@ class _BeforeLimit(OffSteps):
             runs = session.backend.write_count - before
             if runs > 0:
                 under_way = min(runs, SessionConfig.max_runs_ahead)
-                reserve += (under_way + 1) * (clock.monotonic() - since) / runs
+                others = sum(session.activity.secs().values())  # Such as compiling, which no further run needs.
+                reserve += (under_way + 1) * max(clock.monotonic() - since - others, 0.0) / runs
         return self._secs - self.spent_secs() - reserve
 
     def __repr__(self) -> str:
