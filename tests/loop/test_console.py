@@ -66,7 +66,7 @@ def test_first_run_says_where_it_starts_what_it_finds_and_why_it_ends(tmp_path, 
         "eval at step 9, epoch 3  loss 25.00 (best 1.000 at step 3)",
         "stopped at step 9 after T: the last step, 9, is reached",
         "best eval/loss 1.000 at step 3",
-        "files in runs/a; see tensorboard --logdir runs, hookline report runs/a",
+        "files in runs/a, saved at step 9; see tensorboard --logdir runs, hookline report runs/a",
     ]
     assert not re.search(r"[\r\x1b]", done.stderr), "a pipe gets whole lines without colours"
 
@@ -225,7 +225,7 @@ def test_monitored_training_session_talks_if_asked(progress, tmp_path, capsys):
     assert (one[:8], two[:8]) == ("step 1/2", "step 2/2")
     assert end.endswith(": the last step, 2, is reached")
     folder = tmp_path / "a"
-    assert files == f"files in {folder}; see tensorboard --logdir {tmp_path}, hookline report {folder}"
+    assert files == f"files in {folder}, saved at step 2; see tensorboard --logdir {tmp_path}, hookline report {folder}"
 
 
 @pytest.mark.parametrize(("sharding", "devices"), [("", "1 of 4"), ("sharding=everywhere,", "4")])
@@ -289,7 +289,7 @@ def test_end_is_explained_although_the_text_of_an_error_cannot_be_made(capsys):
 
 def test_end_of_the_last_epoch_is_named(capsys):
     counting(epochs=1).run(epochs=2)
-    end = r"^stopped at step 8 after \d+ s: the data have ended, after 2 epochs$"
+    end = r"^stopped at step 8 after \d+ s: 2 epochs are done$"
     assert re.search(end, capsys.readouterr().err, re.MULTILINE)
 
 

@@ -73,6 +73,13 @@ def session_savers(session: Session) -> dict[Any, Callable[..., object]]:
     return session.hook_data.setdefault("savers", {})
 
 
+def newest_saved_step(session: Session) -> int | None:
+    """Returns the step of the newest checkpoint, from which a restart would continue; None without one."""
+    paths = [path for saver in session_savers(session) for path in getattr(saver, "last_checkpoints", ())]
+    steps = [int(suffix) for path in paths if (suffix := path.rpartition("-")[2]).isdecimal()]
+    return max(steps, default=None)
+
+
 def not_started_error(hook: SessionRunHook) -> RuntimeError:
     """Returns the error for a hook whose callbacks of a run are called before its `after_create_session`."""
     return RuntimeError(

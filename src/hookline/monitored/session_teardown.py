@@ -237,7 +237,7 @@ class SessionTeardown:
             raw = self._session.raw
             epochs = None if raw is None else known_epochs(raw)
             if epochs and (epochs.total or 0) > 1:
-                return f"the data have ended, after {epochs.total} epochs"
+                return f"{epochs.total} epochs are done"
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
             return _describe_error(failure).partition("\n")[0].removesuffix(": ")

@@ -16,6 +16,7 @@ from hookline.coordination import Coordinator, process_group
 from hookline.graph import GraphKeys
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.epochs import known_epochs
+from hookline.hooks.lookup import newest_saved_step
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.progress import ProgressHook
 from hookline.hooks.reporting.progress_output import value_text
@@ -101,7 +102,9 @@ class ConsoleHook(SessionRunHook):
             # TensorBoard calls a run by its path below logdir, and the logdir itself ".".
             parent = os.path.normpath(os.path.join(self._folder, os.pardir))
             show = f"tensorboard --logdir {shlex.quote(parent)}, hookline report {shlex.quote(self._folder)}"
-            self._print(f"files in {self._folder}; see {show}")
+            saved_step = newest_saved_step(session)
+            saved = "" if saved_step is None else f", saved at step {saved_step}"
+            self._print(f"files in {self._folder}{saved}; see {show}")
 
     def _print(self, text: str) -> None:
         if not self._is_silent:

@@ -13,7 +13,7 @@ from hookline.data.epochs import Epochs
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.epochs import known_epochs
-from hookline.hooks.lookup import by_tag, find_tensor, require_global_step, session_savers
+from hookline.hooks.lookup import by_tag, find_tensor, newest_saved_step, require_global_step
 from hookline.hooks.reporting.progress_output import (
     CellLine,
     Progress,
@@ -167,13 +167,6 @@ class ProgressHook(SessionRunHook):
         of_last = "" if last is None else f"/{last}"
         return "" if last == 1 else f"epoch {self._epochs.number_at(step)}{of_last}"
 
-    def _saved_text(self) -> str:
-        """Returns the step of the newest checkpoint, from which a restart would continue."""
-        savers = () if self._session is None else session_savers(self._session)
-        paths = [path for saver in savers for path in getattr(saver, "last_checkpoints", ())]
-        steps = [int(suffix) for path in paths if (suffix := path.rpartition("-")[2]).isdecimal()]
-        return f"saved {max(steps)}" if steps else ""
-
     def on_trigger(self, firing: Firing) -> None:
         """Shows the step and its values; in the third run it starts to measure the steps per second."""
         step = firing.global_step
@@ -196,7 +189,10 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def _show(self, values: Mapping[str, Any] | None, step: int, *, has_ended: bool = False) -> None:
-        rate, epoch, saved = self._steps_per_sec(step), self._epoch_text(step), self._saved_text()
+        rate, epoch = self._steps_per_sec(step), self._epoch_text(step)
+        # At the end a checkpoint follows, which the console names.
+        saved_step = None if self._session is None or has_ended else newest_saved_step(self._session)
+        saved = "" if saved_step is None else f"saved {saved_step}"
         progress = Progress(step, self._last_step, values or {}, rate, self._per_step, epoch, saved, has_ended)
         self._shown_step, self._shown_values = step, progress.values
         self._write(lambda output: output.show(progress))
