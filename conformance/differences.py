@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# | `id` `key` | `value of TensorFlow` | `value of hookline` | reason |
-_ROW = re.compile(r"^\| `([a-z0-9_.]+)` `([^`]+)` \| `(.*?)` \| `(.*?)` \| (.*) \|$")
+# | reason | `value of TensorFlow` | `value of hookline` | `id` `key` |
+_HEAD = "| hookline's way |"
+_ROW = re.compile(r"^\| (.*?) \| `(.*?)` \| `(.*?)` \| `([a-z0-9_.]+)` `([^`]+)` \|$")
 
 
 class Difference(NamedTuple):
@@ -38,11 +39,11 @@ def read_differences(document: Path) -> dict[str, Difference]:
     """
     found: dict[str, Difference] = {}
     for line in document.read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
+        if line.startswith("| ") and not line.startswith(_HEAD):
             match = _ROW.match(line)
             if match is None:
-                raise ValueError(f"{document.name}: a row is | `id` `key` | `JSON` | `JSON` | reason |, got {line!r}.")
-            id, key, theirs, ours, reason = match.groups()
+                raise ValueError(f"{document.name}: a row is | reason | `JSON` | `JSON` | `id` `key` |, got {line!r}.")
+            reason, theirs, ours, id, key = match.groups()
             if f"{id} {key}" in found or not reason.strip():
                 raise ValueError(f"{document.name}: {id} {key} is listed twice, or without a reason.")
             found[f"{id} {key}"] = Difference(json.loads(theirs), json.loads(ours), reason.strip())

@@ -67,6 +67,18 @@ def _(s: System) -> Record:
     return _saved(s, 8, save_secs=3)
 
 
+@scenario("saver_hook.a_nan_that_stops")
+def _(s: System) -> Record:
+    """What is saved at the end of a training that a NaN has stopped."""
+    _, train_op = counting(s)
+    x = s.placeholder("float32", None, name="loss")
+    saver = s.train.CheckpointSaverHook(s.folder, save_steps=10)
+    with s.train.MonitoredSession(hooks=[saver, s.train.NanTensorHook(x, fail_on_nan_loss=False)]) as sess:
+        for value in (1.0, float("nan")):
+            sess.run([train_op, x], {x: value})
+    return {"steps": _steps(s)}
+
+
 @scenario("saver_hook.larger_steps")
 def _(s: System) -> Record:
     """A cadence is met or passed, whatever a run counts by."""
