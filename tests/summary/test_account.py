@@ -17,6 +17,7 @@ import hookline as hl
 from hookline.cli.main import main
 from hookline.summary import account
 from hookline.summary.account import AccountWriter, path_of, read, read_file
+from hookline.testing import read_events
 
 JOB = """
 import os, signal, sys
@@ -189,6 +190,20 @@ def test_command_prints_shares_of_the_whole(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["account", str(tmp_path / "empty")]) == 1
     assert "has no account" in capsys.readouterr().err
+
+
+def test_a_longer_run_has_two_shares_in_tensorboard(tmp_path, monkeypatch):
+    monkeypatch.setattr("hookline.hooks.reporting.account._EVERY_SECS", 0.02)
+    loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(3000), 1))
+    loop.run(str(tmp_path), progress=False)
+    written = [event for event in read_events(tmp_path / "account") if event.summary.value]
+    assert len(written) > 1
+    found = read(str(tmp_path))[0]
+    assert written[-1].step == found.step == 3000
+    last = {value.tag: value.simple_value for value in written[-1].summary.value}
+    assert last == {"useful_share": pytest.approx(found.useful_share), "data_share": pytest.approx(found.share("data"))}
+    assert main(["runs", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path)]) == 0
 
 
 def test_account_is_written_by_no_step(tmp_path, monkeypatch):

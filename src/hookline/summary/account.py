@@ -82,6 +82,10 @@ class Account:
         """`useful_secs` as a share of `total_secs`; 0 without any."""
         return self.useful_secs / self.total_secs if self.total_secs else 0.0
 
+    def share(self, state: str) -> float:
+        """Returns the seconds in a state as a share of `total_secs`; 0 without any."""
+        return self.secs.get(state, 0.0) / self.total_secs if self.total_secs else 0.0
+
     def add(self, line: dict[str, Any]) -> None:
         """Adds a line of the file; one of a process that another one has replaced is left out."""
         event, at = line["event"], float(line["at"])
@@ -178,10 +182,13 @@ class AccountWriter:
 
     Args:
         path: The file.
+
+    Attributes:
+        account: The account so far.
     """
 
     def __init__(self, path: str) -> None:
-        self._path, self._file = path, -1
+        self._path, self._file, self.account = path, -1, read_file(path)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._open()
@@ -194,6 +201,7 @@ class AccountWriter:
         """Appends a line."""
         if self._file < 0:
             return
+        self.account.add(line)
         try:
             os.write(self._file, f"{json.dumps(line, default=str)}\n".encode())
             if os.fstat(self._file).st_size > MAX_BYTES:
@@ -211,8 +219,8 @@ class AccountWriter:
         self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def _sum_up(self) -> None:
-        account = read_file(self._path)
-        line = {"event": "sum", "at": account.ended_at, "pid": account.pid, "account": dataclasses.asdict(account)}
+        account = dataclasses.asdict(self.account)
+        line = {"event": "sum", "at": self.account.ended_at, "pid": self.account.pid, "account": account}
         temporary = f"{self._path}.new"
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")

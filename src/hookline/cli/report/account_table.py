@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{directory}, process {process}: {headline(each)}" if len(found) > 1 else headline(each), ""
         )
         output.print_table(["state", ">time", ">share"], rows(each))
-        output.print_lines("", *notes(each))
+        output.print_lines("")
+    output.print_lines(*dict.fromkeys(note for each in found.values() for note in notes(each)))
     return 0
 
 
@@ -50,12 +51,12 @@ def headline(found: Account) -> str:
 
 
 def rows(found: Account) -> list[list[str]]:
-    """Returns the rows of a table: each state, its time, and its share of the whole."""
+    """Returns the rows of a table: each state that took time, its time, and its share of the whole."""
     repeated = f"steps made again, {found.repeated_steps:,}"
     secs = {"steps that count": found.useful_secs, repeated: found.repeated_secs}
     secs |= {name: found.secs.get(state, 0.0) for state, name in _NAMES.items()}
     total = found.total_secs or 1.0
-    return [[name, _duration(value), f"{value / total:.1%}"] for name, value in secs.items()]
+    return [[name, _duration(value), f"{value / total:.1%}"] for name, value in secs.items() if value >= 0.005]
 
 
 def notes(found: Account) -> list[str]:
@@ -64,6 +65,9 @@ def notes(found: Account) -> list[str]:
         "Times are those of the host: a step counts from its dispatch. After a kill, up to 10 s count as between "
         "processes, and the steps made again are known to within a line of the account."
     ]
+    if not found.stop_reason:
+        ago = units.format_duration(max(clock.time() - found.ended_at, 0.0))
+        texts.append(f"It has no end: it runs, or was killed. Its last line was written {ago} ago.")
     if found.has_clock_errors:
         texts.append(
             f"The clocks of its hosts ({', '.join(found.hosts)}) disagree: a process began before another one's end. "

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from hookline import clock
+from hookline import clock, summary
 from hookline.checkpoint.directory.owner_file import boot_id, process_age
 from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import Firing, SessionRunHook
@@ -19,6 +19,7 @@ from hookline.hooks.triggers import FirstRun
 from hookline.session import Session
 from hookline.session.activity import Activity
 from hookline.summary.account import AccountWriter, path_of, rounded
+from hookline.summary.file_writer import FileWriter
 from hookline.version import __version__
 
 _EVERY_SECS = 10.0
@@ -28,8 +29,10 @@ _is_first = True
 class AccountHook(SessionRunHook):
     """Writes a line of `account-<process>.jsonl` at each boundary, and one of progress every ten seconds.
 
-    A thread writes the lines of progress, so a step costs nothing. It is the last hook, so that its `end` comes after
-    the last save.
+    A thread writes the lines of progress, so a step costs nothing. For TensorBoard it writes two scalars with each of
+    them, as the run `account` beside that of the training: the shares of the time since the first start that went into
+    steps that count (`useful_share`) and into waiting for data (`data_share`). It is the last hook, so that its `end`
+    comes after the last save.
 
     Args:
         folder: The directory of the run.
@@ -40,6 +43,7 @@ class AccountHook(SessionRunHook):
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._writer: AccountWriter | None = None
+        self._events: FileWriter | None = None
         self._stop: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
@@ -108,6 +112,9 @@ class AccountHook(SessionRunHook):
             self._stop.set()
             self._thread.join()
         self._stop = self._thread = None
+        if self._events is not None:
+            self._events.close()
+        self._events = None
         if self._writer is not None:
             self._writer.close()
 
@@ -116,11 +123,25 @@ class AccountHook(SessionRunHook):
         session = None if self._session is None else self._session()
         if session is not None and not session.closed:
             self._note("progress")
+            self._write_shares()
 
     def _finish(self, session: Session) -> None:
         if not self._has_stopped:
             self._has_stopped = True
             self._note("stop", reason=session.stop_reason or "")
+            if self._events is not None:
+                self._write_shares()
+
+    def _write_shares(self) -> None:
+        """Writes the two scalars; their event file has no part in the sinks and the exact resume of the training."""
+        if self._writer is None:
+            return
+        if self._events is None:
+            self._events = FileWriter(os.path.join(self._folder, "account"), strict=False)
+        found = self._writer.account
+        shares = {"useful_share": found.useful_share, "data_share": found.share("data")}
+        values = [summary.Summary.Value(tag=name, simple_value=share) for name, share in shares.items()]
+        self._events.add_summary(summary.Summary(value=values), found.step)
 
     def _note(self, event: str, **facts: Any) -> None:
         """Writes an event with the step and the seconds so far."""
