@@ -139,7 +139,7 @@ def test_fewer_devices_give_a_warning_and_the_right_result(kind, devices, now, d
     assert found["devices"] == devices
     for one, other in zip(found["values"], whole["values"], strict=True):
         assert np.allclose(one, other, rtol=1e-4, atol=1e-5)
-    assert f"model.ckpt-3' was saved from 4 devices (cpu:0 to cpu:3) and is restored onto {now}, the devices of" in log
+    assert f"model.ckpt-3' was saved from 4 devices (cpu:0 to cpu:3) and is restored onto {now}. To train" in log
 
 
 def program(devices, code, *arguments):

@@ -286,7 +286,7 @@ def nan_at(step):
 
 
 def test_nan_loss_ends_the_training_or_does_as_requested(tmp_path):
-    with pytest.raises(hl.train.NanLossDuringTrainingError, match="global step 4"):
+    with pytest.raises(hl.train.NanLossDuringTrainingError, match="at step 4"):
         nan_at(4).run(str(tmp_path / "raise"), last_step=10)
     assert nan_at(4).run(last_step=10, nan_check=None)["n"] == 10
     assert nan_at(4).run(last_step=5, on_nan="skip", checkpoints=hl.train.CheckpointOptions(recovery=None))["n"] == 3

@@ -69,7 +69,7 @@ def test_only_the_chief_writes_to_a_sink(found):
 def test_nan_acts_in_both_at_the_same_step_and_only_the_chief_logs_it(found):
     (raised, stopped, skipped), others = (each[2:] for each in found)
     assert raised["error"] == others[0]["error"]
-    assert "global step 13" in raised["error"]
+    assert "at step 13" in raised["error"]
     assert stopped["ended"][0] == others[1]["ended"][0]
     assert all(math.isnan(each["ended"][1]) for each in (stopped, others[1]))
     assert skipped["ended"] == others[2]["ended"] == SKIPPED

@@ -233,7 +233,7 @@ def test_hook_deferred_by_runs_fires_at_the_same_steps_for_any_run_lengths(with_
 
 
 def test_nan_is_named_by_its_step_and_nothing_after_it_is_saved(tmp_path):
-    with pytest.raises(train.NanLossDuringTrainingError, match=f"global step {NAN_AT}"):
+    with pytest.raises(train.NanLossDuringTrainingError, match=f"at step {NAN_AT}"):
         trained(64, 300, lambda loss: [train.NanTensorHook(loss)], NAN_AT, checkpoint_dir=str(tmp_path))
     assert train.latest_checkpoint(str(tmp_path)) is None or "model.ckpt-0" in train.latest_checkpoint(str(tmp_path))
 
@@ -248,7 +248,7 @@ def test_updates_with_a_nan_are_skipped_alike(steps_per_run, caplog):
     assert calls < 40
     told = [line for line in caplog.messages if "were skipped" in line]
     assert len(told) == 2
-    assert f"global step {NAN_AT}" in told[0]
+    assert f"at step {NAN_AT}" in told[0]
     assert told[0] == told[1]
 
 
@@ -261,7 +261,7 @@ def test_weights_roll_back_at_the_end_of_a_full_run(tmp_path, caplog):
     values, told = at("one")
     assert np.isfinite(values["weights"]).all()
     assert len(told) == 1
-    assert f"global step {NAN_AT}" in told[0]
+    assert f"at step {NAN_AT}" in told[0]
     assert same(at("two")[0], values)
 
 

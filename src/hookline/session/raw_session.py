@@ -56,6 +56,7 @@ class RawSession:
         self.origin = ""
         self.hook_data: dict[Any, Any] = {}
         self.invalid_reason: BaseException | None = None
+        self._last_invalid_write = 0
         self.step_limit: int | None = None
         self.stop_reason: str | None = None
         self.activity = Activity()
@@ -88,13 +89,20 @@ class RawSession:
     def deliver_pending(self) -> None:
         """Waits for the runs so far, and raises the error of a check that failed in them."""
 
-    def mark_invalid(self, error: BaseException) -> None:
+    def mark_invalid(self, error: BaseException, *, more_runs: int = 0) -> None:
         """Marks the state as not worth a last checkpoint, until the model is loaded again; for hooks.
 
         Args:
             error: The reason, such as a NaN in the variables. It is not raised here.
+            more_runs: How many further runs may be under way. After more than these the script has decided to continue,
+                and its checkpoints are written again.
         """
-        self.invalid_reason = error
+        self.invalid_reason, self._last_invalid_write = error, self.backend.write_count + more_runs
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the state is marked as invalid, and the script has not continued since."""
+        return self.invalid_reason is not None and self.backend.write_count <= self._last_invalid_write
 
     def set_last_step(self, last_step: int | None, owner: object = None) -> None:
         """Limits every run under hooks, as `RunOptions(last_step=...)` limits one; the smallest limit holds.

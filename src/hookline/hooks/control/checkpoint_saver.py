@@ -202,7 +202,7 @@ class CheckpointSaverHook(SessionRunHook):
         return listener.call_listeners(self.listeners, "after_save", session, global_step)
 
     def save_now(self, session: Session, *, again: bool = False) -> bool:
-        """Saves now, unless the last save was at this step, or a hook has marked the state as invalid: that is logged.
+        """Saves now, unless the last save was at this step.
 
         Args:
             session: The raw session.
@@ -216,17 +216,6 @@ class CheckpointSaverHook(SessionRunHook):
         """
         global_step = session.global_step
         if global_step == self.saved_step and not again:
-            return False
-        if session.invalid_reason is not None:
-            if not self._has_told_invalid:
-                self._has_told_invalid = True
-                self.finish_save()
-                kept = self.used_saver.last_checkpoints if self.used_saver is not None else []
-                _logger.warning(
-                    "CheckpointSaverHook does not save the invalid state of step %d. %s.",
-                    global_step,
-                    f"The newest checkpoint is {kept[-1]}" if kept else "There is no checkpoint",
-                )
             return False
         self._check_lease_owner()
         stop = self.save(session, global_step)
@@ -252,7 +241,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.used_saver = None
         self._pending = None
         self.saved_step = None
-        self._graph_written = self._has_told_invalid = False
+        self._graph_written = False
         self.after_close()
         # The lease is taken before the session chooses a checkpoint to restore, because until then another process may
         # save a newer one.
@@ -330,6 +319,8 @@ class CheckpointSaverHook(SessionRunHook):
         """
         session = context.session
         context.deliver_pending()
+        if context.stop_requested and session.is_invalid:
+            return  # `end` says so.
         self._save_failed = False
         try:
             if self.save_now(session, again=True):
@@ -352,13 +343,24 @@ class CheckpointSaverHook(SessionRunHook):
         return None if fired is None else itertools.chain(begins, fired, () if last is None else [last])
 
     def end(self, session: Session) -> None:
-        """Saves if the last save was at another step, waits for the save, and calls the listeners' `end`."""
+        """Saves if the last save was at another step, waits for the save, and calls the listeners' `end`.
+
+        A state that is marked as invalid, such as after a NaN, is not saved.
+        """
         try:
             self.finish_save()
         finally:
             # Even if the previous save failed: this one may succeed.
-            self.save_now(session)
-            self.finish_save()
+            if session.is_invalid and session.global_step != self.saved_step:
+                kept = self.used_saver.last_checkpoints if self.used_saver is not None else []
+                _logger.warning(
+                    "CheckpointSaverHook does not save the invalid state of step %d. %s.",
+                    session.global_step,
+                    f"The newest checkpoint is {kept[-1]}" if kept else "There is no checkpoint",
+                )
+            else:
+                self.save_now(session)
+                self.finish_save()
             listener.call_listeners(self.listeners, "end", session, session.global_step)
             if self.summary_writer is not None:
                 self.summary_writer.flush()

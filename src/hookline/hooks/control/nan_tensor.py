@@ -204,10 +204,7 @@ class NanTensorHook(SessionRunHook):
         """Reacts to a NaN in the run that led to `step`."""
         what = "NaN or an infinity" if self.include_inf else "NaN"
         name = self.display_name or joined_names([self.loss_tensor])
-        # The host reads the check later than the device computes it.
-        now = context.session.global_step
-        late = f", and noticed it at step {now}" if now > step else ""
-        message = f"NanTensorHook found {what} in {name} at step {step}{late}."
+        message = f"NanTensorHook found {what} in {name} at step {step}."
         if self.on_nan == SKIP:
             self._count_consecutive(context.session, message)
             _logger.warning("%s Its updates were skipped.%s", message, self._consecutive_text())
@@ -215,10 +212,13 @@ class NanTensorHook(SessionRunHook):
         if self.on_nan == ROLLBACK:
             self._roll_back(context.session, message)
             return
+        # The host reads the check later than the device computes it.
+        if (now := context.session.global_step) > step:
+            message = f"{message[:-1]}, and noticed it at step {now}."
         error = NanLossDuringTrainingError(
             f"{message} No state after it is saved: change something, and restart from the newest checkpoint."
         )
-        context.session.mark_invalid(error)
+        context.session.mark_invalid(error, more_runs=1)
         if self.on_nan == RAISE:
             raise error
         _logger.warning("%s Stopping.", message)
