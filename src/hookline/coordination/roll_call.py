@@ -21,13 +21,13 @@ class Place:
         idle_secs: The time since its last progress.
         launches: The number of programs that it has launched.
         where: The line of code, in words.
-        is_in_callback: Whether a host callback of a program runs.
+        is_in_own_code: Whether code of the user runs there, such as a hook, and not a wait of hookline or JAX.
     """
 
     idle_secs: float
     launches: int
     where: str
-    is_in_callback: bool = False
+    is_in_own_code: bool = False
 
     def __str__(self) -> str:
         return f"{self.launches} programs launched, {self.where}"
@@ -48,7 +48,7 @@ class RollCall:
         >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
         >>> roll = RollCall(ProcessGroup(MemoryKeyValueStore(), 0, 1), "example", answer_secs=1)
         >>> roll.call(Place(5.0, 41, "train.py:7 in main"))
-        [Place(idle_secs=5.0, launches=41, where='train.py:7 in main', is_in_callback=False)]
+        [Place(idle_secs=5.0, launches=41, where='train.py:7 in main', is_in_own_code=False)]
     """
 
     def __init__(self, group: ProcessGroup, name: str, answer_secs: float) -> None:
@@ -94,8 +94,8 @@ class RollCall:
 def elsewhere(places: Sequence[Place | None]) -> list[int]:
     """Returns the processes that are not where the others are; empty if that cannot be told.
 
-    These are, in this order: those that did not answer, those that have launched fewer programs, those in a host
-    callback, and those at another line of code than most.
+    These are, in this order: those that did not answer, those that run code of the user while others wait, those that
+    have launched fewer programs, and those at another line of code than most.
 
     Example:
         >>> there, behind = Place(5.0, 41, "train.py:7 in main"), Place(9.0, 40, "train.py:3 in on_trigger")
@@ -107,8 +107,8 @@ def elsewhere(places: Sequence[Place | None]) -> list[int]:
     usual, count = lines.most_common(1)[0] if lines else ("", 0)
     is_elsewhere: list[Callable[[Place | None], bool]] = [
         lambda place: place is None,
+        lambda place: place is not None and place.is_in_own_code,
         lambda place: place is not None and place.launches < most,
-        lambda place: place is not None and place.is_in_callback,
         lambda place: place is not None and place.where != usual and count > len(places) / 2,
     ]
     for test in is_elsewhere:

@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -33,9 +33,9 @@ _POLLS_PER_STALL, _LONGEST_POLL_SECS = 4, 10.0
 # A log, or the file of the account, may be what hangs.
 _REPORT_SECS = 5.0
 _STDERR = 2
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}" for folder in (*jax_internals.SOURCES, *map(os.path.dirname, (clock.__file__, os.__file__)))
-)
+_STANDARD = f"{os.path.dirname(os.__file__)}{os.sep}"
+_PACKAGES = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_WAITING = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(clock.__file__), *jax_internals.SOURCES))
 _numbers = itertools.count()
 T = TypeVar("T")
 
@@ -205,8 +205,9 @@ class _Watch:
         callbacks = [frame for frame in frames.values() if jax_internals.is_in_callback(frame)]
         where = _describe(frames[self._owner]) if self._owner in frames else "its thread has ended"
         if callbacks:
-            where = f"in a host callback at {_describe(callbacks[0])}, called by a program; its main thread is {where}"
-        return Place(self._idle_secs, 0 if launches is None else launches.count, where, bool(callbacks))
+            where = f"in a host callback of a program, {_describe(callbacks[0])}"
+        is_in_own_code = bool(callbacks) or (self._owner in frames and _is_in_own_code(frames[self._owner]))
+        return Place(self._idle_secs, 0 if launches is None else launches.count, where, is_in_own_code)
 
     def _account_path(self) -> str:
         session = self.session()
@@ -258,12 +259,24 @@ def _exit() -> NoReturn:
 
 def _describe(innermost: FrameType) -> str:
     """Describes the innermost line of code of a thread outside of libraries."""
-    frame: FrameType | None = innermost
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    frame = frame or innermost
+    frame = next((frame for owner, frame in _frames_by_owner(innermost) if owner == "user"), innermost)
     code = frame.f_code
     return f"at {os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_qualname}"
+
+
+def _frames_by_owner(innermost: FrameType) -> Iterator[tuple[str, FrameType]]:
+    """Yields the frames of a thread, and whose code each is: "hookline" and JAX, "python", or "user"."""
+    frame: FrameType | None = innermost
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_standard = file.startswith(_STANDARD) and not file.startswith(_PACKAGES)
+        yield "hookline" if file.startswith(_WAITING) else "python" if is_standard else "user", frame
+        frame = frame.f_back
+
+
+def _is_in_own_code(innermost: FrameType) -> bool:
+    """Returns whether code of the user, or a library that it has called, runs in a thread."""
+    return next((owner for owner, _ in _frames_by_owner(innermost) if owner != "python"), "") == "user"
 
 
 def _describe_places(places: list[Place | None]) -> list[str]:
