@@ -92,6 +92,6 @@ if STALL_SECS:
     hooks.append(train.WatchdogHook(STALL_SECS, end=True))
 loop = train.Loop(step, {"n": jnp.zeros((), jnp.int32), "w": jnp.zeros(())}, source)
 state = loop.run(
-    LOGDIR, LAST_STEP, hooks=hooks, progress=False, checkpoints=train.CheckpointOptions(save_steps=10), nan_check=None
+    LOGDIR, LAST_STEP, hooks=hooks, progress=False, checkpoints=train.CheckpointOptions(save_steps=15), nan_check=None
 )
 print("ended at step", int(state["n"]), flush=True)

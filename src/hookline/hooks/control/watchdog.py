@@ -196,9 +196,10 @@ class _Watch:
         else:  # This one waits for another.
             self._idle_secs = min(self._idle_secs, idle_secs)
 
-    def _progress(self) -> tuple[int, int]:
+    def _progress(self) -> tuple[int, int, int]:
         session = self.session()
-        return progress.count, 0 if session is None else session.backend.write_count
+        # Imports, such as that of Orbax before a restore, may take long from a network.
+        return progress.count, 0 if session is None else session.backend.write_count, len(sys.modules)
 
     def _place(self, frames: dict[int, FrameType]) -> Place:
         launches = launch_log.current()
@@ -269,7 +270,7 @@ def _frames_by_owner(innermost: FrameType) -> Iterator[tuple[str, FrameType]]:
     frame: FrameType | None = innermost
     while frame is not None:
         file = frame.f_code.co_filename
-        is_standard = file.startswith(_STANDARD) and not file.startswith(_PACKAGES)
+        is_standard = file.startswith((_STANDARD, "<frozen ")) and not file.startswith(_PACKAGES)
         yield "hookline" if file.startswith(_WAITING) else "python" if is_standard else "user", frame
         frame = frame.f_back
 
