@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 
+import jax
 import pytest
 
 from hookline import host_op
@@ -111,6 +112,30 @@ def test_nothing_is_logged_while_steps_advance(model, clock, said):
     assert said.lines == []
 
 
+@pytest.mark.parametrize("limit", [None, 600])
+def test_compilation_counts_only_after_a_limit_of_its_own(model, clock, said, limit):
+    release = threading.Event()
+
+    def slow_to_trace(x):
+        release.wait(REAL_SECS)
+        return x
+
+    compiled = threading.Thread(target=jax.jit(slow_to_trace), args=(1.0,))
+    with model.session(WatchdogHook(stall_secs=60, compilation_secs=limit)) as session:
+        session.run(model.train)
+        compiled.start()
+        try:
+            if limit is not None:
+                until(1, said, clock)
+            for _ in range(100):
+                clock.advance(10)
+                said.after(0.005)
+        finally:
+            release.set()
+            compiled.join(REAL_SECS)
+    assert ["A compilation has taken " in line for line in said.lines[:1]] == ([] if limit is None else [True])
+
+
 def test_thread_ends_with_the_session(model, clock):
     before = len(watchdogs())
     with model.session(WatchdogHook(stall_secs=60)) as session:
@@ -137,3 +162,5 @@ def test_watchdog_watches_the_new_session_after_a_recovery(model, clock, said):
 def test_timeout_must_be_positive(wrong):
     with pytest.raises(ValueError, match="WatchdogHook requires stall_secs > 0"):
         WatchdogHook(stall_secs=wrong)
+    with pytest.raises(ValueError, match="WatchdogHook requires compilation_secs > 0"):
+        WatchdogHook(stall_secs=1, compilation_secs=wrong)

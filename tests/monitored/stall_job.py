@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -28,6 +29,11 @@ LAST_STEP = 30
 
 def hang_here() -> None:
     time.sleep(600)
+
+
+def slow_to_trace(x):
+    time.sleep(4)
+    return x
 
 
 def hang_if(place: str) -> None:
@@ -75,6 +81,11 @@ class Hangs(train.SessionRunHook):
             os.fsync = lambda descriptor: hang_here()  # A disk that does not answer.
         if PLACE == "hook":
             hang_here()
+        if PLACE == "log":  # The file of the log does not answer.
+            logging.getLogger().handlers[0].acquire()
+            hang_here()
+        if PLACE == "busy":  # Longer than a stall, while the others wait.
+            jax.jit(slow_to_trace)(1.0)
         if PLACE == "lock":
             ctypes.PyDLL(None).sleep(600)
         if PLACE == "stop":

@@ -58,6 +58,13 @@ def test_hang_that_holds_the_lock_of_python_is_ended_by_faulthandler(tmp_path):
     assert "in on_trigger" in err
 
 
+@pytest.mark.campaign
+def test_log_that_does_not_answer_keeps_no_process_alive(tmp_path):
+    status, _, err = run_alone("log", tmp_path / "run")
+    assert status == 79
+    assert "in hang_here" in err
+
+
 def test_slow_input_compilation_evaluation_and_saves_are_no_stall(tmp_path):
     status, out, err = run_alone("slow", tmp_path / "run", stall_secs=1.4)
     assert (status, out) == (0, "ended at step 30\n")
@@ -92,6 +99,13 @@ def test_process_that_lets_the_others_wait_is_named_before_all_end(tmp_path, cap
         assert stall["elsewhere"] == [1]
     ended = next(number for number, line in enumerate(err) if line.startswith("hookline launch"))
     assert all("is not where the others are" not in line for line in err[ended:])
+
+
+def test_processes_that_wait_for_a_busy_one_are_not_stalled(tmp_path, capsys):
+    assert run_two("busy", tmp_path / "run") == 0
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == ["0 | ended at step 30", "1 | ended at step 30"]
+    assert "no progress" not in err
 
 
 @pytest.mark.parametrize("stopped", [pytest.param(0, marks=pytest.mark.campaign), 1])

@@ -97,7 +97,7 @@ class Heartbeats:
     Example:
         >>> heartbeats = Heartbeats(stall_secs=60)
         >>> with heartbeats.pipe(0) as pipe:
-        ...     _ = os.write(pipe, b'"run/account-0.jsonl"\\n')
+        ...     _ = os.write(pipe, b'"run/account-0.jsonl"\n')
         >>> heartbeats.receive()
         >>> heartbeats.silent(), heartbeats.accounts
         ([], {0: 'run/account-0.jsonl'})

@@ -45,7 +45,8 @@ class WatchdogHook(SessionRunHook):
 
     A stall is `stall_secs` without *progress*, which is a run, a batch that was read, a batch of an evaluation, a part
     of a save or restore, or a compilation. A thread polls it every `stall_secs / 4`, at most 10 s, so runs do not
-    become slower. SPMD processes call the roll before: if one of them makes progress, the others wait for it. Choose
+    become slower. SPMD processes, which must all have this hook, call the roll before: if one of them makes progress,
+    the others wait for it. Choose
     `stall_secs` longer than any one call of your code takes (a hook, the read of a batch), and than the 28 steps
     (`SessionConfig.max_runs_ahead`) that the host may be ahead of the device.
 
@@ -285,9 +286,8 @@ def _describe_places(places: list[Place | None]) -> list[str]:
     if not places:
         return []
     named = elsewhere(places)
-    texts = [
-        f"process {process}: {place or 'no answer, its threads do not run'}" for process, place in enumerate(places)
-    ]
+    silent = "no answer, its threads do not run or it has left the session"
+    texts = [f"process {process}: {place or silent}" for process, place in enumerate(places)]
     who = f"Process{'es' if len(named) > 1 else ''} {', '.join(map(str, named))}"
     first = f"{who} {'are' if len(named) > 1 else 'is'} not where the others are." if named else "All wait alike."
     return [first, f"{'; '.join(texts)}."]
