@@ -3,6 +3,8 @@
 import functools
 import inspect
 import re
+import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -119,3 +121,33 @@ def test_no_other_module_uses_private_names_of_jax():
     private = re.compile(r"(from|import) jax(lib|\._)|from jax import _|jax\.(_|lib\b)")
     modules = Path(hookline.__file__).parent.rglob("*.py")
     assert [path.name for path in modules if private.search(path.read_text())] == ["jax_internals.py"]
+
+
+def test_stacks_show_whether_a_program_is_traced_lowered_compiled_or_calls_back():
+    found = {"in the trace": [], "in the callback": []}
+
+    def note(where):
+        frame = inspect.currentframe()
+        found[where].append((jax_internals.is_compiling(frame), jax_internals.is_in_callback(frame)))
+
+    def traced(x):
+        note("in the trace")
+        jax.debug.callback(lambda: note("in the callback"))
+        for _ in range(400):
+            x = jnp.sin(x) @ x
+        return x
+
+    seen, is_done = set(), threading.Event()
+
+    def watch(thread):
+        while not is_done.wait(0.001):
+            frame = sys._current_frames()[thread]
+            if jax_internals.is_compiling(frame):
+                seen.update(code.co_filename.rpartition("/")[2] for code in jax_internals._codes(frame))
+
+    threading.Thread(target=watch, args=(threading.get_ident(),), daemon=True).start()
+    jax.block_until_ready(jax.jit(traced)(jnp.ones((4, 4))))
+    jax.effects_barrier()
+    is_done.set()
+    assert found == {"in the trace": [(True, False)], "in the callback": [(False, True)]}
+    assert {"partial_eval.py", "mlir.py", "compiler.py"} <= seen, RENAMED.format("the functions that compile")

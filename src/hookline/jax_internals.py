@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType
 from typing import Any
 
 import jax
+import jaxlib
 from jax._src import distributed, xla_bridge
 from jax.extend import core
 
@@ -20,6 +23,16 @@ _logger = log.get_logger(__name__)
 # A jaxpr with its constants. Since JAX 0.12 every jaxpr has them, and this is an alias of `Jaxpr`.
 ClosedJaxpr: Any = core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 _MAKE_GLOO = "make_gloo_tcp_collectives"
+_SOURCES = os.path.dirname(xla_bridge.__file__)
+# Modules of JAX, and how the names of those functions begin in which a program is traced, lowered and compiled.
+_COMPILING = {
+    os.path.join(_SOURCES, "interpreters", "partial_eval.py"): "trace_to_",
+    os.path.join(_SOURCES, "interpreters", "mlir.py"): "lower_jaxpr_to_module",
+    os.path.join(_SOURCES, "compiler.py"): "compile_or_get_cached",
+}
+SOURCES = (os.path.dirname(jax.__file__), os.path.dirname(jaxlib.__file__))
+"""The directories of the code of JAX."""
+_CALLBACK = os.path.join(_SOURCES, "callback.py")
 
 
 def distributed_state() -> Any:
@@ -86,3 +99,19 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     constants, carried, _ = params["ft_in"].unpack()
     return len(constants), len(carried)
+
+
+def _codes(frame: FrameType | None) -> Iterator[CodeType]:
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
+def is_compiling(frame: FrameType) -> bool:
+    """Returns whether JAX traces or compiles a program in the thread with this innermost frame."""
+    return any(code.co_name.startswith(_COMPILING.get(code.co_filename, "\n")) for code in _codes(frame))
+
+
+def is_in_callback(frame: FrameType) -> bool:
+    """Returns whether the thread with this innermost frame executes a host callback of a program."""
+    return any(code.co_filename == _CALLBACK for code in _codes(frame))

@@ -46,7 +46,7 @@ HOOKS = {
     "NanTensorHook, strict": lambda tmp_path: train.NanTensorHook("loss", False, include_inf=True, strict=True),
     "NanTensorHook, skip": lambda tmp_path: train.NanTensorHook("loss", on_nan="skip"),
     "NanTensorHook, rollback": lambda tmp_path: train.NanTensorHook("loss", on_nan="rollback", saver=Saver()),
-    "WatchdogHook": lambda tmp_path: train.WatchdogHook(timeout_secs=3600, stop=True),
+    "WatchdogHook": lambda tmp_path: train.WatchdogHook(stall_secs=3600),
     "TimeLimitHook": lambda tmp_path: train.TimeLimitHook(secs=3600),
     "SinkHook": lambda tmp_path: train.SinkHook(output_dir=str(tmp_path), hparams={"rate": 0.1}),
     "ProfilerHook": lambda tmp_path: train.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 
+import jax
 import pytest
 
 from hookline import host_op
@@ -64,7 +65,7 @@ def watchdogs():
 
 
 def test_stall_is_logged_once_with_all_stacks_and_the_sessions_state(model, clock, said):
-    with model.session(WatchdogHook(timeout_secs=60)) as session:
+    with model.session(WatchdogHook(stall_secs=60)) as session:
         session.run(model.train)
         session.run(model.train)
         until(1, said, clock)
@@ -75,7 +76,7 @@ def test_stall_is_logged_once_with_all_stacks_and_the_sessions_state(model, cloc
         session.run(model.train)
         until(3, said, clock)
     first, over, second = said.lines
-    assert "WatchdogHook: no step for " in first
+    assert "WatchdogHook: no progress for " in first
     assert "Global step: 2; runs that wrote variables: " in first
     assert "stop requested: no; checkpoints being written: none." in first
     assert "Thread MainThread" in first
@@ -92,7 +93,7 @@ def test_hanging_run_is_shown_with_its_stack(model, clock, said):
         return 0.0
 
     hang = host_op(hang_here).node()
-    with model.session(WatchdogHook(timeout_secs=60)) as session:
+    with model.session(WatchdogHook(stall_secs=60)) as session:
         thread = threading.Thread(target=lambda: session.run((model.train, hang)), name="runs")
         thread.start()
         until(1, said, clock)
@@ -103,7 +104,7 @@ def test_hanging_run_is_shown_with_its_stack(model, clock, said):
 
 
 def test_nothing_is_logged_while_steps_advance(model, clock, said):
-    with model.session(WatchdogHook(timeout_secs=60)) as session:
+    with model.session(WatchdogHook(stall_secs=60)) as session:
         for _ in range(5):
             session.run(model.train)
             clock.advance(50)
@@ -111,22 +112,37 @@ def test_nothing_is_logged_while_steps_advance(model, clock, said):
     assert said.lines == []
 
 
-def test_watchdog_may_request_a_stop(model, clock, said):
-    with model.session(WatchdogHook(timeout_secs=60, stop=True)) as session:
+@pytest.mark.parametrize("limit", [None, 600])
+def test_compilation_counts_only_after_a_limit_of_its_own(model, clock, said, limit):
+    release = threading.Event()
+
+    def slow_to_trace(x):
+        release.wait(REAL_SECS)
+        return x
+
+    compiled = threading.Thread(target=jax.jit(slow_to_trace), args=(1.0,))
+    with model.session(WatchdogHook(stall_secs=60, compilation_secs=limit)) as session:
         session.run(model.train)
-        until(2, said, clock)
-        assert session.coordinator.wait_for_stop(REAL_SECS)
-        assert session.should_stop()
-    assert said.lines[1] == "WatchdogHook requests a stop of the session."
+        compiled.start()
+        try:
+            if limit is not None:
+                until(1, said, clock)
+            for _ in range(100):
+                clock.advance(10)
+                said.after(0.005)
+        finally:
+            release.set()
+            compiled.join(REAL_SECS)
+    assert ["A compilation has taken " in line for line in said.lines[:1]] == ([] if limit is None else [True])
 
 
 def test_thread_ends_with_the_session(model, clock):
     before = len(watchdogs())
-    with model.session(WatchdogHook(timeout_secs=60)) as session:
+    with model.session(WatchdogHook(stall_secs=60)) as session:
         session.run(model.train)
         assert len(watchdogs()) == before + 1
     assert len(watchdogs()) == before
-    with pytest.raises(KeyError), model.session(WatchdogHook(timeout_secs=60)):
+    with pytest.raises(KeyError), model.session(WatchdogHook(stall_secs=60)):
         raise KeyError("fails")
     assert len(watchdogs()) == before
 
@@ -134,7 +150,7 @@ def test_thread_ends_with_the_session(model, clock):
 def test_watchdog_watches_the_new_session_after_a_recovery(model, clock, said):
     before = len(watchdogs())
     lose = RecordingHook(failures={"after_run": [None, AbortedError(None, None, "lost")]})
-    with model.session(WatchdogHook(timeout_secs=60), lose) as session:
+    with model.session(WatchdogHook(stall_secs=60), lose) as session:
         session.run(model.train)
         session.run(model.train)
         assert len(watchdogs()) == before + 1
@@ -144,5 +160,7 @@ def test_watchdog_watches_the_new_session_after_a_recovery(model, clock, said):
 
 @pytest.mark.parametrize("wrong", [0, -1])
 def test_timeout_must_be_positive(wrong):
-    with pytest.raises(ValueError, match="WatchdogHook requires timeout_secs > 0"):
-        WatchdogHook(timeout_secs=wrong)
+    with pytest.raises(ValueError, match="WatchdogHook requires stall_secs > 0"):
+        WatchdogHook(stall_secs=wrong)
+    with pytest.raises(ValueError, match="WatchdogHook requires compilation_secs > 0"):
+        WatchdogHook(stall_secs=1, compilation_secs=wrong)

@@ -121,7 +121,7 @@ def final_ops(model):
 
 @case
 def watchdog(model):
-    return [train.WatchdogHook(timeout_secs=600)], lambda: None
+    return [train.WatchdogHook(stall_secs=600)], lambda: None
 
 
 @case

@@ -39,7 +39,7 @@ def others(directory, loss):
         train.GlobalStepWaiterHook(wait_until_step=0),
         train.ProfilerHook(save_steps=500, output_dir=directory),
         train.ProgressHook({"loss": loss}, trigger=train.every(100), file=io.StringIO()),
-        train.WatchdogHook(timeout_secs=3600),
+        train.WatchdogHook(stall_secs=3600),
     ]
 
 

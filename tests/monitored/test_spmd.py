@@ -122,7 +122,7 @@ def test_watchdog_of_each_process_shows_where_it_waits(found):
     (waits, of_waiting), (slow, of_slow) = (each["one_is_slow"] for each in found)
     assert waits == slow
     # There may have been other lines, while it compiled.
-    of_waiting, of_slow = ([text for text in told if "no step for" in text][-1] for told in (of_waiting, of_slow))
+    of_waiting, of_slow = ([text for text in told if "no progress for" in text][-1] for told in (of_waiting, of_slow))
     assert "in on_trigger" in of_slow.partition("in trained")[2]
     assert "in trained" in of_waiting
     assert "in on_trigger" not in of_waiting

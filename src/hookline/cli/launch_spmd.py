@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -30,9 +31,13 @@ from hookline.cli.task import (
     shell_status,
     start_process,
 )
+from hookline.coordination import heartbeat
+from hookline.coordination.heartbeat import Heartbeats
 from hookline.distributed.cluster.initialize import environment
 from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
+from hookline.hooks.control.watchdog import STALLED
 from hookline.monitored import RecoveryPolicy
+from hookline.summary.account import mark_stall
 
 _SPMD_COMMAND = (sys.executable, str(Path(__file__).with_name("spmd_script.py")))
 
@@ -41,6 +46,8 @@ _POLL_SECS = 0.02
 _AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
 # The statuses of a process that ends because another one is lost: JAX aborts it, or it exits by itself.
 _LOST_ANOTHER = (-signal.SIGABRT, 128 + signal.SIGABRT, os.EX_TEMPFAIL)
+# The status of a process that the timer of `faulthandler` has ended.
+_FAULTHANDLER = 1
 _LEFT = tuple(128 + number for number in STOP_SIGNALS)
 
 # Gloo prints this message from C++, possibly in the middle of a line.
@@ -57,6 +64,7 @@ class SpmdLaunchConfig:
         grace_secs: The time for processes to save and end after a signal.
         check_every_launch: Whether the processes compare each program before its launch.
         restarts: The number of restarts of all processes, and the waits before them; None for no restart.
+        stall_secs: Seconds without progress that end all processes; None for no limit.
     """
 
     command: tuple[str, ...]
@@ -64,6 +72,7 @@ class SpmdLaunchConfig:
     grace_secs: float = 30.0
     check_every_launch: bool = False
     restarts: RecoveryPolicy | None = None
+    stall_secs: float | None = None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             grace_secs=arguments.grace,
             check_every_launch=arguments.check_every_launch,
             restarts=restart_policy(arguments),
+            stall_secs=arguments.stall_secs,
         )
     )
 
@@ -86,7 +96,8 @@ def launch_spmd(config: SpmdLaunchConfig) -> int:
     3 seconds or the grace period, whichever is shorter, because they may wait for the missing one. With `restarts` all
     are then restarted, and resume from their last checkpoint. On SIGINT and SIGTERM every process saves and ends,
     within the grace period; a second signal ends everything at once. If this process is killed, a guardian process ends
-    all, within the grace period or 5 seconds, whichever is shorter.
+    all, within the grace period or 5 seconds, whichever is shorter. With `stall_secs` each process ends itself if it
+    stalls, as with a `WatchdogHook`; one whose threads do not run is killed.
 
     Returns:
         The exit status of the process that failed first (128 plus the signal that ended it), else 0. If a signal ended
@@ -146,6 +157,8 @@ class _Job:
         self._echo = OutputEcho(width=len(str(what.processes - 1)), removed_pattern=_GLOO_MESSAGE)
         self._groups: list[ProcessTree] = []
         self._ended: list[int] = []
+        self._heartbeats = Heartbeats(what.stall_secs or math.inf)
+        self._stalled: set[int] = set()
 
     def run(self) -> int:
         """Starts all processes, waits for their end, and stops the rest; returns the exit status."""
@@ -160,6 +173,7 @@ class _Job:
         finally:
             stop_all(self._groups)
             self._echo.finish()
+            self._heartbeats.close()
 
     def _start(self, index: int) -> None:
         command = [*_SPMD_COMMAND, *self._config.command]
@@ -173,7 +187,13 @@ class _Job:
         # With different hash seeds, processes would iterate over sets, and so trace operations, in different orders.
         fixed = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         variables = {**os.environ, **self._variables, **own, **fixed}
-        group = start_process(str(index), command, variables, self._guardian, self._echo)
+        started = functools.partial(start_process, str(index), command)
+        if (stall_secs := self._config.stall_secs) is None:
+            group = started(variables, self._guardian, self._echo)
+        else:
+            with self._heartbeats.pipe(index) as pipe:
+                variables |= heartbeat.environment(stall_secs, pipe)
+                group = started(variables, self._guardian, self._echo, [pipe])
         self._groups.append(group)
 
         def note_end() -> None:
@@ -183,12 +203,28 @@ class _Job:
         threading.Thread(target=note_end, name=f"hookline-process-{index}", daemon=True).start()
 
     def _statuses(self) -> list[int | None]:
-        return [group.status() for group in self._groups]
+        found = [group.status() for group in self._groups]
+        return [STALLED if index in self._stalled and each else each for index, each in enumerate(found)]
+
+    def _end_stalled(self) -> None:
+        """Kills the processes whose threads have ceased to run, and names these and those that have ended for it."""
+        self._heartbeats.receive()
+        silent = self._heartbeats.silent()
+        for index, group in enumerate(self._groups):
+            has_exited = group.status() == _FAULTHANDLER and self._heartbeats.has_stalled(index)
+            if index not in self._stalled and (has_exited or (index in silent and group.status() is None)):
+                self._stalled.add(index)
+                group.kill()
+                how = "and it has ended" if has_exited else "and it is killed"
+                log_message(f"process {index} has stalled: none of its threads has run for a while, {how}.")
+                if (path := self._heartbeats.accounts.get(index)) is not None:
+                    mark_stall(path, group.pid, f"none of its threads has run, {how}")
 
     def _wait(self, until: float = math.inf, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Waits until all processes have ended, a signal is caught, `is_enough()`, or the time `until` has come."""
         while None in self._statuses() and not (self._signals.caught or is_enough()) and clock.monotonic() < until:
             self._signals.wait(_POLL_SECS)
+            self._end_stalled()
 
     def _end_after_failure(self) -> int:
         """Ends the other processes, and returns the exit status of the process that failed first."""

@@ -312,6 +312,13 @@ def _add_launch(commands: _Commands) -> None:
     add = made.add_argument
     add("--spmd", action="store_true", help="train synchronously: all processes compute each step together")
     add("--processes", type=_positive, default=None, metavar="N", help="with --spmd: the number of processes")
+    add(
+        "--stall-secs",
+        type=_seconds,
+        default=None,
+        metavar="SECS",
+        help="with --spmd: end all processes if none has made progress for so long (default: never)",
+    )
     add("--check-every-launch", action="store_true", help="compare each program among the processes before its launch")
     add("--workers", type=_positive, default=None, help="the number of workers, including the chief (default: 1)")
     add("--servers", type=_positive, default=None, help="the number of parameter servers (default: 1)")
@@ -462,9 +469,15 @@ def _check_launch(arguments: argparse.Namespace) -> None:
                 )
         if arguments.processes is None:
             raise ValueError("--spmd requires --processes N, the number of processes on this machine.")
+        if arguments.stall_secs == 0:
+            raise ValueError("--stall-secs requires a time greater than 0. Leave it out to end no stalled process.")
     elif arguments.processes is not None:
         raise ValueError(
             "--processes requires --spmd. For a chief and workers, --workers sets the number of processes."
+        )
+    elif arguments.stall_secs is not None:
+        raise ValueError(
+            "--stall-secs requires --spmd. For a chief and workers, give each session a WatchdogHook(end=True)."
         )
     elif arguments.check_every_launch:
         raise ValueError("--check-every-launch requires --spmd: a chief and workers launch different programs.")

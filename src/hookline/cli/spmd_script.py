@@ -14,10 +14,13 @@ _LEFT = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 def _main(path: str) -> None:
     """Runs the script in a new module `__main__`, so that pickles can refer to its names."""
-    from hookline.coordination import service
+    from hookline.coordination import heartbeat, service
     from hookline.distributed.cluster.initialize import initialize
     from hookline.errors import AbortedError, OpError
+    from hookline.monitored import launcher_hooks
 
+    if (found := heartbeat.pop_environment(os.environ)) is not None:
+        launcher_hooks.watch_for_stalls(*found)
     try:
         initialize()
     except (OpError, ValueError) as error:

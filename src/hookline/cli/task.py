@@ -17,6 +17,7 @@ from hookline.cli import output
 from hookline.cli.guardian import Guardian
 from hookline.cli.main import MAX_RESTARTS
 from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
+from hookline.hooks.control.watchdog import STALLED
 from hookline.monitored import RecoveryPolicy
 from hookline.signals import preemption
 
@@ -210,16 +211,23 @@ def describe_exit(status: int) -> str:
     for number in STOP_SIGNALS:
         if status == 128 + number:
             return f"left the training on {number.name}"
+    if status == STALLED:
+        return f"has stalled (exit status {status})"
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"failed with exit status {status}"
 
 
 def start_process(
-    name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: OutputEcho
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    guardian: Guardian,
+    echo: OutputEcho,
+    pass_fds: Sequence[int] = (),
 ) -> ProcessTree:
     """Starts a process that the guardian ends with this one, and prints its output."""
-    pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": pass_fds}
     process = ProcessTree(guardian.wrap_command(command), environment, on_end=guardian.withdraw, **pipes)
     echo.follow(name, process.stdout, sys.stdout)
     echo.follow(name, process.stderr, sys.stderr)

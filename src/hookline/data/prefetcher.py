@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from hookline import clock
-from hookline.coordination import Coordinator
+from hookline.coordination import Coordinator, progress
 from hookline.data import batches
 from hookline.data.batch_sharding import BatchSharding, outline
 from hookline.data.sequences import START, ReadCancelled, ReadRequest, ReadResult
@@ -227,6 +227,7 @@ class Prefetcher:
                 # Reads the batches of the block one by one, so that only the batch that does not fit is an error.
                 self._stream = itertools.chain(_split_block(read, read.size), self._stream)
                 continue
+            progress.count += 1
             if value is read.batch:
                 return read
             if value is not None:  # Else `BatchSpec` drops this batch.

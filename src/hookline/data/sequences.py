@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from hookline import log
+from hookline.coordination import progress
 from hookline.data import batches
 from hookline.data.from_arrays import ArrayIteration, ArraySource
 from hookline.errors import DataLossError, FailedPreconditionError
@@ -212,6 +213,7 @@ class RestartableSource(_MultiPassSequence):
                 batch = next(iterator)
             except StopIteration:
                 raise self._not_repeatable(f"it ended after {done} batches, and {count} were used") from None
+            progress.count += 1
         if count and batches.crc32c(batches.copy_owned(batch)) != position["crc32c"]:
             raise self._not_repeatable(f"batch {count} differs from the one that was used")
         for number, item in enumerate(iterator, start=count + 1):
@@ -270,6 +272,7 @@ class StatefulSource(_MultiPassSequence):
                     raise FailedPreconditionError.from_message(
                         f"{self._who}: its source ended {done} batches after a saved state, but more were used."
                     )
+            progress.count += 1
         state = None
         while True:
             with self._lock:

@@ -21,6 +21,7 @@ from hookline.monitored.hooked.callbacks import checked_hooks, describe
 from hookline.monitored.hooked.fast_path import SLOW_PATH, FastPath
 from hookline.monitored.hooked.hook_list import HookList
 from hookline.monitored.hooked.hooked_session import HookedSession
+from hookline.monitored.launcher_hooks import launcher_hooks
 from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoverableSession, RecoveryPolicy
 from hookline.monitored.session_guard import SessionAccess, SessionGuard
 from hookline.monitored.session_teardown import CLEAN_EXITS, SessionTeardown, first_with_notes
@@ -124,6 +125,8 @@ class MonitoredSession(FrontEndObject):
         arguments.check_has(who, "session_creator", creator, "a SessionCreator", "create_session")
         others = process_group.current()
         self._stop = StopRequest()
+        if added := launcher_hooks():
+            hooks = [*added, *(hooks or ())]
         checked = HookList(hooks, None if others is None else spmd_sync.exit_as_stop_request(self._stop))
         arguments.check_path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.check_number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)

@@ -18,6 +18,7 @@ class Activity:
 
     Attributes:
         listener: Called with each event: its name, and facts as keyword arguments.
+        account_path: The file of the account of the run; empty without one.
 
     Example:
         >>> activity = Activity()
@@ -29,6 +30,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.listener: Callable[..., Any] = lambda event, **facts: None
+        self.account_path = ""
         self._secs: defaultdict[str, float] = defaultdict(float)
         self._stack: list[str] = []
         self._since = 0.0
@@ -53,6 +55,11 @@ class Activity:
             self._secs[what] += secs
             if self._stack:
                 self._secs[self._stack[-1]] -= secs
+
+    @property
+    def under_way(self) -> str:
+        """The activity that is under way: "steps" if it is no other. It takes no lock, which a hang may hold."""
+        return next(iter(self._stack[-1:]), "steps")
 
     def secs(self) -> dict[str, float]:
         """Returns the seconds of each activity so far, with the one that is under way."""

@@ -2,8 +2,9 @@
 
 Each line of `account-<process>.jsonl` is a JSON object with `event`, `at` (seconds since the epoch), `monotonic`
 (seconds of the host's clock since it booted) and `pid`. The events are `start`, `session` (the model is ready), `first
-step`, `compiled`, `evaluated`, `save copied`, `saved`, `save failed`, `progress` and `stop`. All but `start` have
-`step`, and `secs`, the seconds of each state since the start of their process. A line `sum` replaces those before it.
+step`, `compiled`, `evaluated`, `save copied`, `saved`, `save failed`, `progress`, `stall` and `stop`. All but `start`
+have `step`, and `secs`, the seconds of each state since the start of their process; a `stall` that the launcher has
+written has neither. A line `sum` replaces those before it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hookline import log
+from hookline import clock, log
 
 _logger = log.get_logger(__name__)
 
@@ -103,6 +104,8 @@ class Account:
             self._add_secs(secs, line.get("step"))
         if event == "stop":
             self.stop_reason = str(line["reason"])
+        if event == "stall":
+            self.stop_reason = f"a stall: {line['reason']}"
 
     def _add_start(self, line: dict[str, Any], at: float) -> None:
         age = float(line["age"])
@@ -231,6 +234,19 @@ class AccountWriter:
     def _give_up(self, error: OSError) -> None:
         self.close()
         _logger.warning("The account of the run is not written any more, '%s': %s", self._path, error.strerror)
+
+
+def mark_stall(path: str, pid: int, reason: str) -> None:
+    """Writes a stall into the account of a process that could not do so itself."""
+    writer = AccountWriter(path)
+    writer.write(
+        event="stall",
+        at=round(clock.REAL.time(), 3),
+        monotonic=round(clock.REAL.monotonic(), 3),
+        pid=pid,
+        reason=reason,
+    )
+    writer.close()
 
 
 def rounded(secs: dict[str, float]) -> dict[str, float]:

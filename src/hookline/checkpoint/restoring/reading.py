@@ -18,6 +18,7 @@ from hookline.checkpoint.directory.manifest import FILE_NAME, MAX_BYTES, Leaf, M
 from hookline.checkpoint.directory.state_file import latest_checkpoint, read_state
 from hookline.checkpoint.saving import failures, host_copy
 from hookline.checkpoint.saving.host_copy import PartialChecksums
+from hookline.coordination import progress
 from hookline.errors import NotFoundError
 from hookline.regular_file import UnreadableFileError, walk_files
 
@@ -141,6 +142,7 @@ class _ReadAttempt:
             if not self._on_host:
                 read = {name: leaves.to_device(part[name], array) for name, array in read.items()}
             self._stored |= jax.block_until_ready(read)  # Until then they also take the host's memory.
+            progress.count += 1
             del read
         for leaf in once.values():
             if (shape := tuple(self._stored[leaf.name].shape))[: len(leaf.shape)] != leaf.shape:

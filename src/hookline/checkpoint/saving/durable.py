@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from hookline import log
+from hookline.coordination import progress
 
 _logger = log.get_logger(__name__)
 WRITING_SUFFIX = ".hookline-writing-"
@@ -103,5 +104,6 @@ def _sync(path: str, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
+        progress.count += 1
     finally:
         os.close(descriptor)

@@ -18,6 +18,8 @@ import google_crc32c
 import jax
 import numpy as np
 
+from hookline.coordination import progress
+
 Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 """The first index of a piece of an array along each dimension, and the index after the last."""
 
@@ -57,6 +59,7 @@ def copy_to_host(arrays: Mapping[str, Any], is_chief: bool = True) -> dict[str, 
 
 
 def _copy(array: Any, is_chief: bool) -> HostCopy | None:
+    progress.count += 1
     if isinstance(array, jax.Array) and is_split(array):
         bounds = tuple(found for found, _ in shards_of(array, replica=0))
         return HostCopy(_copy_shards(array), bounds) if bounds or is_chief else None
@@ -264,6 +267,7 @@ class _Parts:
         total = 0
         for within in _blocks(bounds, self._dtype.itemsize):
             block = self._block(within)
+            progress.count += 1
             if block is None:
                 total = _extend_with_zeros(total, _size(within) * self._dtype.itemsize)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookline import arguments, clock, log
-from hookline.coordination import Coordinator, process_group
+from hookline.coordination import Coordinator, process_group, progress
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import require_global_step
@@ -103,6 +103,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         next_logged = step + _LOG_EVERY_STEPS
         while step < wanted:
             self._check_stop(session, step)
+            progress.count += 1  # The wait has a limit of its own.
             step = session.wait_for_step(min(wanted, next_logged), timeout_secs=self._slice_secs(step))
             if next_logged <= step < wanted:
                 _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)

@@ -1,89 +1,296 @@
-"""WatchdogHook: logs where a training hangs."""
+"""WatchdogHook: logs where a training hangs, and ends it."""
 
 from __future__ import annotations
 
+import faulthandler
+import functools
+import itertools
+import os
 import sys
 import threading
 import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
-from hookline import arguments, clock, log
+from hookline import arguments, clock, jax_internals, log
 from hookline.checkpoint.saving.save_operation import saves_under_way
-from hookline.coordination import Coordinator, LooperThread
+from hookline.coordination import Coordinator, process_group, progress
+from hookline.coordination.heartbeat import Pulse
+from hookline.coordination.roll_call import Place, RollCall, elsewhere
 from hookline.hooks.base import SessionRunHook
 from hookline.session import Session
+from hookline.session.running import launch_log
+from hookline.signals import signal_listener
 
 _logger = log.get_logger(__name__)
 
-_POLLS_PER_TIMEOUT = 4
+STALLED = 79
+"""The exit status of a process that has stalled."""
+
+_POLLS_PER_STALL, _LONGEST_POLL_SECS = 4, 10.0
+# A log, or the file of the account, may be what hangs.
+_REPORT_SECS = 5.0
+_STDERR = 2
+_STANDARD = f"{os.path.dirname(os.__file__)}{os.sep}"
+_PACKAGES = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_WAITING = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(clock.__file__), *jax_internals.SOURCES))
+_numbers = itertools.count()
+T = TypeVar("T")
 
 
 class WatchdogHook(SessionRunHook):
-    """Logs the stacks of all threads and the state of the session if no step has run for a while.
+    """Logs the stacks of all threads and the state of the session if a training stalls, and may end the process.
 
-    A stall is logged once; the next step ends it. A thread polls the number of runs that wrote variables, so runs do
-    not become slower. It detects a stall at most a quarter of `timeout_secs` late, and does not wait for the device.
-    The time begins when the session is created: choose it longer than the compilation of the first step, and longer
-    than an evaluation between steps. The thread ends with the session, or when a stop is requested.
+    A stall is `stall_secs` without *progress*, which is a run, a batch that was read, a batch of an evaluation, a part
+    of a save or restore, or a compilation. A thread polls it every `stall_secs / 4`, at most 10 s, so runs do not
+    become slower. SPMD processes, which must all have this hook, call the roll before: if one of them makes progress,
+    the others wait for it. Choose
+    `stall_secs` longer than any one call of your code takes (a hook, the read of a batch), and than the 28 steps
+    (`SessionConfig.max_runs_ahead`) that the host may be ahead of the device.
 
-    Callback: `after_create_session`.
+    The time begins with the session, before a restore, and ends when it is closed. Without `end`, a stall is logged
+    once, and the next progress ends it.
+
+    With `end`, the process that hangs is named in the log, the account of the run gets an event `stall`, and all
+    processes end at once with status 79, without a save. Start them again to resume; `hookline launch --restart
+    on-failure` does so. While C code holds Python's lock no thread can do this: then `faulthandler` prints the stacks,
+    and exits with status 1. Its timer is one per process, so do not use `faulthandler.dump_traceback_later` beside it.
+    A process that is stopped (SIGSTOP) is ended only by `hookline launch --spmd --stall-secs`, with SIGKILL; one that
+    waits in the kernel uninterruptibly, for example for a dead NFS server, by nothing until that wait ends.
+
+    Callbacks: `begin`, `after_create_session`, `after_close`.
 
     Args:
-        timeout_secs: Seconds without a step that count as a stall.
-        stop: Whether a stall also requests a stop of the session. This ends a loop that checks `should_stop()`; it does
-            not interrupt a call that hangs.
+        stall_secs: Seconds without progress that count as a stall.
+        end: Whether a stall ends the process.
+        compilation_secs: Seconds after which a compilation is a stall; None for no limit.
 
     Raises:
-        ValueError: `timeout_secs` is not greater than 0.
+        ValueError: `stall_secs` or `compilation_secs` is not greater than 0.
 
     Example:
-        >>> hook = WatchdogHook(timeout_secs=600)
+        >>> hook = WatchdogHook(stall_secs=600, end=True)
 
     References:
         None in `tf.train`. `faulthandler.dump_traceback_later` has no notion of steps.
     """
 
-    def __init__(self, timeout_secs: float, *, stop: bool = False) -> None:
-        self._timeout_secs = arguments.check_number("WatchdogHook", "timeout_secs", timeout_secs)
-        if timeout_secs <= 0:
-            raise ValueError(f"WatchdogHook requires timeout_secs > 0, got {timeout_secs}.")
-        self._stop = stop
+    def __init__(self, stall_secs: float, *, end: bool = False, compilation_secs: float | None = None) -> None:
+        self._stall_secs = _positive("stall_secs", stall_secs)
+        self._compilation_secs = None if compilation_secs is None else _positive("compilation_secs", compilation_secs)
+        self._ends = end
+        self._pipe: int | None = None
+        self._watch: _Watch | None = None
+
+    def begin(self) -> None:
+        """Starts the threads."""
+        self._watch = _Watch(self._stall_secs, self._compilation_secs, self._ends, self._pipe)
+        # The threads hold no reference to the hook, so that they end with a session that is dropped.
+        weakref.finalize(self, self._watch.stop).atexit = False
+        self._watch.start()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Starts a thread for this raw session."""
-        _WatchdogThread(session, coord, self._timeout_secs, self._stop).start()
+        """Watches this raw session."""
+        if self._watch is not None:
+            self._watch.session, self._watch.coord = weakref.ref(session), coord
+
+    def after_close(self) -> None:
+        """Ends the threads."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch.join()
+            self._watch = None
+
+    @classmethod
+    def of_launcher(cls, stall_secs: float, pipe: int) -> WatchdogHook:
+        """Returns a hook that ends a process, and sends heartbeats to the launcher."""
+        hook = cls(stall_secs, end=True)
+        hook._pipe = pipe
+        return hook
 
 
-class _WatchdogThread(LooperThread):
-    """Watches one session."""
+def _positive(name: str, secs: float) -> float:
+    if arguments.check_number("WatchdogHook", name, secs) <= 0:
+        raise ValueError(f"WatchdogHook requires {name} > 0, got {secs}.")
+    return secs
 
-    def __init__(self, session: Session, coord: Coordinator, timeout_secs: float, stop: bool) -> None:
-        super().__init__(coord, timeout_secs / _POLLS_PER_TIMEOUT)
-        self.name = "hookline-watchdog"
-        self._session, self._stops, self._timeout_secs = session, stop, timeout_secs
-        self._seen_writes = session.backend.write_count
-        self._since_secs = clock.monotonic()
+
+class _Watch:
+    """Polls the progress of a session from a thread.
+
+    Attributes:
+        session: Returns the raw session, if it exists.
+        coord: Its coordinator.
+    """
+
+    def __init__(self, stall_secs: float, compilation_secs: float | None, ends: bool, pipe: int | None) -> None:
+        self.session: Callable[[], Session | None] = lambda: None
+        self.coord = Coordinator()
+        self._stall_secs, self._compilation_secs, self._ends = stall_secs, compilation_secs, ends
+        self._poll_secs = min(stall_secs / _POLLS_PER_STALL, _LONGEST_POLL_SECS)
+        self._owner, self._stop = threading.get_ident(), threading.Event()
+        self._seen, self._polled_at, self._idle_secs = self._progress(), clock.monotonic(), 0.0
+        self._compiling_since: float | None = None
         self._has_reported = False
+        self._pulse = Pulse(stall_secs, pipe, self._account_path) if ends else None
+        group, number = process_group.current(), next(_numbers)
+        self._roll = None if group is None else RollCall(group, str(number), 2 * self._poll_secs + 1)
+        self._own_index = 0 if group is None else group.index
+        self._thread = threading.Thread(target=self._run, name="hookline-watchdog", daemon=True)
 
-    def run_loop(self) -> None:
-        seen, now = self._session.backend.write_count, clock.monotonic()
-        if seen != self._seen_writes:
+    def start(self) -> None:
+        """Starts the threads."""
+        self._thread.start()
+        if self._pulse is not None:
+            self._pulse.start()
+
+    def stop(self) -> None:
+        """Ends the threads."""
+        self._stop.set()
+        if self._pulse is not None:
+            self._pulse.stop()
+
+    def join(self) -> None:
+        """Waits until the threads have ended, which takes no longer than the poll that is under way."""
+        self._thread.join(_REPORT_SECS)
+        if self._pulse is not None:
+            self._pulse.join(_REPORT_SECS)
+
+    def _run(self) -> None:
+        while not clock.wait(self._stop, self._poll_secs):
+            self._poll()
+
+    def _poll(self) -> None:
+        now, seen, frames = clock.monotonic(), self._progress(), sys._current_frames()
+        # If this thread itself did not run in the meantime, nothing could.
+        self._idle_secs += min(now - self._polled_at, 2 * self._poll_secs)
+        self._polled_at = now
+        is_compiling = any(map(jax_internals.is_compiling, frames.values()))
+        if seen != self._seen:
             if self._has_reported:
-                _logger.warning("WatchdogHook: the stall is over; a step ran after %.0f s.", now - self._since_secs)
-            self._seen_writes, self._since_secs, self._has_reported = seen, now, False
-        elif not self._has_reported and now - self._since_secs >= self._timeout_secs:
-            self._has_reported = True
-            self._report(now - self._since_secs)
+                _logger.warning("WatchdogHook: the stall is over, after %.0f s.", self._idle_secs)
+            self._seen, self._idle_secs, self._has_reported, self._compiling_since = seen, 0.0, False, None
+        self._compiling_since = (self._compiling_since or now) if is_compiling else None
+        if self._compiling_since is not None:
+            is_too_long = self._compilation_secs is not None and now - self._compiling_since >= self._compilation_secs
+            self._idle_secs = max(self._idle_secs, self._stall_secs) if is_too_long else 0.0
+        is_stalled = self._idle_secs >= self._stall_secs and not self._has_reported
+        if self._roll is None:
+            if is_stalled:
+                self._report([])
+            return
+        try:
+            if is_stalled or self._roll.is_called():
+                self._call_roll(self._roll, frames)
+        except Exception as error:  # The process with the key-value store does not answer.
+            if is_stalled:
+                _logger.error("WatchdogHook: the other processes cannot be asked: %s", error)
+                self._report([])
 
-    def _report(self, secs: float) -> None:
-        _logger.error(
-            "WatchdogHook: no step for %.0f s. %s\n%s",
-            secs,
-            _state(self._session, self._coord),
-            stacks_of_all_threads(),
-        )
-        if self._stops:
-            _logger.error("WatchdogHook requests a stop of the session.")
-            self._coord.request_stop()
+    def _call_roll(self, roll: RollCall, frames: dict[int, FrameType]) -> None:
+        places = roll.call(self._place(frames))
+        idle_secs = min((place.idle_secs for place in places if place is not None), default=self._idle_secs)
+        if idle_secs >= self._stall_secs:
+            self._report(places, functools.partial(roll.leave_together, places))
+        else:  # This one waits for another.
+            self._idle_secs = min(self._idle_secs, idle_secs)
+
+    def _progress(self) -> tuple[int, int, int]:
+        session = self.session()
+        # Imports, such as that of Orbax before a restore, may take long from a network.
+        return progress.count, 0 if session is None else session.backend.write_count, len(sys.modules)
+
+    def _place(self, frames: dict[int, FrameType]) -> Place:
+        launches = launch_log.current()
+        callbacks = [frame for frame in frames.values() if jax_internals.is_in_callback(frame)]
+        where = _describe(frames[self._owner]) if self._owner in frames else "its thread has ended"
+        if callbacks:
+            where = f"in a host callback of a program, {_describe(callbacks[0])}"
+        is_in_own_code = bool(callbacks) or (self._owner in frames and _is_in_own_code(frames[self._owner]))
+        return Place(self._idle_secs, 0 if launches is None else launches.count, where, is_in_own_code)
+
+    def _account_path(self) -> str:
+        session = self.session()
+        return "" if session is None else session.activity.account_path
+
+    def _report(self, places: list[Place | None], wait_for_others: Callable[[], None] = lambda: None) -> None:
+        self._has_reported = True
+        if not self._ends:
+            self._log(places)
+            return
+        # Under the stacks of the process another one must not begin.
+        if not _within(_REPORT_SECS, lambda: self._log(places) or self._mark(places) or True):
+            faulthandler.dump_traceback(_STDERR)
+        _within(_REPORT_SECS, wait_for_others)
+        _exit()
+
+    def _log(self, places: list[Place | None]) -> None:
+        told = [f"no progress for {self._idle_secs:.0f} s."]
+        if self._compiling_since is not None:
+            told.append(f"A compilation has taken {clock.monotonic() - self._compiling_since:.0f} s.")
+        told += _describe_places(places)
+        if (session := self.session()) is not None:
+            told.append(_state(session, self.coord))
+        if self._ends:
+            told.append(f"The process ends with status {STALLED}.")
+        _logger.error("WatchdogHook: %s\n%s", " ".join(told), stacks_of_all_threads())
+
+    def _mark(self, places: list[Place | None]) -> None:
+        """Writes the stall into the account of the run."""
+        if (session := self.session()) is not None:
+            doing = "compilation" if self._compiling_since is not None else session.activity.under_way
+            where = self._place(sys._current_frames()).where
+            reason = f"no progress for {self._idle_secs:.0f} s ({doing}), {where}"
+            session.activity.listener("stall", reason=reason, under_way=doing, elsewhere=elsewhere(places))
+
+
+def _within(secs: float, function: Callable[[], T]) -> T | None:
+    """Returns the result of a function, which is called in a thread; None if it takes longer."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function()), name="hookline-stall", daemon=True)
+    if signal_listener.try_start(thread):
+        thread.join(secs)
+    return found[0] if found else None
+
+
+def _exit() -> NoReturn:
+    signal_listener.exit_now(STALLED)
+
+
+def _describe(innermost: FrameType) -> str:
+    """Describes the innermost line of code of a thread outside of libraries."""
+    frame = next((frame for owner, frame in _frames_by_owner(innermost) if owner == "user"), innermost)
+    code = frame.f_code
+    return f"at {os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_qualname}"
+
+
+def _frames_by_owner(innermost: FrameType) -> Iterator[tuple[str, FrameType]]:
+    """Yields the frames of a thread, and whose code each is: "hookline" and JAX, "python", or "user"."""
+    frame: FrameType | None = innermost
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_standard = file.startswith((_STANDARD, "<frozen ")) and not file.startswith(_PACKAGES)
+        yield "hookline" if file.startswith(_WAITING) else "python" if is_standard else "user", frame
+        frame = frame.f_back
+
+
+def _is_in_own_code(innermost: FrameType) -> bool:
+    """Returns whether code of the user, or a library that it has called, runs in a thread."""
+    return next((owner for owner, _ in _frames_by_owner(innermost) if owner != "python"), "") == "user"
+
+
+def _describe_places(places: list[Place | None]) -> list[str]:
+    """Says where each process is, first those that are not where the others are."""
+    if not places:
+        return []
+    named = elsewhere(places)
+    silent = "no answer, its threads do not run or it has left the session"
+    texts = [f"process {process}: {place or silent}" for process, place in enumerate(places)]
+    who = f"Process{'es' if len(named) > 1 else ''} {', '.join(map(str, named))}"
+    first = f"{who} {'are' if len(named) > 1 else 'is'} not where the others are." if named else "All wait alike."
+    return [first, f"{'; '.join(texts)}."]
 
 
 def _state(session: Session, coord: Coordinator) -> str:

@@ -63,7 +63,8 @@ class AccountHook(SessionRunHook):
         self._start_secs = 0.0
         group = process_group.current()
         index, count = (0, 1) if group is None else (group.index, group.count)
-        self._writer = AccountWriter(path_of(self._folder, index))
+        self._path = os.path.abspath(path_of(self._folder, index))
+        self._writer = AccountWriter(self._path)
         self._write(
             "start",
             age=round(age, 3),
@@ -84,7 +85,7 @@ class AccountHook(SessionRunHook):
                 self._is_ready = True
                 known = sum(self._activity.secs().values())
                 self._start_secs = max(clock.REAL.monotonic() - self._begin - known, 0.0)
-        session.activity.listener = self._note
+        session.activity.listener, session.activity.account_path = self._note, self._path
         self._note("session", step=session.global_step, origin=session.origin)
         if self._thread is None:
             self._stop = threading.Event()

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments, log
-from hookline.coordination import process_group
+from hookline.coordination import process_group, progress
 from hookline.data.batch_sharding import BatchSharding, outline
 from hookline.data.batches import BatchSpec, LastBatch, check_last_batch, stack
 from hookline.data.from_arrays import ArraySource
@@ -175,6 +175,7 @@ class Evaluation:
         def read() -> None:
             count, values = pending.popleft()
             values = jax.tree.map(np.asarray, values)
+            progress.count += 1
             for index in range(count):
                 totals.add(values if self._count is None else jax.tree.map(operator.itemgetter(index), values))
 
@@ -274,6 +275,7 @@ class Evaluation:
     def _sized_batches(self, most: int | None) -> Iterator[tuple[float, Any]]:
         """Yields the number of examples of each batch, and the batch, padded if `last_batch` says so."""
         for number, given in enumerate(itertools.islice(self._batches(), most), start=1):
+            progress.count += 1
             batch = given if self._batch_form is None else self._batch_form.fit(given)
             if batch is not None:  # None: `last_batch` drops it.
                 yield self._size(given, number), batch

@@ -9,6 +9,7 @@ from typing import Any
 
 from hookline import arguments, clock, log
 from hookline.checkpoint import Saver, latest_checkpoint
+from hookline.coordination import progress
 from hookline.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -269,6 +270,7 @@ class SessionManager:
             if now - logged_at >= self._recovery_wait_secs:
                 logger.info("Waiting for %s", describe())
                 logged_at = now
+            progress.count += 1  # The wait has a limit of its own.
             preemption.sleep(min(_POLL_SECS, start + max_wait_secs - now))
         return found
 

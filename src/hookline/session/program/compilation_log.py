@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from hookline import clock, log
+from hookline.coordination import progress
 from hookline.graph.nodes import spec as specs
 from hookline.graph.variable import Variable
 from hookline.session.plan.feeds import StaticArray
@@ -52,6 +53,7 @@ class CompilationLog:
         forms = {name: _signatures(value) for name, value in arguments}
         before, self._signatures = self._signatures, forms
         self.num_traces += 1
+        progress.count += 1
         self._start_time, self.has_unlogged_duration = clock.monotonic(), True
         self._cause = self.first_cause() if self.num_traces == 1 else _explain_retrace(before, forms)
         if not self._is_logging_deferred:
@@ -86,6 +88,7 @@ class CompilationLog:
     def log_duration(self) -> float:
         """Logs and returns the duration of the last compilation in seconds; called when the program has started."""
         self.has_unlogged_duration = False
+        progress.count += 1
         secs = clock.monotonic() - self._start_time
         logger.info("Compiled it in %.2f s.", secs)
         return secs

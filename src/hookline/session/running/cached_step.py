@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import clock
+from hookline.coordination import progress
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.graph.global_step import find_global_step
@@ -264,9 +264,8 @@ class CachedStep:
         """Waits for a batch of each source, as in `OpenSource.wait`. Without the lock, because the wait may be long."""
         for source in self._open_sources:
             if not source.num_ready(max_count):
-                begin_secs = clock.monotonic()
-                source.wait(max_count, self.max_steps, upcoming_steps)
-                self._session.session.activity.add("data", clock.monotonic() - begin_secs)
+                with self._session.session.activity.during("data"):
+                    source.wait(max_count, self.max_steps, upcoming_steps)
 
     def run_staged(
         self,
@@ -402,6 +401,8 @@ class CachedStep:
                     state.record(latched[number], next_step, count)
             if self.has_writes:
                 self._session.write_count += 1
+            else:
+                progress.count += 1
             if program.compilations.has_unlogged_duration:
                 secs = program.compilations.log_duration()
                 self._session.session.activity.add("compilation", secs)

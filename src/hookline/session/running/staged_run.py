@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hookline import clock
+from hookline.coordination import progress
 from hookline.errors import FailedPreconditionError
 from hookline.graph.graph import Operation
 from hookline.session.plan.result_readers import RunState
@@ -30,6 +31,7 @@ class StagedRuns:
         session, hosts, plan, metadata = self._session, step.host_stage, step.plan, run.metadata
         is_traced = metadata is not None and run.options is not None and run.options.trace_level > 0
         run.reset()
+        progress.count += 1
         start = clock.monotonic() if is_traced else 0.0
         if hosts.before and not hosts.before_needs_lock:
             hosts.compute(hosts.before, run, session)
@@ -62,10 +64,9 @@ class StagedRuns:
             with self._session.lock:
                 self._session.check_usable()
                 awaited = self._session.sources.open_all(step.plan.sources)
-            begin_secs = clock.monotonic()
-            for source in awaited:
-                source.wait()
-            self._session.session.activity.add("data", clock.monotonic() - begin_secs)
+            with self._session.session.activity.during("data"):
+                for source in awaited:
+                    source.wait()
 
     def _run_stages(self, step: CachedStep, run: RunState) -> None:
         """Makes the stages that need the variables, with a batch of each source.

@@ -1,0 +1,134 @@
+"""Trainings that hang are ended, and slow ones are not: real processes, in one and under `hookline launch --spmd`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.python import Python
+
+from hookline.cli import main
+from hookline.train import RecoveryPolicy
+
+JOB = Path(__file__).with_name("stall_job.py")
+STALL_SECS = 2.0
+
+
+def run_alone(place, logdir, *, stall_secs=STALL_SECS, unit_secs=0.5, timeout_secs=100):
+    """Returns the exit status and the error output of one process with a watchdog."""
+    process = Python(str(JOB), place, "0", str(stall_secs), str(unit_secs), str(logdir))
+    try:
+        out, err = process.communicate(timeout=timeout_secs)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def run_two(place, logdir, *options, hanging=1, processes=2):
+    """Returns the exit status of a job whose script has no watchdog."""
+    job = [str(JOB), place, str(hanging), "0", "0", str(logdir)]
+    return main(["launch", "--spmd", "--processes", str(processes), "--stall-secs", str(STALL_SECS), *options, *job])
+
+
+def stalls(logdir, process=0):
+    lines = map(json.loads, (logdir / f"account-{process}.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == "stall"]
+
+
+@pytest.mark.parametrize(
+    ("place", "under_way"),
+    [("hook", "steps"), ("callback", "steps"), ("input", "data"), ("save", "save"), ("evaluation", "evaluation")],
+)
+def test_hang_ends_the_process_with_its_stacks_and_a_mark(tmp_path, place, under_way):
+    status, out, err = run_alone(place, tmp_path / "run")
+    assert (status, out) == (79, "")
+    assert "WatchdogHook: no progress for 2 s." in err
+    assert "The process ends with status 79." in err
+    assert "in hang_here" in err
+    (stall,) = stalls(tmp_path / "run")
+    assert stall["under_way"] == under_way
+    assert stall["step"] >= 10
+
+
+def test_hang_that_holds_the_lock_of_python_is_ended_by_faulthandler(tmp_path):
+    status, out, err = run_alone("lock", tmp_path / "run")
+    assert (status, out) == (1, "")
+    assert "Timeout (0:00:02.2" in err
+    assert "in on_trigger" in err
+
+
+@pytest.mark.campaign
+def test_log_that_does_not_answer_keeps_no_process_alive(tmp_path):
+    status, _, err = run_alone("log", tmp_path / "run")
+    assert status == 79
+    assert "in hang_here" in err
+
+
+def test_slow_input_compilation_evaluation_and_saves_are_no_stall(tmp_path):
+    status, out, err = run_alone("slow", tmp_path / "run", stall_secs=1.4)
+    assert (status, out) == (0, "ended at step 30\n")
+    assert "no progress" not in err
+    assert stalls(tmp_path / "run") == []
+
+
+@pytest.mark.campaign
+def test_slow_training_of_minutes_is_no_stall(tmp_path):
+    status, out, _ = run_alone("slow", tmp_path / "run", stall_secs=30, unit_secs=15, timeout_secs=1500)
+    assert (status, out) == (0, "ended at step 30\n")
+
+
+@pytest.mark.parametrize(("place", "how"), [("stop", "it is killed"), ("lock", "it has ended")])
+def test_launcher_names_and_marks_a_process_whose_threads_do_not_run(tmp_path, capsys, place, how):
+    assert run_two(place, tmp_path / "run", hanging=0, processes=1) == 79
+    err = capsys.readouterr().err
+    assert f"hookline launch: process 0 has stalled: none of its threads has run for a while, and {how}." in err
+    (stall,) = stalls(tmp_path / "run")
+    assert how in stall["reason"]
+
+
+def test_process_that_lets_the_others_wait_is_named_before_all_end(tmp_path, capsys):
+    assert run_two("hook", tmp_path / "run") == 79
+    err = capsys.readouterr().err.splitlines()
+    for process in (0, 1):
+        said = [line for line in err if line.startswith(f"{process} | ")]
+        (first,) = [line for line in said if "no progress for" in line]
+        assert "Process 1 is not where the others are." in first
+        assert any(", in hang_here" in line for line in said) == (process == 1)
+        (stall,) = stalls(tmp_path / "run", process)
+        assert stall["elsewhere"] == [1]
+    ended = next(number for number, line in enumerate(err) if line.startswith("hookline launch"))
+    assert all("is not where the others are" not in line for line in err[ended:])
+
+
+def test_processes_that_wait_for_a_busy_one_are_not_stalled(tmp_path, capsys):
+    assert run_two("busy", tmp_path / "run") == 0
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == ["0 | ended at step 30", "1 | ended at step 30"]
+    assert "no progress" not in err
+
+
+@pytest.mark.parametrize("stopped", [pytest.param(0, marks=pytest.mark.campaign), 1])
+def test_stopped_process_of_two_ends_both(tmp_path, capsys, stopped):
+    assert run_two("stop", tmp_path / "run", hanging=stopped) == 79
+    assert f"hookline launch: process {stopped} has stalled: none of its threads" in capsys.readouterr().err
+
+
+def test_job_that_hangs_once_is_started_again_and_completes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
+    assert run_two("once", tmp_path / "run", "--restart", "on-failure") == 0
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == ["0 | ended at step 30", "1 | ended at step 30"]
+    assert err.count("all processes are restarted") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stall-secs", "5"], "--stall-secs requires --spmd"),
+        (["--spmd", "--processes", "2", "--stall-secs", "0"], "--stall-secs requires a time greater than 0"),
+    ],
+)
+def test_wrong_options_are_refused(capsys, words, message):
+    assert main(["launch", *words, str(JOB)]) == 2
+    assert message in capsys.readouterr().err
