@@ -38,7 +38,18 @@ def stalls(logdir, process=0):
 
 @pytest.mark.parametrize(
     ("place", "under_way"),
-    [("hook", "steps"), ("callback", "steps"), ("input", "data"), ("save", "save"), ("evaluation", "evaluation")],
+    [
+        ("callback", "steps"),
+        *(
+            pytest.param(place, under_way, marks=pytest.mark.campaign)
+            for place, under_way in {
+                "hook": "steps",
+                "input": "data",
+                "save": "save",
+                "evaluation": "evaluation",
+            }.items()
+        ),
+    ],
 )
 def test_hang_ends_the_process_with_its_stacks_and_a_mark(tmp_path, place, under_way):
     status, out, err = run_alone(place, tmp_path / "run")
@@ -78,7 +89,9 @@ def test_slow_training_of_minutes_is_no_stall(tmp_path):
     assert (status, out) == (0, "ended at step 30\n")
 
 
-@pytest.mark.parametrize(("place", "how"), [("stop", "it is killed"), ("lock", "it has ended")])
+@pytest.mark.parametrize(
+    ("place", "how"), [("stop", "it is killed"), pytest.param("lock", "it has ended", marks=pytest.mark.campaign)]
+)
 def test_launcher_names_and_marks_a_process_whose_threads_do_not_run(tmp_path, capsys, place, how):
     assert run_two(place, tmp_path / "run", hanging=0, processes=1) == 79
     err = capsys.readouterr().err
@@ -101,6 +114,7 @@ def test_process_that_lets_the_others_wait_is_named_before_all_end(tmp_path, cap
     assert all("is not where the others are" not in line for line in err[ended:])
 
 
+@pytest.mark.campaign
 def test_processes_that_wait_for_a_busy_one_are_not_stalled(tmp_path, capsys):
     assert run_two("busy", tmp_path / "run") == 0
     out, err = capsys.readouterr()
@@ -108,7 +122,8 @@ def test_processes_that_wait_for_a_busy_one_are_not_stalled(tmp_path, capsys):
     assert "no progress" not in err
 
 
-@pytest.mark.parametrize("stopped", [pytest.param(0, marks=pytest.mark.campaign), 1])
+@pytest.mark.campaign
+@pytest.mark.parametrize("stopped", [0, 1])
 def test_stopped_process_of_two_ends_both(tmp_path, capsys, stopped):
     assert run_two("stop", tmp_path / "run", hanging=stopped) == 79
     assert f"hookline launch: process {stopped} has stalled: none of its threads" in capsys.readouterr().err

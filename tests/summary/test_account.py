@@ -70,7 +70,8 @@ def test_job_that_was_killed_and_started_again_has_one_account(tmp_path, environ
     assert restored in ({0, 30}, {0, 60})  # The save of step 60 may not be complete.
     assert 0 <= found.repeated_steps <= 40
     assert all(found.secs[state] > 0 for state in ("steps", "compilation", "save", "evaluation", "start", "restore"))
-    assert found.total_secs == pytest.approx(found.ended_at - found.began_at, abs=0.2)
+    # The tests start interpreters ahead, so the second process may have begun before the first one was killed.
+    assert -0.2 <= found.total_secs - (found.ended_at - found.began_at) <= 5.0
     names = [event["event"] for event in events(folder)]
     assert names[:1] == ["start"]
     assert names[-1] == "stop"
