@@ -15,6 +15,7 @@ import pytest
 
 import hookline as hl
 from hookline import RunOptions, errors, train
+from hookline.testing import FakeClock
 from hookline.train import Saver, list_variables
 
 BATCHES = 30
@@ -370,6 +371,22 @@ def test_plain_iterator_starts_again_after_a_restart_with_one_warning(tmp_path, 
 def test_function_that_returns_an_iterator_resumes_at_the_checkpoint(tmp_path):
     with restored(lambda: iter(plain()), saved(iter(plain()), tmp_path)) as (session, batch):
         assert float(session.run(batch)[0]) == 5.0
+
+
+def test_source_that_is_read_again_for_long_says_so(tmp_path, caplog):
+    path = saved(iter(plain()), tmp_path)
+    with FakeClock() as clock, caplog.at_level(logging.INFO, "hookline"):
+
+        def slow():
+            for batch in plain():
+                clock.advance(2)
+                yield batch
+
+        with restored(slow, path) as (session, batch):
+            assert float(session.run(batch)[0]) == 5.0
+    (said,) = [record for record in caplog.records if "was read again up to batch 5" in record.message]
+    assert said.levelname == "WARNING"
+    assert "continue at once" in said.message
 
 
 def test_text_counts_in_replay_bytes(tmp_path, session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import logging
 import math
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from hookline import log
+from hookline import clock, log
 from hookline.coordination import progress
 from hookline.data import batches
 from hookline.data.from_arrays import ArrayIteration, ArraySource
@@ -179,6 +180,9 @@ def passes_made(position: dict[str, Any], arrays: ArraySource | None) -> int:
     return -(-(start[0] + (start[1] > 0)) // arrays.epochs)
 
 
+_LONG_READ_SECS = 5.0
+
+
 class RestartableSource(_MultiPassSequence):
     """A source that can be restarted: `make` returns the iterable.
 
@@ -206,6 +210,7 @@ class RestartableSource(_MultiPassSequence):
         count, batch = position["count"], None
         if count and "crc32c" not in position:
             raise _other_source_error(self._who, position, self.restart)
+        begin_secs = clock.monotonic()
         for done in range(count):
             if request.is_cancelled:
                 raise ReadCancelled
@@ -216,6 +221,16 @@ class RestartableSource(_MultiPassSequence):
             progress.count += 1
         if count and batches.crc32c(batches.copy_owned(batch)) != position["crc32c"]:
             raise self._not_repeatable(f"batch {count} differs from the one that was used")
+        if count:
+            secs = clock.monotonic() - begin_secs
+            _logger.log(
+                logging.WARNING if secs >= _LONG_READ_SECS else logging.INFO,
+                "%s: its source was read again up to batch %d, which the run has used: %.1f s. Arrays and sources with a "
+                "state (hookline.data.from_arrays, Grain) continue at once.",
+                self._who,
+                count,
+                secs,
+            )
         for number, item in enumerate(iterator, start=count + 1):
             yield _checksummed(batches.copy_owned(item), number)
 
