@@ -225,8 +225,8 @@ class RestartableSource(_MultiPassSequence):
             secs = clock.monotonic() - begin_secs
             _logger.log(
                 logging.WARNING if secs >= _LONG_READ_SECS else logging.INFO,
-                "%s: its source was read again up to batch %d, which the run has used: %.1f s. Arrays and sources with a "
-                "state (hookline.data.from_arrays, Grain) continue at once.",
+                "%s: its source was read again up to batch %d, which the run has used: %.1f s. Arrays and sources with "
+                "a state (hookline.data.from_arrays, Grain) continue at once.",
                 self._who,
                 count,
                 secs,
