@@ -43,7 +43,7 @@ def hang_if(place: str) -> None:
 
 def step(state, batch):
     if PLACE == "slow":
-        time.sleep(3 * UNIT_SECS)  # While it is traced, which is a part of its compilation.
+        time.sleep(5 * UNIT_SECS)  # While it is traced, which is a part of its compilation.
     if PLACE == "callback":
         jax.debug.callback(lambda n: hang_here() if n == 12 else None, state["n"])
     return {"n": state["n"] + 1, "w": state["w"] - 0.1 * batch.sum()}, {"loss": state["w"]}
