@@ -33,18 +33,13 @@ class Progress(hl.train.SessionRunHook):
 def train(folder, steps, every):
     watch_saves()
     x, y = data()
+    watched = [Progress()]
     # begin
     batches = hl.data.from_arrays((x, y), BATCH, shuffle_seed=0, epochs=None)
     loop = hl.train.Loop(train_step, init(), batches)
     checkpoints = hl.train.CheckpointOptions(save_steps=every)
     logging = hl.train.LoggingOptions(summary_steps=LOG_STEPS)
-    params, _ = loop.run(
-        folder,
-        steps,
-        hooks=[Progress()],  # progress
-        checkpoints=checkpoints,
-        logging=logging,
-    )
+    params, _ = loop.run(folder, steps, hooks=watched, checkpoints=checkpoints, logging=logging)
     # end
     return map(np.asarray, jax.tree.leaves(params))
 

@@ -21,16 +21,15 @@ class Progress(keras.callbacks.Callback):
 def train(folder, steps, every):
     x, y = data()
     keras.utils.set_random_seed(0)
-    hidden = [
-        each for _ in range(2) for each in (keras.layers.Dense(WIDTH, "relu"), keras.layers.Dropout(DROPOUT))
-    ]
+    hidden = [each for _ in range(2) for each in (keras.layers.Dense(WIDTH, "relu"), keras.layers.Dropout(DROPOUT))]
     model = keras.Sequential([keras.Input((INPUTS,)), *hidden, keras.layers.Dense(CLASSES)])
     model.compile(keras.optimizers.Adam(RATE), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     progress.around(model, "save_weights", "saving", "saved")
     progress.around(model, "load_weights", None, "restored")
+    watched = [Progress()]
     # begin
     callbacks = [
-        Progress(),  # progress
+        *watched,
         keras.callbacks.BackupAndRestore(f"{folder}/backup", save_freq=every, double_checkpoint=True),
         keras.callbacks.CSVLogger(f"{folder}/log.csv", append=True),
     ]

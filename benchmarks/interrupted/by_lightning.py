@@ -1,5 +1,3 @@
-import os
-
 import lightning as L
 import progress
 import torch
@@ -36,6 +34,7 @@ class Progress(callbacks.Callback):
 
 def train(folder, steps, every):
     x, y = map(torch.from_numpy, data())
+    watched = [Progress()]
     # begin
     L.seed_everything(0)
     model = Module()
@@ -43,13 +42,12 @@ def train(folder, steps, every):
     save = callbacks.ModelCheckpoint(folder, every_n_train_steps=every, save_last=True, save_on_exception=True)
     trainer = L.Trainer(
         max_steps=steps,
-        callbacks=[save, Progress()],  # progress
+        callbacks=[save, *watched],
         logger=loggers.TensorBoardLogger(folder),
         log_every_n_steps=LOG_STEPS,
     )
     progress.around(trainer, "save_checkpoint", "saving", "saved")
-    last = f"{folder}/last.ckpt"
-    trainer.fit(model, batches, ckpt_path=last if os.path.exists(last) else None)
+    trainer.fit(model, batches, ckpt_path="last")
     # end
     return weights(model)
 

@@ -1,5 +1,3 @@
-import os
-
 import progress
 import torch
 from task import BATCH, LOG_STEPS, RATE, data, main
@@ -41,6 +39,7 @@ class Progress(TrainerCallback):
 
 
 def train(folder, steps, every):
+    watched = [Progress()]
     # begin
     torch.manual_seed(0)
     args = TrainingArguments(
@@ -55,12 +54,7 @@ def train(folder, steps, every):
         enable_jit_checkpoint=True,
         seed=0,
     )
-    trainer = Trainer(
-        Model(),
-        args,
-        train_dataset=Data(),
-        callbacks=[Progress()],  # progress
-    )
+    trainer = Trainer(Model(), args, train_dataset=Data(), callbacks=watched)
     progress.around(trainer, "_save_checkpoint", "saving", "saved")
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder))
     if trainer.state.global_step < steps:

@@ -1,4 +1,4 @@
-"""What the driver knows of a training: a line for each step and each phase, written at once, apart from the training."""
+"""What the driver knows of a training: a line for each step and each phase, written at once."""
 
 from __future__ import annotations
 

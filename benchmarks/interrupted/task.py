@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import progress
 
-INPUTS, WIDTH, CLASSES, BATCH, RATE, DROPOUT = 256, 768, 10, 64, 1e-3, 0.1
+INPUTS, WIDTH, CLASSES, BATCH, RATE, DROPOUT = 256, 512, 10, 64, 1e-3, 0.1
 EXAMPLES = 250 * BATCH
 STEPS_PER_EPOCH = EXAMPLES // BATCH
 LOG_STEPS = 10
@@ -27,8 +27,10 @@ def data():
 
 
 def main(train):
-    """Runs `train(folder, steps, every)`, which returns the trained weights as arrays of NumPy."""
+    """Runs `train(folder, steps, every)`, which returns the trained weights; with 0 steps only the imports."""
     folder, steps, every = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    if not steps:
+        return
     os.makedirs(folder, exist_ok=True)
     progress.open_in(folder)
     progress.mark("started")
