@@ -336,11 +336,16 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
                 f"{row['twice']} of {row['points']}",
                 f"{row['missing']} of {row['points']}",
                 f"{row['interruptions']}",
-                f"{(row['secs'] - row['ideal_secs']) / max(1, row['interruptions']):.1f}",
+                f"{lost_secs(row):.1f}",
                 f"{row['lines']}",
             )
         )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def lost_secs(row: dict[str, Any]) -> float:
+    """Returns the seconds that an interruption cost, steps made again and starts included."""
+    return (row["secs"] - row["ideal_secs"]) / max(1, row["interruptions"])
 
 
 def page(found: dict[str, Any]) -> str:
@@ -370,20 +375,22 @@ the next step.
 
 
 def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draws steps and wall time of each framework as bars."""
+    """Draws what interruptions cost each framework as bars."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True)
     names = [TITLES[name] for name in rows]
-    for axis, key, label in zip(
-        axes, ("executed", "wall"), ("steps executed / steps needed", "wall time / left alone"), strict=True
-    ):
-        bars = axis.barh(names, [row[key] for row in rows.values()], color=["C0", *["0.7"] * (len(names) - 1)])
-        axis.bar_label(bars, labels=[f"{row[key]:.2f}" for row in rows.values()], padding=3)
-        axis.axvline(1, color="0.3", linewidth=0.8)
+    parts = {
+        "steps executed / steps needed": [row["executed"] for row in rows.values()],
+        "seconds lost per interruption": [lost_secs(row) for row in rows.values()],
+    }
+    for axis, (label, values) in zip(axes, parts.items(), strict=True):
+        bars = axis.barh(names, values, color=["C0" if name == "hookline" else "0.7" for name in rows])
+        axis.bar_label(bars, fmt="%.2f", padding=3)
         axis.set(xlabel=label)
         axis.margins(x=0.15)
         axis.spines[["top", "right"]].set_visible(False)
+    axes[0].axvline(1, color="0.3", linewidth=0.8)
     axes[0].invert_yaxis()
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
