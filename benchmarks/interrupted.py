@@ -51,8 +51,8 @@ PACKAGES = {
 }
 GRACE_SECS = 30.0
 MOST_STARTS = 60
-# After so many starts in a row that fail by themselves without a step, the framework is given up.
-MOST_FAILURES = 3
+# After two starts in a row that fail without a step a person looks after it, after four the framework is given up.
+FAILURES_BEFORE_REPAIR, MOST_FAILURES = 2, 4
 SEED = 58
 
 
@@ -131,6 +131,7 @@ class Training:
     save_secs: float
     digest: str | None
     gave_up: str | None
+    repairs: int
     points: dict[int, int]
 
 
@@ -156,7 +157,7 @@ def run(
     command = [python, str(PROGRAMS / f"by_{name}.py"), str(folder), str(steps), str(every)]
     folder.mkdir(parents=True, exist_ok=True)
     follower = Follower(folder)
-    left, starts, failures, reached, gave_up = collections.deque(planned), 0, 0, 0, None
+    left, starts, failures, reached, repairs, gave_up = collections.deque(planned), 0, 0, 0, 0, None
     begin = time.monotonic()
     with (folder.parent / f"{folder.name}.log").open("ab") as log:
         while True:
@@ -185,6 +186,8 @@ def run(
             if any(what == "finished" for _, _, what, _ in follower.lines):
                 break
             failures = 0 if stepped or signalled else failures + 1
+            if failures == FAILURES_BEFORE_REPAIR:
+                repairs += repair(folder)
             if failures == MOST_FAILURES or starts == MOST_STARTS:
                 gave_up = f"gave up after {starts} starts, at step {reached}"
                 break
@@ -198,8 +201,18 @@ def run(
         save_secs=median_save(lines),
         digest=next((value for _, _, what, value in lines if what == "finished"), None),
         gave_up=gave_up,
+        repairs=repairs,
         points=logged_points(folder),
     )
+
+
+def repair(folder: Path) -> bool:
+    """Does what a person does whose training fails at each start: removes a checkpoint of Transformers that is torn."""
+    for path in folder.glob("checkpoint-*"):
+        if not (path / "trainer_state.json").exists():
+            shutil.rmtree(path)
+            return True
+    return False
 
 
 def end(process: subprocess.Popen[bytes], name: str) -> bool:
@@ -303,6 +316,7 @@ def measure(name: str, python: str, steps: int, every: int, planned: list[Interr
         "points": len(alone.points),
         "save_secs": alone.save_secs,
         "gave_up": hit.gave_up,
+        "repairs": hit.repairs,
         "versions": versions(name, python),
     }
 
@@ -316,6 +330,7 @@ HEADS = (
     "points logged twice",
     "points missing",
     "interruptions",
+    "repairs",
     "lost per interruption, s",
     "lines",
 )
@@ -336,6 +351,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
                 f"{row['twice']} of {row['points']}",
                 f"{row['missing']} of {row['points']}",
                 f"{row['interruptions']}",
+                f"{row['repairs']}",
                 f"{lost_secs(row):.1f}",
                 f"{row['lines']}",
             )
@@ -366,6 +382,8 @@ the next step.
 - A place that a framework has passed when it stops (Transformers trains on for three seconds after a SIGTERM, Orbax
   until JAX tells it) is hit at the first step of its next start. What is left at the end of the training is not
   delivered.
+- A repair is what a person must do before a training starts again: here to remove a checkpoint that a `kill -9` has
+  torn. The time that the person takes is not counted, only two starts that fail.
 - Steps are counted when they are dispatched. Points are those that TensorBoard shows, or the lines of a CSV file.
 - Lines are those that a person writes for the training, without network, step, data and imports.
 - hookline and the loop by hand run the same step; Keras runs on JAX, the other two on PyTorch.

@@ -53,7 +53,7 @@ def test_program_that_always_fails_is_given_up(interrupted, tmp_path):
     failing.chmod(0o755)
     found = interrupted.run("hookline", str(failing), tmp_path / "run", 100, 20, interrupted.schedule())
     assert (found.digest, found.delivered) == (None, 0)
-    assert found.gave_up == "gave up after 3 starts, at step 0"
+    assert found.gave_up == "gave up after 4 starts, at step 0"
 
 
 def test_table_has_the_lines_that_the_programs_have(interrupted):
