@@ -326,12 +326,13 @@ HEADS = (
     "steps executed / needed",
     "wall / ideal",
     "ideal, s",
+    "load",
     "same bits",
     "points logged twice",
     "points missing",
     "interruptions",
     "repairs",
-    "lost per interruption, s",
+    "lost per interruption / ideal",
     "lines",
 )
 
@@ -347,21 +348,22 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
                 f"{row['executed']:.2f}",
                 row["gave_up"] or f"{row['wall']:.1f}",
                 f"{row['ideal_secs']:.0f}",
+                f"{row['load']:.0f}",
                 bits,
                 f"{row['twice']} of {row['points']}",
                 f"{row['missing']} of {row['points']}",
                 f"{row['interruptions']}",
                 f"{row['repairs']}",
-                f"{lost_secs(row):.1f}",
+                f"{lost_share(row):.2f}",
                 f"{row['lines']}",
             )
         )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def lost_secs(row: dict[str, Any]) -> float:
-    """Returns the seconds that an interruption cost, steps made again and starts included."""
-    return (row["secs"] - row["ideal_secs"]) / max(1, row["interruptions"])
+def lost_share(row: dict[str, Any]) -> float:
+    """Returns what an interruption cost, steps made again and starts included, as a share of the ideal."""
+    return (row["wall"] - 1) / max(1, row["interruptions"])
 
 
 def page(found: dict[str, Any]) -> str:
@@ -369,8 +371,7 @@ def page(found: dict[str, Any]) -> str:
     named = "\n".join(f"- {TITLES[name]}: {row['versions']}" for name, row in found["rows"].items())
     return f"""# Interrupted trainings
 
-{found["date"]}, {found["machine"]}, load average {found["load"]:.1f}: {found["steps"]:,} steps of an MLP (1.6 MB of
-weights, dropout, Adam, shuffled batches of 64), a save every {found["every"]} steps, a point of the log every 10
+{found["date"]}, {found["machine"]}: {found["steps"]:,} steps of an MLP (1.6 MB of weights, dropout, Adam, shuffled batches of 64), a save every {found["every"]} steps, a point of the log every 10
 steps (Keras: each epoch), and one schedule of {found["count"]} interruptions. Half are a SIGTERM with
 {GRACE_SECS:.0f} s of grace, half a `kill -9`; each comes at a share of the steps, in a save, or between a restore and
 the next step.
@@ -378,7 +379,7 @@ the next step.
 {table(found["rows"])}
 
 - The ideal is the mean of the same program left alone before and after. A start costs what its imports and
-  compilations cost, so a short training makes wall / ideal large: compare the seconds lost per interruption.
+  compilations cost, so a short training makes wall / ideal large. Where the load differs, seconds do not compare.
 - A place that a framework has passed when it stops (Transformers trains on for three seconds after a SIGTERM, Orbax
   until JAX tells it) is hit at the first step of its next start. What is left at the end of the training is not
   delivered.
@@ -400,7 +401,7 @@ def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
     names = [TITLES[name] for name in rows]
     parts = {
         "steps executed / steps needed": [row["executed"] for row in rows.values()],
-        "seconds lost per interruption": [lost_secs(row) for row in rows.values()],
+        "time lost per interruption / left alone": [lost_share(row) for row in rows.values()],
     }
     for axis, (label, values) in zip(axes, parts.items(), strict=True):
         bars = axis.barh(names, values, color=["C0" if name == "hookline" else "0.7" for name in rows])
@@ -435,19 +436,18 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="where to write interrupted.json, .md and .svg")
     args = parser.parse_args()
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    planned, rows, loads = schedule(args.count), {}, []
+    planned, rows = schedule(args.count), {}
     for name in args.only:
         python = python_of(name)
         if not os.access(python, os.X_OK):
             print(f"Left out: {name} has no environment, '{python}'. `make bench-interrupted` sets it up.")
             continue
         rows[name] = measure(name, python, args.steps, args.every, planned)
-        loads.append(os.getloadavg()[0])
+        rows[name]["load"] = os.getloadavg()[0]
         print(f"# {name}: {json.dumps(rows[name])}", flush=True)
         found = {
             "date": datetime.date.today().isoformat(),
             "machine": interleaved.machine()["machine"],
-            "load": statistics.mean(loads),
             "steps": args.steps,
             "every": args.every,
             "count": len(planned),
