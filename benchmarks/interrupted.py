@@ -371,10 +371,10 @@ def page(found: dict[str, Any]) -> str:
     named = "\n".join(f"- {TITLES[name]}: {row['versions']}" for name, row in found["rows"].items())
     return f"""# Interrupted trainings
 
-{found["date"]}, {found["machine"]}: {found["steps"]:,} steps of an MLP (1.6 MB of weights, dropout, Adam, shuffled batches of 64), a save every {found["every"]} steps, a point of the log every 10
-steps (Keras: each epoch), and one schedule of {found["count"]} interruptions. Half are a SIGTERM with
-{GRACE_SECS:.0f} s of grace, half a `kill -9`; each comes at a share of the steps, in a save, or between a restore and
-the next step.
+{found["date"]}, {found["machine"]}: {found["steps"]:,} steps of an MLP (1.6 MB of weights, dropout, Adam,
+shuffled batches of 64), a save every {found["every"]} steps, a point of the log every 10 (Keras: each epoch), and one
+schedule of {found["count"]} interruptions. Half are a SIGTERM with {GRACE_SECS:.0f} s of grace, half a `kill -9`; each
+comes at a share of the steps, in a save, or between a restore and the next step.
 
 {table(found["rows"])}
 
