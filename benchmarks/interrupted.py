@@ -379,7 +379,8 @@ comes at a share of the steps, in a save, or between a restore and the next step
 {table(found["rows"])}
 
 - The ideal is the mean of the same program left alone before and after. A start costs what its imports and
-  compilations cost, so a short training makes wall / ideal large. Where the load differs, seconds do not compare.
+  compilations cost, so a short training makes wall / ideal large. Where the load (of the last minute, at
+  the end of a row) differs, seconds do not compare. {found["note"]}
 - A place that a framework has passed when it stops (Transformers trains on for three seconds after a SIGTERM, Orbax
   until JAX tells it) is hit at the first step of its next start. What is left at the end of the training is not
   delivered.
@@ -434,6 +435,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20, help="how many interruptions")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--results", type=Path, help="where to write interrupted.json, .md and .svg")
+    parser.add_argument("--note", default="", help="a sentence for the page, such as what else ran on the machine")
     args = parser.parse_args()
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     planned, rows = schedule(args.count), {}
@@ -451,6 +453,7 @@ def main() -> None:
             "steps": args.steps,
             "every": args.every,
             "count": len(planned),
+            "note": args.note,
             "schedule": [dataclasses.asdict(each) for each in planned],
             "rows": rows,
         }
