@@ -1,6 +1,6 @@
 """What interruptions cost: one schedule of them for the same training in five frameworks, each as its docs advise.
 
-    python benchmarks/interrupted.py [--steps 2000] [--every 100] [--only NAME ...] [--results docs/bench]
+    python benchmarks/interrupted.py [--steps 2500] [--every 100] [--only NAME ...] [--results docs/bench]
 
 Half of the interruptions are a SIGTERM with a grace, half a `kill -9`. Each is placed in the training, not in time: at
 a share of the steps, in a save, or between a restore and the first step after it. A program is started again until it
@@ -430,8 +430,8 @@ def python_of(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000, help="a multiple of 250, an epoch")
-    parser.add_argument("--every", type=int, default=150, help="steps from one save to the next")
+    parser.add_argument("--steps", type=int, default=2500, help="a multiple of 250, an epoch")
+    parser.add_argument("--every", type=int, default=100, help="steps from one save to the next")
     parser.add_argument("--count", type=int, default=20, help="how many interruptions")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--results", type=Path, help="where to write interrupted.json, .md and .svg")
