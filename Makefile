@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once.
 .DEFAULT_GOAL := help
-.PHONY: help docs test-docs demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-install test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: help docs test-docs demo demo-text demo-in-step demo-workers test test-tf1 test-all test-oldest test-middle test-versions test-distributed test-in-step test-in-step-all test-power test-browser test-sinks test-install test-notebook leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more bench-interrupted compare
 
 # The first of these Pythons that is there. One that pyenv holds is found also where its shims do not hand it out.
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -162,6 +162,11 @@ bench-more: $(READY) ## benchmarks of data, summaries, large models, workers
 		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
 	@echo "== tf1_scripts"; TF_PYTHON=$(TF_PYTHON) PYTHONPATH=benchmarks $(BIN)/python tf1/benchmarks/tf1_scripts.py
 
+INTERRUPTED := $(foreach name,orbax keras lightning transformers,.venv-interrupted-$(name)/bin/python)
+bench-interrupted: $(VENV)/.has-dev,bench $(INTERRUPTED) ## 20 interruptions of five frameworks, in half an hour
+	@$(BIN)/python benchmarks/interrupted.py --results docs/bench
+	@$(BIN)/python benchmarks/publish.py
+
 # Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
 compare: $(READY) ## Keras, Lightning and clu beside hookline
 	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
@@ -193,6 +198,14 @@ $(VENV)/.has-%: pyproject.toml constraints.txt constraints-oldest.txt
 	@.venv-peers.new/bin/$(PIP_INSTALL) -r benchmarks/peers/requirements.txt -e '.[flax]' \
 		-c $$(.venv-peers.new/bin/python $(PINS))
 	@rm -rf .venv-peers && mv .venv-peers.new .venv-peers
+
+# PyTorch without CUDA is not to be had for every Python.
+.venv-interrupted-lightning/bin/python .venv-interrupted-transformers/bin/python: PYTHON = $(or $(OLDEST_PYTHON),$(call find_python,3.12 3.13))
+.venv-interrupted-%/bin/python:
+	@echo "Setting up .venv-interrupted-$*, for make bench-interrupted (once) ..."
+	@"$(PYTHON)" -m venv .venv-interrupted-$*.new
+	@.venv-interrupted-$*.new/bin/$(PIP_INSTALL) -r benchmarks/interrupted/requirements-$*.txt
+	@rm -rf .venv-interrupted-$* && mv .venv-interrupted-$*.new .venv-interrupted-$*
 
 .venv-tf215/bin/python:
 	@echo "Setting up .venv-tf215, with TensorFlow, for make conformance-scripts (once) ..."

@@ -1,4 +1,4 @@
-"""Puts measured figures where the docs show them: `docs/performance.md`, and one sentence of the README."""
+"""Puts measured figures where the docs show them: in two pages, and in one sentence of the README."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def of_this_machine(found: dict) -> str:
     return f"{text} ({found['machine']}, {found['date']})."
 
 
+def of_interruptions() -> str:
+    """Returns what was done to interrupted trainings, and the table, from `interrupted.md`."""
+    return (RESULTS / "interrupted.md").read_text().partition("\n\n")[2].partition("\n\n- ")[0]
+
+
 def _micros(added: float) -> str:
     return f"{added:.0f} µs" if added >= 0.5 else "nothing that can be measured"
 
@@ -69,6 +74,7 @@ def main() -> None:
     put(ROOT / "README.md", range_of_machines(found))
     table = (RESULTS / "bench.md").read_text().partition("\n\n")[0].strip()
     put(ROOT / "docs" / "performance.md", f"\n{of_this_machine(found)}\n\n{table}\n")
+    put(ROOT / "docs" / "reliability.md", f"\n{of_interruptions()}\n")
 
 
 if __name__ == "__main__":

@@ -49,3 +49,4 @@ def test_readme_and_page_have_the_results_of_make_bench():
     assert publish.of_this_machine(found) in page
     assert (results / "bench.md").read_text().partition("\n\n")[0].strip() in page
     assert f"{found['rows']['Session.run']['micros']:.1f}" in page
+    assert publish.of_interruptions() in (ROOT / "docs" / "reliability.md").read_text()
