@@ -59,10 +59,10 @@ class ReplayResult:
 
     def _difference(self, found: Comparison, same: Sequence[str]) -> str:
         """Describes the first difference from the run."""
-        names = found.different
-        more = f" (and {len(names) - 1:,} of {found.compared:,} more)" if len(names) > 1 else ""
-        after = same[-1] if same else f"{self._start_step:,}"
-        text = f"Not the bits of the run: {names[0]}{more} differs at step {found.step:,}, after the same state at {after}."
+        name, *others = found.different
+        text = f"Not the bits of the run: {name} differs at step {found.step:,}"
+        text += f", and so do {len(others):,} others of {found.compared:,}" if others else ""
+        text += f". The last equal state is that of step {same[-1] if same else f'{self._start_step:,}'}."
         known = [f"{name} was {then}, is {now}" for name, (then, now) in found.environment.items() if then != "unknown"]
         unknown = [name for name, (then, _) in found.environment.items() if then == "unknown"]
         if known:
