@@ -27,8 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     looks = [functools.partial(_make_look, text) for text in arguments.look]
     wanted = ReplayRequest(arguments.run, (first, last), arguments.fetch, looks, arguments.every)
     _run_script(wanted, str(arguments.script), arguments.arguments)
-    result = wanted.result
-    if result is None:
+    if wanted.error is not None:
+        raise wanted.error
+    if (result := wanted.result) is None:
         raise ValueError(
             f"the script {str(arguments.script)!r} has trained nothing in '{arguments.run}'. Give it the arguments of "
             f"that run; its train.Loop must have that folder as logdir."

@@ -411,9 +411,9 @@ class Loop(StepGraph):
         Raises:
             NotFoundError: No checkpoint at or before the first step is left; the message has the steps of those that
                 are left.
-            KeyError: A name is neither that of a metric nor of an array; the message lists all names.
             TypeError: An argument has the wrong type.
-            ValueError: A look feeds, writes or stops; or the first step is not below the last.
+            ValueError: A name is neither that of a metric nor of an array; a look feeds, writes or stops; or the first
+                step is not below the last.
 
         Example:
             >>> import hookline as hl, numpy as np, tempfile

@@ -50,7 +50,7 @@ def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
     """Returns metrics of a loop, and arrays of its state and averages, by name.
 
     Raises:
-        KeyError: There is none of that name; the message lists all.
+        ValueError: There is none of that name; the message lists all.
     """
     leaves: dict[str, tuple[Variable, int]] = {}
     variables = {"": loop.state} | {f"{name}/": variable for name, variable in loop._extra_variables.items()}
@@ -65,7 +65,7 @@ def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
             continue
         path = name if name in leaves else name.removeprefix(f"{loop.state.op.name}/")
         if path not in leaves:
-            raise KeyError(
+            raise ValueError(
                 f"Loop.replay: there is no metric and no array of the state called {name!r}. There are: "
                 f"{', '.join([*metrics, *leaves])}."
             )

@@ -27,6 +27,7 @@ class ReplayRequest:
 
     Attributes:
         result: The result, once there is one.
+        error: The error of the replay, or of a script that trains elsewhere.
     """
 
     folder: str
@@ -35,12 +36,16 @@ class ReplayRequest:
     looks: Sequence[Callable[[], Any]]
     every: int
     result: ReplayResult | None = None
+    error: Exception | None = None
     is_claimed: bool = False
 
     def fulfil(self, replay: Callable[..., ReplayResult], **run_arguments: Any) -> None:
-        """Replays, keeps the result, and raises `ReplayDone`."""
-        look = [*self.names, *(make() for make in self.looks)]
-        self.result = replay(self.folder, self.steps, look, every=self.every, **run_arguments)
+        """Replays, keeps the result or the error, and raises `ReplayDone`."""
+        try:
+            look = [*self.names, *(make() for make in self.looks)]
+            self.result = replay(self.folder, self.steps, look, every=self.every, **run_arguments)
+        except Exception as error:
+            self.error = error
         raise ReplayDone(0)
 
 
@@ -57,15 +62,23 @@ def claim(who: str, folder: str | None) -> ReplayRequest | None:
     """Returns the request that a session in this folder fulfils; None for a session that runs as it is.
 
     Raises:
-        ValueError: There is a request for another folder.
+        ReplayDone: There is a request for another folder; it gets an error.
     """
     wanted = _requested
     if wanted is None or wanted.is_claimed or folder is None:
         return None
     if os.path.realpath(folder) != os.path.realpath(wanted.folder):
-        raise ValueError(
+        wanted.error = ValueError(
             f"{who}: the script trains in '{folder}', and `hookline replay` is for '{wanted.folder}': it would write "
             f"there. Give the script the arguments of that run."
         )
+        raise ReplayDone(0)
     wanted.is_claimed = True
     return wanted
+
+
+def refuse(who: str, folder: str | None) -> None:
+    """Ends a script that trains without a `train.Loop`, if there is a request; without a folder it runs as it is."""
+    if (wanted := claim(who, folder)) is not None:
+        wanted.error = ValueError(f"{who} trains in '{folder}', and only the run of a train.Loop can be replayed.")
+        raise ReplayDone(0)
