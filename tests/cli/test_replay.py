@@ -115,7 +115,7 @@ def test_look_is_a_class_beside_the_script_and_csv_goes_to_a_file(trained, capsy
         (["--steps", "12:4", "train_it.py", "run", "0.1"], 2, "--steps requires two steps, such as 1200:1300"),
         (["--steps", "4:12", "none.py"], 2, "there is no script 'none.py'"),
         (["--steps", "4:12", "--look", "train_it:None_", "train_it.py", "run", "0.1"], 2, "Give module:Class"),
-        (["--steps", "4:12", "--fetch", "lose", "train_it.py", "run", "0.1"], 2, "no array of the state called 'lose'"),
+        (["--steps", "4:12", "--fetch", "lose", "train_it.py", "run", "0.1"], 2, "no array called 'lose'"),
         (["--steps", "4:12", "empty.py"], 2, "has trained nothing in 'run'"),
     ],
 )

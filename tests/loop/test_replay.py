@@ -301,9 +301,7 @@ def test_loop_goes_on_after_a_replay_as_if_there_was_none(trained, tmp_path):
 
 def test_names_and_steps_are_checked(trained):
     loop, arguments = made("single")
-    with pytest.raises(
-        ValueError, match=r"no metric and no array of the state called 'lose'. There are: loss, grad_norm"
-    ):
+    with pytest.raises(ValueError, match=r"no metric and no array called 'lose'. There are: loss, grad_norm"):
         loop.replay(trained("single"), (40, 50), ["lose"], **arguments)
     with pytest.raises(ValueError, match="a first step below the last one, got 50 and 50"):
         loop.replay(trained("single"), (50, 50), **arguments)

@@ -1,4 +1,4 @@
-"""`hookline replay`: runs a training script whose first training in the folder of a run becomes a replay of its steps."""
+"""`hookline replay`: runs a training script whose training in the folder of a run becomes a replay of its steps."""
 
 from __future__ import annotations
 

@@ -47,32 +47,34 @@ def replay(
 
 
 def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
-    """Returns metrics of a loop, and arrays of its state and averages, by name.
+    """Returns metrics of a loop, and arrays of its state, averages and batch, by name.
 
     Raises:
         ValueError: There is none of that name; the message lists all.
     """
-    leaves: dict[str, tuple[Variable, int]] = {}
-    variables = {"": loop.state} | {f"{name}/": variable for name, variable in loop._extra_variables.items()}
-    for prefix, variable in variables.items():
-        for index, (path, _) in enumerate(flatten_with_paths(variable.spec)[0]):
-            leaves.setdefault(f"{prefix}{path}" if path else prefix.strip("/") or variable.op.name, (variable, index))
     metrics = {**loop.metrics, **loop.means}
+    leaves: dict[str, tuple[Variable | Tensor, int]] = {}
+    trees = [("", loop.state, loop.state.spec)]
+    trees += [(name, variable, variable.spec) for name, variable in loop._extra_variables.items()]
+    trees += [] if loop._batch is None else [("batch", loop._batch, loop._example)]
+    for prefix, source, spec in trees:
+        for index, (path, _) in enumerate(flatten_with_paths(spec)[0]):
+            leaves.setdefault("/".join(filter(None, (prefix, path))) or loop.state.op.name, (source, index))
     found: dict[str, Tensor] = {}
     for name in names:
+        path = name if name in leaves else name.removeprefix(f"{loop.state.op.name}/")
         if name in metrics:
             found[name] = metrics[name]
-            continue
-        path = name if name in leaves else name.removeprefix(f"{loop.state.op.name}/")
-        if path not in leaves:
+        elif path in leaves:
+            found[name] = _leaf(*leaves[path])
+        else:
             raise ValueError(
-                f"Loop.replay: there is no metric and no array of the state called {name!r}. There are: "
+                f"Loop.replay: there is no metric and no array called {name!r}. There are: "
                 f"{', '.join([*metrics, *leaves])}."
             )
-        found[name] = _leaf(*leaves[path])
     return found
 
 
-def _leaf(variable: Variable, index: int) -> Tensor:
-    """Returns a tensor of one array of a variable."""
-    return op(lambda value: flatten_with_paths(value)[0][index][1], name="look").node(variable)
+def _leaf(source: Variable | Tensor, index: int) -> Tensor:
+    """Returns a tensor of one array of a variable or a batch."""
+    return op(lambda value: flatten_with_paths(value)[0][index][1], name="look").node(source)
