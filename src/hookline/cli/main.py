@@ -321,7 +321,7 @@ def _add_replay(commands: _Commands) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="a metric, or an array of the state or the batch, as in 'params/dense/kernel' or 'batch/0'; may be repeated",
+        help="a metric, or an array of the state or the batch, as in 'params/kernel' or 'batch/0'; may be repeated",
     )
     add(
         "--look",
