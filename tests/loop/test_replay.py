@@ -125,7 +125,7 @@ def test_other_bits_are_found_out_with_the_first_array_and_the_interval(trained)
     assert result.is_same is False
     array = "state/opt_state/hyperparams/learning_rate"
     assert re.search(
-        rf"Not the bits of the run: {array} differs at step 30.* that of step 20\. Likely: other code, data or arguments",
+        rf"Not the bits of the run: {array} differs at step 30.* that of step 20\. Likely: other code",
         str(result),
     )
 

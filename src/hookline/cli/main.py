@@ -293,7 +293,7 @@ def _add_clean(commands: _Commands) -> None:
 def _add_replay(commands: _Commands) -> None:
     made = _command(
         commands,
-        "replay_run",
+        "report.replay_run",
         "replay",
         "run steps of a past run again, prove that they are the same, and look at values",
         """
