@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import signal
@@ -279,7 +280,7 @@ def test_hooks_of_the_run_print_nothing_write_elsewhere_and_get_no_end(trained, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_loop_goes_on_after_a_replay_as_if_there_was_none(trained):
+def test_loop_goes_on_after_a_replay_as_if_there_was_none(trained, caplog):
     def trains(last_step, *, replays):
         if replays:
             loop.replay(trained("single"), (40, 42), **arguments, last_step=LAST_STEP)
@@ -293,6 +294,7 @@ def test_loop_goes_on_after_a_replay_as_if_there_was_none(trained):
         found += [trains(10, replays=replays), trains(20, replays=replays)]
         assert (loop.logdir, loop.history["loss"].steps) == (None, [1])
     np.testing.assert_array_equal(after_replays, alone)
+    assert not [record for record in caplog.records if "goes on from the checkpoint" in record.getMessage()]
 
 
 def test_names_and_steps_are_checked(trained):
@@ -316,3 +318,14 @@ def test_steps_that_ended_in_a_nan_are_replayed_up_to_it(tmp_path):
     assert "It ended before step 60: NanLossDuringTrainingError: NanTensorHook found NaN in" in str(result)
     assert np.isnan(result.rows[POISONED + 1]["loss"])
     assert np.isfinite(result.rows[POISONED]["loss"])
+
+
+def test_sharded_state_on_four_devices_has_the_same_bits(tmp_path):
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    job = Python("-m", "tests.loop.replayed_on_devices", str(tmp_path), env=environment)
+    printed, errors = job.communicate(timeout=240)
+    assert job.returncode == 0, errors
+    single, several = printed.splitlines()[:4], printed.splitlines()[4:]
+    assert single == several
+    assert [line.split()[0] for line in single[1:3]] == ["40", "50"]
+    assert single[3] == "The same bits as the run at step 40 and 50."

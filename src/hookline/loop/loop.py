@@ -414,6 +414,7 @@ class Loop(StepGraph):
             TypeError: An argument has the wrong type.
             ValueError: A name is neither that of a metric nor of an array; a look feeds, writes or stops; or the first
                 step is not below the last.
+            UnimplementedError: There are several SPMD processes.
 
         Example:
             >>> import hookline as hl, numpy as np, tempfile

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from hookline import arguments
-from hookline.errors import END_OF_INPUT, NanLossDuringTrainingError
+from hookline.coordination import process_group
+from hookline.errors import END_OF_INPUT, NanLossDuringTrainingError, UnimplementedError
 from hookline.hooks import CheckpointSaverHook, SessionRunHook
 from hookline.hooks.only_for import unwrap
 from hookline.monitored.monitored_session import MonitoredSession
@@ -49,6 +50,10 @@ class Replay:
 
     def __init__(self, folder: str, steps: Any, looks: Iterable[Any], hooks: Sequence[Any]) -> None:
         self.first, self.last = _checked_steps(steps)
+        if (others := process_group.current()) is not None:
+            raise UnimplementedError.from_message(
+                f"A run of {others.count} SPMD processes cannot be replayed yet: replay runs in one process."
+            )
         self.run = PastRun(folder)
         self.run.begin_at(self.first, self.last)  # An error comes at once.
         self._looks = Looks(looks, self.first, self.last, self._shown)
