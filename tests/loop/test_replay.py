@@ -162,8 +162,8 @@ def test_run_that_goes_on_may_remove_the_checkpoint_meanwhile(trained, tmp_path)
     class Remove(hl.train.SessionRunHook):
         trigger, fetches = hl.train.every(1), ()
 
-        def on_trigger(self, firing):
-            shutil.rmtree(folder, ignore_errors=True)
+        def begin(self):  # Before the checkpoint is read.
+            shutil.rmtree(folder)
 
     assert replayed(folder, "single", (50, 71), ["loss", Remove()]).is_same
 
