@@ -19,7 +19,7 @@ SOURCE = ROOT / "build" / "docs" / "source"
 MAP = {
     "Start": ["loop", "from-a-plain-loop", "from-keras", "differences", "comparison", "notebooks"],
     "Guide": [
-        *("models", "data", "evaluation", "checkpoints", "divergence", "preemption", "use-your-model"),
+        *("models", "data", "evaluation", "checkpoints", "divergence", "replay", "preemption", "use-your-model"),
         *("summaries", "sinks", "command", "hooks", "lifecycle", "graph", "extend"),
     ],
     "Scale": ["devices", "spmd", "distributed", "reliability", "performance"],

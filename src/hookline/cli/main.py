@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     _add_diff(commands)
     _add_events(commands)
     _add_clean(commands)
+    _add_replay(commands)
     _add_launch(commands)
     _add_stop(commands)
     _add_completion(commands)
@@ -289,6 +290,52 @@ def _add_clean(commands: _Commands) -> None:
     )
 
 
+def _add_replay(commands: _Commands) -> None:
+    made = _command(
+        commands,
+        "report.replay_run",
+        "replay",
+        "run steps of a past run again, prove that they are the same, and look at values",
+        """
+        Runs the training script of a run with its arguments. Its first training in the folder of the run becomes a
+        replay: it begins at the newest checkpoint at or before the first step, launches the same programs on the same
+        batches, with the same keys, and ends after the last step. Nothing in the folder changes, and the training may
+        be running. Trainings without a folder run as they are; one in another folder is an error.
+
+        The table has the values of metrics, and of arrays of the state before the update of the step: of an array its
+        norm. A line states at which checkpoints the state has the same bits as in the run.
+
+        The exit status is 0, or 3 if the bits differ, or 1 if the command failed, or 2 if the arguments are wrong.
+        """,
+        """
+        hookline replay runs/a --steps 1200:1300 --fetch loss train.py --logdir runs/a
+        hookline replay runs/a --steps 1200:1300 --fetch loss --fetch params/dense/kernel --every 10 train.py
+        hookline replay runs/a --steps 1200:1300 --look looks:GradientHistogram train.py
+        """,
+    )
+    add = made.add_argument
+    add("run", metavar="RUN", help="folder of a run")
+    add("--steps", required=True, metavar="N:M", help="show the steps after N, up to M")
+    add(
+        "--fetch",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a metric, or an array of the state or the batch, as in 'params/kernel' or 'batch/0'; may be repeated",
+    )
+    add(
+        "--look",
+        metavar="MODULE:CLASS",
+        action="append",
+        default=[],
+        help="a hook that only reads, made without arguments; may be repeated",
+    )
+    add("--every", type=_positive, default=1, metavar="N", help="the steps from one row to the next (default: 1)")
+    add("--csv", metavar="FILE", help="write the table to a file as CSV, instead of printing it")
+    add("script", type=Path, help="the Python script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+
+
 def _add_launch(commands: _Commands) -> None:
     made = _command(
         commands,
@@ -438,6 +485,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "launch":
             # Before the imports, so that wrong options are reported without a wait for JAX.
             _check_launch(arguments)
+        elif arguments.command == "replay":
+            _check_script(arguments)
         with defer_sigint():
             module = importlib.import_module(f"hookline.cli.{arguments.module}")
         status = getattr(module, arguments.function)(arguments)
@@ -457,8 +506,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_launch(arguments: argparse.Namespace) -> None:
     """Checks the combination of options, and chooses the module for it."""
-    if not arguments.script.is_file():
-        raise ValueError(f"there is no script {str(arguments.script)!r}. Give the path of a Python file.")
+    _check_script(arguments)
     if arguments.spmd:
         for name in _NOT_WITH_SPMD:
             if getattr(arguments, name) is not None:
@@ -489,6 +537,11 @@ def _check_launch(arguments: argparse.Namespace) -> None:
         arguments.module = "launch_spmd"
     else:
         arguments.workers, arguments.servers = arguments.workers or 1, arguments.servers or 1
+
+
+def _check_script(arguments: argparse.Namespace) -> None:
+    if not arguments.script.is_file():
+        raise ValueError(f"there is no script {str(arguments.script)!r}. Give the path of a Python file.")
 
 
 def _format_error(error: Exception) -> str:

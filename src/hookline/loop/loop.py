@@ -18,6 +18,7 @@ from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
 from hookline.hooks.timers import trigger_from_arguments
 from hookline.loop import description
+from hookline.loop import replay as replays
 from hookline.loop import warm_start as warm_starts
 from hookline.loop.evaluation.early_stopping import FinalStop
 from hookline.loop.in_memory_checkpoint import InMemoryCheckpoint
@@ -30,6 +31,8 @@ from hookline.loop.warm_start import WarmStart, as_warm_start, loop_restore_advi
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.monitored.hooked.callbacks import checked_hooks
 from hookline.monitored.hooked.hook_list import is_claimed
+from hookline.monitored.replaying.request import claim
+from hookline.monitored.replaying.result import ReplayResult
 from hookline.monitored.training_options import CheckpointOptions, LoggingOptions, PreemptionOptions
 from hookline.monitored.training_session import checked_options, default_hooks, warn_if_nothing_saves
 from hookline.session import Session
@@ -154,6 +157,7 @@ class Loop(StepGraph):
     _has_run = False
     _history_hooks: Sequence[tuple[str, Any]] = ()
     _handover: _StateHandover | None = None
+    _is_replaying = False
 
     def __repr__(self) -> str:
         count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.form.values))
@@ -283,6 +287,21 @@ class Loop(StepGraph):
         """
         if self._handover is not None and is_claimed(self._handover):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
+        if (wanted := claim("Loop", logdir)) is not None:
+            wanted.fulfil(
+                self.replay,
+                last_step=last_step,
+                epochs=epochs,
+                hooks=hooks,
+                progress=progress,
+                log_steps=log_steps,
+                nan_check=nan_check,
+                on_nan=on_nan,
+                train_on=train_on,
+                checkpoints=checkpoints,
+                logging=logging,
+                preemption=preemption,
+            )
         logdir, last_step = _check_end_arguments(logdir, last_step)
         checkpoints, logging, preemption = checked_options("Loop", checkpoints, logging, preemption)
         scaffold = self._scaffold(logdir, as_warm_start(warm_start), checkpoints)
@@ -307,10 +326,12 @@ class Loop(StepGraph):
         self._handover = _StateHandover(self, last_step)
         self.logdir = logging.summary_dir or logdir
         account = [AccountHook(self.logdir)] if self.logdir and logging.account else []
+        # A replay leaves the loop as it is.
+        handover = [] if self._is_replaying else [self._handover]
         with self.graph.as_default(), loop_restore_advice(logdir):
             session = MonitoredSession(
                 ChiefSessionCreator(scaffold, "", self._config, logdir, restore=checkpoints.restore),
-                [*found, self._handover, *account, *([console] if console else ())],
+                [*found, *handover, *account, *([console] if console else ())],
                 recovery=checkpoints.recovery,
                 summary_dir=self.logdir,
                 raise_on_write_errors=logging.raise_on_write_errors,
@@ -361,6 +382,61 @@ class Loop(StepGraph):
             counting = {"per_step": rates, "peak_flops": peak_flops, "memory": True}
             own.append(StepCounterHook(every_n_steps=logging.rate_steps, output_dir=folder, **counting))
         return [*own, *hooks]
+
+    def replay(
+        self, folder: str, steps: tuple[int, int], look: Iterable[Any] = (), *, every: int = 1, **run_arguments: Any
+    ) -> ReplayResult:
+        """Runs steps of a past run again, proves that they are the same, and looks at what nobody looked at then.
+
+        The replay begins at the newest checkpoint at or before the first step. It launches the programs that the run
+        launched, on the same batches, with the same keys. What is looked at is computed by another program, from the
+        state before each step, and the batch and the key of that step, so it changes no bit. Nothing in the folder
+        changes, and the run may still be going on. The hooks of the run work as they did, except for what they print,
+        and for their `end`; their files go to a temporary folder, which is removed. A hook whose trigger reads the
+        clock may fire at other steps than it did.
+
+        Args:
+            folder: The folder of the run, its `logdir`.
+            steps: Two steps: the steps after the first one, up to the last one, are looked at.
+            look: Names, or hooks with `fetches` and a `trigger` that only read. Names are those of metrics; of arrays
+                of the state before the update, "params/dense/kernel"; of averages, "ema/params/dense/kernel"; and of
+                arrays of the batch, "batch/0".
+            every: Global steps between two rows of the names in the table.
+            **run_arguments: The arguments of the run, as for `run`: `last_step`, `hooks` and the others. With other
+                arguments the programs may be others.
+
+        Returns:
+            The values by step, and the proof; `print` shows them as a table.
+
+        Raises:
+            NotFoundError: No checkpoint at or before the first step is left; the message has the steps of those that
+                are left.
+            TypeError: An argument has the wrong type.
+            ValueError: A name is neither that of a metric nor of an array; a look feeds, writes or stops; or the first
+                step is not below the last.
+            UnimplementedError: There are several SPMD processes.
+
+        Example:
+            >>> import hookline as hl, numpy as np, tempfile
+            >>> step = lambda w, batch: (w + batch.sum(), {"loss": w * w})
+            >>> loop = hl.train.Loop(step, np.float32(0), hl.data.from_arrays(np.ones(9), 1))
+            >>> saving = {"checkpoints": hl.train.CheckpointOptions(save_steps=3), "progress": False}
+            >>> with tempfile.TemporaryDirectory() as logdir:
+            ...     _ = loop.run(logdir, **saving)
+            ...     print(loop.replay(logdir, (4, 7), ["loss", "state"], **saving))
+            step  loss  state
+               5    16      4
+               6    25      5
+               7    36      6
+            The same bits as the run at step 6.
+        """
+        before = self.logdir, self._has_run, self._history_hooks, self._handover
+        self._is_replaying = True
+        try:
+            return replays.replay(self, folder, steps, look, every, run_arguments)
+        finally:
+            self._is_replaying = False
+            self.logdir, self._has_run, self._history_hooks, self._handover = before
 
     def describe(
         self,

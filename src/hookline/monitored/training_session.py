@@ -17,6 +17,7 @@ from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.monitored.hooked.callbacks import checked_hooks, chief_only, overridden_callback
 from hookline.monitored.monitored_session import MonitoredSession
+from hookline.monitored.replaying import request
 from hookline.monitored.starting.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.training_options import (
@@ -126,6 +127,7 @@ def MonitoredTrainingSession(
     """
     checkpoint_dir = arguments.check_path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
     summary_dir = arguments.check_path(_WHO, "summary_dir", summary_dir, optional=True)
+    request.refuse(_WHO, checkpoint_dir)
     if is_chief is None:  # The value of an unset flag: it would create a worker, which waits for a chief for hours.
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
     arguments.check_number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)

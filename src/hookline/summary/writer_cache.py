@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from hookline import arguments, log
 from hookline.errors import OpError
 from hookline.summary.file_writer import FileWriter, SummaryTap
+from hookline.summary.redirection import output_dir
 
 _logger = log.get_logger(__name__)
 
@@ -97,7 +98,7 @@ class FileWriterCache:
             ValueError: `logdir` is empty or a URL.
             OpError: The directory cannot be written.
         """
-        path = arguments.check_path("FileWriterCache.get", "logdir", logdir)
+        path = output_dir(arguments.check_path("FileWriterCache.get", "logdir", logdir))
         name = os.path.realpath(path) if path and "://" not in path else path
         scope = WRITER_SCOPE.get()
         cls._close_dropped()

@@ -108,7 +108,8 @@ class Manifest:
         format: The format of the file.
         extra: Whether `max_to_keep` does not count it.
         devices: The names of the devices of its arrays, if there were several.
-        environment: The versions of hookline, Python and JAX, and the kind of the first device; empty if unknown.
+        environment: The versions of hookline, Python and JAX, the kind of the first device, the flags, and the number
+            of processes; those that are unknown are missing.
     """
 
     variables: dict[str, Entry]

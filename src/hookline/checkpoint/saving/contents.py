@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import os
 import platform
 import secrets
 import weakref
@@ -70,16 +71,32 @@ def copy_contents(sess: Session, variables: Mapping[str, Variable], global_step:
             _next_lineage(sess),
             global_step,
             devices=on if len(on) > 1 else (),
-            environment=_environment(),
+            environment=environment(),
         )
         return ContentsCopy(manifest, host_copy.copy_to_host(stored, is_chief), positions)
 
 
+# The settings of JAX that may change the bits of a step.
+_SETTINGS = (
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"),
+    *("jax_disable_most_optimizations", "jax_numpy_dtype_promotion", "jax_softmax_custom_jvp"),
+)
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of this process, for the manifest: all that may change the bits of a step."""
+    flags = [f"{name}={os.environ[name]}" for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if os.environ.get(name)]
+    settings = [f"{name}={found}" for name in _SETTINGS if (found := getattr(jax.config, name, None)) is not None]
+    return _versions() | {
+        "device": jax.devices()[0].device_kind,
+        "flags": " ".join([*flags, *settings]),
+        "processes": str(jax.process_count()),
+    }
+
+
 @functools.cache
-def _environment() -> dict[str, str]:
-    """Returns the environment of this process, for the manifest."""
-    versions = {"hookline": __version__, "python": platform.python_version(), "jax": version("jax")}
-    return versions | {"device": jax.devices()[0].device_kind}
+def _versions() -> dict[str, str]:
+    return {"hookline": __version__, "python": platform.python_version(), "jax": version("jax")}
 
 
 def load(

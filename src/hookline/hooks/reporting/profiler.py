@@ -17,6 +17,7 @@ from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary.redirection import output_dir
 
 _logger = log.get_logger(__name__)
 
@@ -83,6 +84,7 @@ class ProfilerHook(SessionRunHook):
         )
         self._output_dir = arguments.check_path("ProfilerHook", "output_dir", output_dir) or os.curdir
         self.output_description = f"profiles '{self._output_dir}/plugins/profile/step_<step>'"
+        self._profile_dir = self._output_dir
         self._show_dataflow = show_dataflow
         self._show_memory = show_memory
         # With these options the run waits for the device.
@@ -102,6 +104,7 @@ class ProfilerHook(SessionRunHook):
         """Opens the writer."""
         self._global_step = require_global_step(self)
         self._writer = FileWriterCache.get(self._output_dir)
+        self._profile_dir = output_dir(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Skips the first run of a session."""
@@ -129,7 +132,7 @@ class ProfilerHook(SessionRunHook):
         assert step is not None, "begin has checked that there is a global step"
         jax.block_until_ready(run_context.session.snapshot([self._global_step]))
         if process_group.is_primary():
-            self._profile = _Profile(self._output_dir, step, self._show_dataflow)
+            self._profile = _Profile(self._profile_dir, step, self._show_dataflow)
         return self._args
 
     def on_trigger(self, firing: Firing) -> None:
@@ -162,14 +165,14 @@ class ProfilerHook(SessionRunHook):
         return profile
 
     def _record(self, name: str, run_metadata: RunMetadata, step: int) -> None:
-        _logger.info("Profiled the run to step %d; the profile is %s in %s.", step, name, self._output_dir)
+        _logger.info("Profiled the run to step %d; the profile is %s in %s.", step, name, self._profile_dir)
         # After a recovery the same step may be profiled again, but a tag belongs to one run.
         with contextlib.suppress(ValueError):
             if self._writer is not None:
                 self._writer.add_run_metadata(run_metadata, name, step)
         if self._show_memory:
             try:
-                jax.profiler.save_device_memory_profile(os.path.join(self._output_dir, f"memory_{name}.prof"))
+                jax.profiler.save_device_memory_profile(os.path.join(self._profile_dir, f"memory_{name}.prof"))
             except (RuntimeError, OSError) as error:
                 _logger.warning("ProfilerHook could not write the memory profile of step %d: %s", step, error)
 

@@ -14,7 +14,7 @@ from hookline.monitored.hooked.fast_path import FastPath, FastRunFunction
 from hookline.monitored.hooked.hook_list import HookList
 from hookline.monitored.hooked.hook_schedule import HookSchedule
 from hookline.monitored.hooked.merged_requests import MergedRequests
-from hookline.monitored.hooked.multi_step import MultiStepRunner, add_row_axis
+from hookline.monitored.hooked.multi_step import BEFORE_STEP, MultiStepRunner, add_row_axis
 from hookline.monitored.hooked.scheduled_hook import ScheduledHook
 from hookline.monitored.spmd_sync import SpmdSync
 from hookline.monitored.stop_request import StopRequest
@@ -153,6 +153,7 @@ class HookedSession:
         self._steps_per_run = steps_per_run
         self._multi_step = MultiStepRunner(session, self._stop, steps_per_run)
         self._schedule: HookSchedule | None = None
+        self._before_step: Callable[[], None] | None = None
         self._in_callbacks = False
         self._context: RunContext | None = None  # Of the run under way.
         self._failed_midway = False
@@ -172,6 +173,7 @@ class HookedSession:
             spmd=self._spmd,
         )
         self._hooks = hooks
+        self._multi_step.before_step = self._before_step = self.raw.hook_data.get(BEFORE_STEP)
         self.raw.hook_data[HookedSession] = self
         return schedule
 
@@ -288,6 +290,7 @@ class HookedSession:
             if schedule.stalled_runs > 1:
                 self._stop.warn_stalled(self.raw.global_step)
             may_continue = options is None and not self._stop.requested and self._spmd is None
+            may_continue = may_continue and self._before_step is None
             if fast_runs is not None and may_continue:
                 make = self._fast_run_function(schedule, fetches, fed=bool(feed_dict))
                 self._fast_path.begin(self._backend, fetches, fast_runs, make, allow_feeds=bool(feed_dict))
@@ -427,6 +430,8 @@ class HookedSession:
     ) -> tuple[Any, Sequence[Any]]:
         """Makes a run of one step with the hooks' requests; returns the results of the caller and of the hooks."""
         feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.hook_feeds else feed_dict
+        if self._before_step is not None:
+            self._before_step()
         if options is None and run_metadata is None and not feeds and self._spmd is None:
             step = requests.known_step if requests.known_fetches is fetches else self._find_step(requests, fetches)
             if step is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,9 @@ from hookline.monitored.hooked.merged_requests import MergedRequests
 from hookline.monitored.stop_request import StopRequest
 from hookline.session import STEP_MISMATCH, DeferredResults, RunMetadata, RunOptions, Session
 
+BEFORE_STEP = "before step"
+"""The key in `hook_data` of a function to call before each step, also inside a run of several; a replay has one."""
+
 
 class MultiStepRunner:
     """Makes a session's runs of several steps.
@@ -23,7 +26,12 @@ class MultiStepRunner:
         session: The raw session.
         stop: Counts the runs.
         steps_per_run: The maximum number of steps of a run.
+
+    Attributes:
+        before_step: A function to call before each step, which is then launched alone, by the same program; or None.
     """
+
+    before_step: Callable[[], None] | None = None
 
     def __init__(self, session: Session, stop: StopRequest, steps_per_run: int) -> None:
         self._raw, self._backend = session, session.backend
@@ -74,6 +82,8 @@ class MultiStepRunner:
         try:
             step = self._backend.cached_step(fetches, hook_fetches, self._steps_per_run)
             if options is None and step.computes_hook_fetches and not run.has_per_step_hook:
+                if self.before_step is not None and self._backend.known_step == run.start_step:
+                    return self._run_singly(self.before_step, schedule, requests, step)
                 found = step.run(None, run.start_step, max_steps=run.num_steps, exactly=True)
                 if found is not STEP_MISMATCH:
                     result, hook_results, _ = found
@@ -85,6 +95,18 @@ class MultiStepRunner:
         except (KeyError, TypeError) as exc:
             requests.attribute_error(exc, self._raw.graph)
             raise
+
+    def _run_singly(
+        self, before_step: Callable[[], None], schedule: HookSchedule, requests: MergedRequests, step: Any
+    ) -> tuple[Any, Sequence[Any]]:
+        """Makes the steps of a run with the program of that run, one in each launch."""
+        parts = []
+        for _ in range(schedule.run.num_steps):
+            before_step()
+            *results, _ = step.run(max_steps=1)
+            parts.append(results)
+        result, hook_results = _join(requests, parts)
+        return result, hook_results if requests.has_fetches else requests.hook_fetches.fetches
 
     def _run_last_separately(
         self,
@@ -99,9 +121,13 @@ class MultiStepRunner:
         try:
             while left:
                 step = self._backend.cached_step(fetches, of_each, self._steps_per_run)
-                *results, made = step.run(max_steps=left)
+                if self.before_step is not None:
+                    self.before_step()
+                *results, made = step.run(max_steps=left if self.before_step is None else 1)
                 parts.append(results)
                 left -= made
+            if self.before_step is not None:
+                self.before_step()
             result, hook_results = self._backend.run_with_hook_fetches(
                 fetches, requests.hook_fetches, None, options, run_metadata
             )
@@ -111,12 +137,17 @@ class MultiStepRunner:
             self._stop.runs += made
             raise
         parts.append((as_single_row(result), add_row_axis(requests, hook_results)))
-        stacked = [hook.stacked for hook in requests.hooks]
-        of_hooks = [
-            concat_rows([part[1][index] for part in parts]) if stacked[index : index + 1] == [True] else last
-            for index, last in enumerate(parts[-1][1])
-        ]
-        return concat_rows([part[0] for part in parts]), of_hooks
+        return _join(requests, parts)
+
+
+def _join(requests: MergedRequests, parts: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Returns the results of a run from those of its parts: the rows of all parts, and the last values."""
+    stacked = [hook.stacked for hook in requests.hooks]
+    of_hooks = [
+        concat_rows([part[1][index] for part in parts]) if stacked[index : index + 1] == [True] else last
+        for index, last in enumerate(parts[-1][1])
+    ]
+    return concat_rows([part[0] for part in parts]), of_hooks
 
 
 def add_row_axis(requests: MergedRequests, results: Sequence[Any]) -> Sequence[Any]:

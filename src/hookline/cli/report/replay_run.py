@@ -1,0 +1,72 @@
+"""`hookline replay`: runs a training script whose training in the folder of a run becomes a replay of its steps."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import os
+import runpy
+import sys
+from typing import Any
+
+from hookline.cli import output
+from hookline.monitored.replaying import request
+from hookline.monitored.replaying.past_run import PastRun
+from hookline.monitored.replaying.request import ReplayDone, ReplayRequest
+
+DIFFERENT_BITS = 3
+"""The exit status of a replay that made other bits than the run."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the script, prints what the replay has seen, and returns the exit status."""
+    first, last = _steps(arguments.steps)
+    PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
+    looks = [functools.partial(_make_look, text) for text in arguments.look]
+    wanted = ReplayRequest(arguments.run, (first, last), arguments.fetch, looks, arguments.every)
+    _run_script(wanted, str(arguments.script), arguments.arguments)
+    if wanted.error is not None:
+        raise wanted.error
+    if (result := wanted.result) is None:
+        raise ValueError(
+            f"the script {str(arguments.script)!r} has trained nothing in '{arguments.run}'. Give it the arguments of "
+            f"that run; its train.Loop must have that folder as logdir."
+        )
+    if arguments.csv is not None:
+        with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
+            result.write_csv(file)
+        output.print_lines(*result.verdict.splitlines())
+    else:
+        output.print_lines(*str(result).splitlines())
+    return DIFFERENT_BITS if result.is_same is False else 0
+
+
+def _run_script(wanted: ReplayRequest, script: str, arguments: list[str]) -> None:
+    """Runs a script as `python script.py` would, until the replay is over; its output goes to the standard error."""
+    sys.argv = [script, *arguments]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    request.request(wanted)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(ReplayDone):
+            runpy.run_path(script, run_name="__main__")
+    finally:
+        request.request(None)
+
+
+def _make_look(text: str) -> Any:
+    """Returns a look from the text `module:Class`."""
+    module, _, name = text.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--look {text}: {error}. Give module:Class; the script's folder is searched, too.") from error
+
+
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        raise ValueError(f"--steps requires two steps, such as 1200:1300, got {text!r}.")
+    return int(first), int(last)

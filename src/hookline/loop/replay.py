@@ -1,0 +1,80 @@
+"""Replays steps of a past run of a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hookline import arguments
+from hookline.graph import Tensor, Variable, op
+from hookline.hooks import SinkHook
+from hookline.hooks.only_for import unwrap
+from hookline.loop.step.step_graph import StepGraph
+from hookline.monitored.hooked.callbacks import checked_hooks
+from hookline.monitored.replaying.looks import TableLook
+from hookline.monitored.replaying.replay import Replay
+from hookline.monitored.replaying.result import ReplayResult
+from hookline.monitored.training_options import LoggingOptions
+from hookline.paths import flatten_with_paths
+
+
+def replay(
+    loop: Any, folder: str, steps: tuple[int, int], look: Iterable[Any], every: int, run_arguments: Mapping[str, Any]
+) -> ReplayResult:
+    """Replays steps of a past run; the arguments and errors are those of `Loop.replay`."""
+    given = dict(run_arguments)
+    arguments.check_int("Loop.replay", "every", every, at_least=1)
+    looks = arguments.check_list("Loop.replay", "look", look)
+    names = [each for each in looks if isinstance(each, str)]
+    hooks = checked_hooks(given.pop("hooks", ()))
+    logging = given.pop("logging", None) or LoggingOptions()
+    with loop.graph.as_default():
+        table = TableLook(tensors_by_name(loop, names), every)
+    looks = [*([table] if names else []), *(each for each in looks if not isinstance(each, str))]
+    with Replay(folder, steps, looks, hooks) as made:
+        given |= {
+            # Sinks are other programs and services, which must not get the same numbers once more.
+            "hooks": [*made.hooks, *(hook for hook in hooks if not isinstance(unwrap(hook), SinkHook))],
+            "logging": dataclasses.replace(logging, sinks=(), summary_dir=None),
+            "time_limit_secs": None,
+            "warm_start": None,
+        }
+        made.drive(loop.session(made.scratch, **given), loop.train_op)
+    return ReplayResult(
+        made.run.folder, (made.first, made.last), made.start.path, table.rows, made.proof.comparisons, made.stopped
+    )
+
+
+def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
+    """Returns metrics of a loop, and arrays of its state, averages and batch, by name.
+
+    Raises:
+        ValueError: There is none of that name; the message lists all.
+    """
+    metrics = {**loop.metrics, **loop.means}
+    leaves: dict[str, tuple[Variable | Tensor, int]] = {}
+    trees = [("", loop.state, loop.state.spec)]
+    trees += [(name, variable, variable.spec) for name, variable in loop._extra_variables.items()]
+    trees += [] if loop._batch is None else [("batch", loop._batch, loop._example)]
+    for prefix, source, spec in trees:
+        for index, (path, _) in enumerate(flatten_with_paths(spec)[0]):
+            leaves.setdefault("/".join(filter(None, (prefix, path))) or loop.state.op.name, (source, index))
+    found: dict[str, Tensor] = {}
+    for name in names:
+        path = name if name in leaves else name.removeprefix(f"{loop.state.op.name}/")
+        if name in metrics:
+            found[name] = metrics[name]
+        elif path in leaves:
+            found[name] = _leaf(*leaves[path])
+        else:
+            raise ValueError(
+                f"Loop.replay: there is no metric and no array called {name!r}. There are: "
+                f"{', '.join([*metrics, *leaves])}."
+            )
+    return found
+
+
+def _leaf(source: Variable | Tensor, index: int) -> Tensor:
+    """Returns a tensor of one array of a variable or a batch."""
+    return op(lambda value: flatten_with_paths(value)[0][index][1], name="look").node(source)

@@ -1,0 +1,94 @@
+"""Proof: compares the state of a replay with the checkpoints of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hookline.checkpoint.directory import leaves
+from hookline.checkpoint.saving import contents, host_copy
+from hookline.graph import GraphKeys
+from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook, at_steps
+from hookline.hooks.trigger import NEVER
+from hookline.monitored.replaying.past_run import SavedStep
+from hookline.session import Session
+
+_UNKNOWN = "unknown"
+
+
+class Comparison(NamedTuple):
+    """The comparison of a replay with one checkpoint of its run.
+
+    Args:
+        step: The global step.
+        path: The checkpoint.
+        compared: The number of arrays and values that were compared.
+        different: The names of those that differ, as in `train.list_variables`.
+        environment: What is not as it was when the checkpoint was saved: by name, then and now; "unknown" if the
+            checkpoint does not tell.
+    """
+
+    step: int
+    path: str
+    compared: int
+    different: tuple[str, ...]
+    environment: dict[str, tuple[str, str]]
+
+
+class Proof(SessionRunHook):
+    """Compares the checksums of the state, the averages, the step, keys and data with those of a run's checkpoints.
+
+    Args:
+        saved: The checkpoints.
+
+    Attributes:
+        comparisons: The comparisons so far.
+    """
+
+    comes_before = (CheckpointSaverHook,)
+
+    def __init__(self, saved: Sequence[SavedStep]) -> None:
+        self._saved = {each.step: each for each in saved}
+        self.trigger = at_steps(*(self._saved or (NEVER,)))
+        self.comparisons: list[Comparison] = []
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Compares, if this is the step of a checkpoint."""
+        # As before a save: a rollback, say, comes first.
+        firing.context.deliver_pending()
+        session = firing.context.session
+        if (saved := self._saved.get(session.global_step)) is not None:
+            self.comparisons.append(compare(session, saved))
+
+
+def compare(session: Session, saved: SavedStep) -> Comparison:
+    """Compares all that a session would save, without the states of hooks, with a checkpoint of the same step."""
+    backend, different, compared = session.backend, list[str](), 0
+    with backend.lock:
+        values, positions = backend.values_with_positions(
+            backend.variables(GraphKeys.GLOBAL_VARIABLES), backend.sources.names()
+        )
+        here, stored = leaves.pack(values | {name: position.value for name, position in positions.items()})
+        for name, entry in saved.manifest.variables.items():
+            if name not in here:  # The state of a hook, or a variable of another graph.
+                continue
+            own = {leaf.path: leaf for leaf in here[name].leaves}
+            for leaf in entry.leaves:
+                compared += 1
+                if not _is_same(leaf, own.pop(leaf.path, None), stored):
+                    different.append(leaf.name)
+            different += [leaf.name for leaf in own.values()]
+    return Comparison(saved.step, saved.path, compared, tuple(different), _changes(saved))
+
+
+def _is_same(leaf: Any, own: Any, stored: dict[str, Any]) -> bool:
+    if own is None or (own.kind, own.shape, own.dtype, own.value) != (leaf.kind, leaf.shape, leaf.dtype, leaf.value):
+        return False
+    return own.name not in stored or host_copy.compare_checksums(leaf.pieces, stored[own.name]) is not None
+
+
+def _changes(saved: SavedStep) -> dict[str, tuple[str, str]]:
+    """Returns what differs in the environment, then and now, by name."""
+    then, now = saved.manifest.environment, contents.environment()
+    found = {name: (then.get(name, _UNKNOWN), now[name]) for name in now}
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}

@@ -1,0 +1,128 @@
+"""`hookline replay`: the user's own script becomes a replay of its run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import runpy
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.loop.replayed import fingerprint
+
+from hookline.cli import main
+
+SCRIPT = """
+    import sys
+
+    import numpy as np
+
+    import hookline as hl
+
+    class Show(hl.train.SessionRunHook):
+        trigger, fetches = hl.train.every(3), "state:0"
+
+        def on_trigger(self, firing):
+            print("looks at step", firing.global_step, file=sys.stderr)
+
+    if __name__ == "__main__":
+        folder, rate = sys.argv[1], float(sys.argv[2])
+        print("the script begins")
+
+        def step(w, batch):
+            loss = (w - batch).mean()
+            return w - rate * loss, {"loss": loss}
+
+        def run(*arguments, **more):
+            loop = hl.train.Loop(step, np.zeros(2, "float32"), hl.data.from_arrays(np.arange(60, dtype="float32"), 2))
+            loop.run(*arguments, 20, progress=False, checkpoints=hl.train.CheckpointOptions(save_steps=4), **more)
+
+        run(None)
+        run(folder)
+        print("the script ends")
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Returns a script that has trained in the folder `run`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    file = tmp_path / "train_it.py"
+    file.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def trained(script, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [str(script), "run", "0.1"])
+    runpy.run_path(str(script), run_name="__main__")
+    capsys.readouterr()
+    return script
+
+
+def replay(*arguments):
+    return main(["replay", "run", *arguments])
+
+
+def test_table_and_proof_are_printed_and_the_script_ends_with_the_replay(trained, capsys):
+    before = fingerprint("run")
+    assert (
+        replay("--steps", "9:15", "--fetch", "loss", "--fetch", "state", "--every", "2", "train_it.py", "run", "0.1")
+        == 0
+    )
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].split() == ["step", "loss", "|state|"]
+    assert [line.split()[0] for line in lines[1:4]] == ["10", "12", "14"]
+    assert lines[4:] == ["The same bits as the run at step 12."]
+    assert ("the script begins" in err, "the script ends" in err) == (True, False)
+    assert fingerprint("run") == before
+
+
+def test_other_bits_have_a_status_of_their_own(trained, capsys):
+    assert replay("--steps", "5:13", "train_it.py", "run", "0.2") == 3
+    assert (
+        "Not the bits of the run: state differs at step 8. The last equal state is that of step 4."
+        in capsys.readouterr().out
+    )
+
+
+def test_look_is_a_class_beside_the_script_and_csv_goes_to_a_file(trained, capsys):
+    given = ("--steps", "4:12", "--fetch", "loss", "--look", "train_it:Show", "--csv", "out.csv")
+    assert replay(*given, "train_it.py", "run", "0.1") == 0
+    out, err = capsys.readouterr()
+    assert out == "The same bits as the run at step 8 and 12.\n"
+    assert [line for line in err.splitlines() if "looks" in line] == [
+        "looks at step 6",
+        "looks at step 9",
+        "looks at step 12",
+    ]
+    rows = list(csv.DictReader(io.StringIO(Path("out.csv").read_text(encoding="utf-8"))))
+    assert [row["step"] for row in rows] == [str(step) for step in range(5, 13)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (
+            ["--steps", "4:12", "train_it.py", "other", "0.1"],
+            2,
+            "trains in 'other', and `hookline replay` is for 'run'",
+        ),
+        (["--steps", "12:4", "train_it.py", "run", "0.1"], 2, "--steps requires two steps, such as 1200:1300"),
+        (["--steps", "4:12", "none.py"], 2, "there is no script 'none.py'"),
+        (["--steps", "4:12", "--look", "train_it:None_", "train_it.py", "run", "0.1"], 2, "Give module:Class"),
+        (["--steps", "4:12", "--fetch", "lose", "train_it.py", "run", "0.1"], 2, "no array called 'lose'"),
+        (["--steps", "4:12", "empty.py"], 2, "has trained nothing in 'run'"),
+    ],
+)
+def test_mistakes_are_explained_and_leave_the_run_as_it_is(trained, capsys, arguments, status, why, tmp_path):
+    (tmp_path / "empty.py").write_text("pass")
+    before = fingerprint("run")
+    assert replay(*arguments) == status
+    assert why in capsys.readouterr().err
+    assert fingerprint("run") == before
+    assert not (tmp_path / "other").exists()
