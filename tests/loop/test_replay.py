@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from tests.loop import steps as written
 from tests.loop.replayed import KINDS, LAST_STEP, POISONED, fingerprint, made
 from tests.python import Python
 
@@ -310,14 +311,34 @@ def test_names_and_steps_are_checked(trained):
 def test_steps_that_ended_in_a_nan_are_replayed_up_to_it(tmp_path):
     loop, arguments = made("rollback")
     arguments |= {"on_nan": "raise", "hooks": []}
-    with pytest.raises(hl.train.NanLossDuringTrainingError):
+    with pytest.raises(hl.train.NanLossDuringTrainingError, match="To look at the steps before it: ") as raised:
         loop.run(str(tmp_path), **arguments)
+    assert str(raised.value).endswith(
+        f"loop.replay('{tmp_path}', (25, 35), ['grad_norm', 'loss', 'learning_rate'], ...), with the arguments of the "
+        "run"
+    )
     loop, again = made("rollback")
     again |= {"on_nan": "raise", "hooks": []}
     result = loop.replay(str(tmp_path), (30, 60), ["loss"], **again)
     assert "It ended before step 60: NanLossDuringTrainingError: NanTensorHook found NaN in" in str(result)
     assert np.isnan(result.rows[POISONED + 1]["loss"])
     assert np.isfinite(result.rows[POISONED]["loss"])
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: written.nnx_objects(False), written.nnx_functional, lambda: written.equinox(written.as_it_is)]
+)
+def test_models_of_flax_and_equinox_have_the_same_bits_over_epochs(tmp_path, make):
+    arguments = {"epochs": 4, "progress": False, "log_steps": "epoch"}
+    arguments |= {"checkpoints": hl.train.CheckpointOptions(save_steps="epoch")}
+    trained, asked = make(), make()
+    hl.train.Loop(trained.step, trained.state, written.batches(1)).run(str(tmp_path), **arguments)
+    before = jax.device_get(asked.weights(asked.state))
+    result = hl.train.Loop(asked.step, asked.state, written.batches(1)).replay(
+        str(tmp_path), (10, 28), ["loss"], **arguments
+    )
+    assert ([each.step for each in result.proof], result.is_same, len(result.rows)) == ([16, 24], True, 18)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(asked.weights(asked.state)), before)
 
 
 def test_sharded_state_on_four_devices_has_the_same_bits(tmp_path):

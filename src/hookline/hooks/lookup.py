@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from hookline.session import Session
 
 
+REPLAY_ADVICE = "replay advice"
+"""The key in `hook_data` of a function that returns, for a session and a step, how to replay the steps before it."""
+
+
 def require_global_step(hook: SessionRunHook) -> Tensor:
     """Returns the global step of the default graph; raises a `RuntimeError` that names the hook if it has none."""
     global_step = get_global_step()

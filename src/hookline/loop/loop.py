@@ -10,9 +10,11 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
+from hookline.coordination import process_group
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
+from hookline.hooks.lookup import REPLAY_ADVICE
 from hookline.hooks.reporting.account import AccountHook
 from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
@@ -539,6 +541,8 @@ class _EpochsOfSession(SessionRunHook):
     def after_create_session(self, session: Session, coord: Any) -> None:
         session.hook_data["epochs"] = epochs = self._loop._passes.epochs(session)
         self._loop._check_reset_steps(epochs)
+        if not self._loop._is_replaying and process_group.current() is None:
+            session.hook_data[REPLAY_ADVICE] = replays.advice_of(self._loop)
 
 
 class _StateHandover(SessionRunHook):

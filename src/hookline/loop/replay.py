@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hookline import arguments
 from hookline.graph import Tensor, Variable, op
 from hookline.hooks import SinkHook
+from hookline.hooks.lookup import session_savers
 from hookline.hooks.only_for import unwrap
 from hookline.loop.step.step_graph import StepGraph
 from hookline.monitored.hooked.callbacks import checked_hooks
@@ -17,6 +21,9 @@ from hookline.monitored.replaying.replay import Replay
 from hookline.monitored.replaying.result import ReplayResult
 from hookline.monitored.training_options import LoggingOptions
 from hookline.paths import flatten_with_paths
+from hookline.session import Session
+
+_SHOWN_STEPS, _MOST_METRICS = 10, 3
 
 
 def replay(
@@ -44,6 +51,26 @@ def replay(
     return ReplayResult(
         made.run.folder, (made.first, made.last), made.start.path, table.rows, made.proof.comparisons, made.stopped
     )
+
+
+def advice_of(loop: StepGraph) -> Callable[[Session, int], str]:
+    """Returns a function that returns, for a session and a step, the command that shows the steps before it."""
+    names = list(loop._scalar_metrics)[:_MOST_METRICS]
+
+    def advise(session: Session, step: int) -> str:
+        paths = [path for saver in session_savers(session) for path in saver.last_checkpoints]
+        saved = {int(path.rpartition("-")[2]): os.path.dirname(path) for path in paths}
+        if not (before := [each for each in saved if each < step]):
+            return ""
+        first, folder = max(step - _SHOWN_STEPS, min(before)), saved[before[0]]
+        if sys.argv[0].endswith(".py"):
+            fetches = [part for name in names for part in ("--fetch", name)]
+            how = shlex.join(["hookline", "replay", folder, "--steps", f"{first}:{step}", *fetches, *sys.argv])
+        else:
+            how = f"loop.replay({folder!r}, ({first}, {step}), {names}, ...), with the arguments of the run"
+        return f" To look at the steps before it: {how}"
+
+    return advise
 
 
 def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.control.checkpoint_saver import CheckpointSaverHook
-from hookline.hooks.lookup import find_tensor, joined_names, require_global_step, session_savers
+from hookline.hooks.lookup import REPLAY_ADVICE, find_tensor, joined_names, require_global_step, session_savers
 from hookline.hooks.triggers import every, latched
 from hookline.session import Session
 
@@ -210,21 +210,22 @@ class NanTensorHook(SessionRunHook):
             _logger.warning("%s Its updates were skipped.%s", message, self._consecutive_text())
             return
         if self.on_nan == ROLLBACK:
-            self._roll_back(context.session, message)
+            self._roll_back(context.session, message, step)
             return
         # The host reads the check later than the device computes it.
         if (now := context.session.global_step) > step:
             message = f"{message[:-1]}, and noticed it at step {now}."
+        advice = _replay_advice(context.session, step)
         error = NanLossDuringTrainingError(
-            f"{message} No state after it is saved: change something, and restart from the newest checkpoint."
+            f"{message} No state after it is saved: change something, and restart from the newest checkpoint.{advice}"
         )
         context.session.mark_invalid(error, more_runs=1)
         if self.on_nan == RAISE:
             raise error
-        _logger.warning("%s Stopping.", message)
+        _logger.warning("%s Stopping.%s", message, advice)
         context.request_stop()
 
-    def _roll_back(self, session: Session, message: str) -> None:
+    def _roll_back(self, session: Session, message: str, step: int) -> None:
         assert self._saver is not None, "after_create_session has set it"
         good = self._saver.last_good
         good = None if good is None else os.path.basename(good)
@@ -236,11 +237,12 @@ class NanTensorHook(SessionRunHook):
         self._notice_rollbacks(session)
         self._last_step = session.global_step
         _logger.warning(
-            "%s The weights were restored from %s; the training continues at global step %d with the next batch.%s",
+            "%s The weights were restored from %s; the training continues at global step %d with the next batch.%s%s",
             message,
             path,
             self._last_step,
             self._consecutive_text(),
+            _replay_advice(session, step),
         )
 
     def _notice_rollbacks(self, session: Session) -> None:
@@ -282,6 +284,12 @@ def _checked_reaction(on_nan: str | None, fail_on_nan_loss: bool, max_times: int
     if arguments.check_optional("NanTensorHook", "saver", saver, Saver) is not None and reaction != ROLLBACK:
         raise ValueError(f"NanTensorHook takes a saver with on_nan={ROLLBACK!r}, got {reaction!r}.")
     return reaction
+
+
+def _replay_advice(session: Session, step: int) -> str:
+    """Returns how to look at the steps before a NaN, if they can be replayed."""
+    advise = session.hook_data.get(REPLAY_ADVICE)
+    return "" if advise is None else advise(session, step)
 
 
 def _only_saver(session: Session) -> Saver:
