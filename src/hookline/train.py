@@ -19,7 +19,7 @@ TensorFlow's names:
 
 Hookline's own names:
 
-- A plain training step: `Loop`, `Evaluate`, `EvalResult`, `StopIfNoImprovement`, `WarmStart`
+- A plain training step: `Loop`, `Evaluate`, `EvalResult`, `ReplayResult`, `StopIfNoImprovement`, `WarmStart`
 - Options: `CheckpointOptions`, `LoggingOptions`, `PreemptionOptions`, `RecoveryPolicy`, `RetryPolicy`
 - Hooks: `Firing`, `FunctionHook`, `ProgressHook`, `SinkHook`, `TimeLimitHook`, `WatchdogHook`, `only_for`
 - Triggers: `Trigger`, `at_steps`, `every`, `first_run`, `first_then_every`, `latched`, `log_spaced`, `when_step`
@@ -100,7 +100,16 @@ with defer_sigint():
         only_for,
         when_step,
     )
-    from hookline.loop import EvalResult, Evaluate, Loop, StopIfNoImprovement, WarmStart, load, save_safetensors
+    from hookline.loop import (
+        EvalResult,
+        Evaluate,
+        Loop,
+        ReplayResult,
+        StopIfNoImprovement,
+        WarmStart,
+        load,
+        save_safetensors,
+    )
     from hookline.monitored import (
         CheckpointOptions,
         ChiefSessionCreator,
@@ -148,6 +157,7 @@ __all__ = [
     "ProfilerHook",
     "ProgressHook",
     "RecoveryPolicy",
+    "ReplayResult",
     "RetryPolicy",
     "Saver",
     "Scaffold",

@@ -7,3 +7,4 @@ from hookline.loop.load import load
 from hookline.loop.loop import Loop
 from hookline.loop.save_safetensors import save_safetensors
 from hookline.loop.warm_start import WarmStart
+from hookline.monitored.replaying.result import ReplayResult

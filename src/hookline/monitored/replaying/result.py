@@ -24,6 +24,16 @@ class ReplayResult:
         rows: For each step, the values of the names in `look`: numbers and NumPy arrays, before the update of the step.
         proof: The comparison with each checkpoint of the run on the way, up to the last step.
         stopped: Why the replay ended before the last step, in words; empty if it did not.
+
+    Example:
+        >>> result = ReplayResult("runs/a", (4, 6), "runs/a/model.ckpt-3", {5: {"loss": 0.5}, 6: {"loss": 0.25}}, ())
+        >>> print(result)
+        step  loss
+           5   0.5
+           6  0.25
+        Not proven: the run has no checkpoint between step 3, where the replay began, and step 6.
+        >>> print(result.is_same)
+        None
     """
 
     folder: str
