@@ -59,8 +59,8 @@ napoleon_use_ivar, napoleon_attr_annotations = True, False  # The types of attri
 # The objects of other packages, and the types in public signatures that are not public themselves.
 _PRIVATE = (
     r"AnyGraph|ArraySource|BatchReader|Best|BoundHook|Comparison|Epoch|HasRawSession|HookFetches|HostOp|LocalStore|"
-    r"LoopDescription|Op|PeerClient|PendingSave|ProcessTree|ReadRequest|ReadResult|Series|StateValues|Status|StoreTarget|SummaryTap|T|"
-    r"TapProvider|Transport|UseDefault|WriterScope|_HasSaver|_HasSummaryOp"
+    r"LoopDescription|Op|PeerClient|PendingSave|ProcessTree|ReadRequest|ReadResult|Series|StateValues|Status|StoreTarget|"
+    r"SummaryTap|T|TapProvider|Transport|UseDefault|WriterScope|_HasSaver|_HasSummaryOp"
 )
 nitpick_ignore_regex = [(".*", r"(?!hookline).*"), (".*", rf"hookline\.[\w.]+\.({_PRIVATE})")]
 pygments_style, pygments_dark_style = "friendly", "monokai"

@@ -22,9 +22,9 @@ class ReplayResult:
         steps: As given: a step, and the last one; the steps after the first of them were looked at.
         start: The checkpoint from which it began.
         rows: For each step, the values of the names in `look`: numbers and NumPy arrays, before the update of the step.
-        proof: The comparison with each checkpoint of the run on the way, up to the last step: its `step` and `path`, the
-            number of arrays that were `compared`, the names of those that are `different`, and what is not as it was in
-            the `environment`.
+        proof: The comparison with each checkpoint of the run on the way, up to the last step: its `step` and `path`,
+            the number of arrays that were `compared`, the names of those that are `different`, and what is not as it
+            was in the `environment`.
         stopped: Why the replay ended before the last step, in words; empty if it did not.
 
     Example:
