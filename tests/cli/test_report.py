@@ -84,7 +84,7 @@ def test_page_shows_curves_restart_best_and_tables(run, capsys):
     assert [row[-1] for row in page.tables["Checkpoints"][1:2]] == ["best"]
     assert page.tables["Hyperparameters"][1:] == [["note", "<b>bold</b>"], ["rate", "0.05"]]
     rows = dict(page.tables["Devices and versions"][1:])
-    assert rows.keys() == {"devices", "hookline", "python", "jax", "device"}
+    assert rows.keys() == {"devices", "hookline", "python", "jax", "device", "flags", "processes"}
     assert (rows["devices"], rows["device"]) == ("1 device", "cpu")
     assert page.notes == []
 

@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
@@ -17,10 +16,8 @@ import numpy as np
 import orbax.checkpoint
 from orbax.checkpoint import v1 as ocp
 
-from hookline import clock
 from hookline.checkpoint.saving import durable
 from hookline.checkpoint.saving.host_copy import HostCopy
-from hookline.coordination import progress
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.paths import flatten_with_paths
@@ -30,9 +27,6 @@ from hookline.paths import flatten_with_paths
 _CHUNK_BYTES = 4 * 2**20
 # Orbax divides the length of a dimension without a remainder; one with a larger prime factor would give tiny chunks.
 _LARGEST_FACTOR = 2**10
-# Also with a fake clock the files grow in real time.
-_real_time = clock.Clock()
-_SIZE_POLL_SECS = 1.0
 # Orbax refuses an empty tree; this name means "everything is in the manifest".
 _NO_ARRAYS = {"(no arrays)": np.zeros(1, np.bool_)}
 # The tree, the part of each process in it, and the description of the tree for Orbax.
@@ -128,32 +122,11 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
         finish = until_written.pop_all()
 
     def wait() -> None:
-        with finish, _progress_by_size(directory):
+        with finish:
             for files in begun or ():
                 files.result()
 
     return wait
-
-
-@contextmanager
-def _progress_by_size(directory: str) -> Iterator[None]:
-    """Counts as progress that the files of a directory grow, because Orbax does not tell how far a write is."""
-    is_done, seen = threading.Event(), 0
-
-    def poll() -> None:
-        nonlocal seen
-        while not _real_time.wait(is_done, _SIZE_POLL_SECS):
-            with suppress(OSError):  # A file was renamed.
-                files = (os.path.join(folder, name) for folder, _, names in os.walk(directory) for name in names)
-                size = sum(map(os.path.getsize, files))
-                progress.count += size != seen
-                seen = size
-
-    threading.Thread(target=poll, name="hookline-save-size", daemon=True).start()
-    try:
-        yield
-    finally:
-        is_done.set()
 
 
 def sync_part(directory: str, index: int) -> None:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from hookline import arguments, clock, jax_internals, log
-from hookline.checkpoint.saving.save_operation import saves_under_way
+from hookline.checkpoint.saving.save_operation import bytes_under_way, saves_under_way
 from hookline.coordination import Coordinator, process_group, progress
 from hookline.coordination.heartbeat import Pulse
 from hookline.coordination.roll_call import Place, RollCall, elsewhere
@@ -131,6 +131,7 @@ class _Watch:
         self._stall_secs, self._compilation_secs, self._ends = stall_secs, compilation_secs, ends
         self._poll_secs = min(stall_secs / _POLLS_PER_STALL, _LONGEST_POLL_SECS)
         self._owner, self._stop = threading.get_ident(), threading.Event()
+        self._bytes = 0
         self._seen, self._polled_at, self._idle_secs = self._progress(), clock.monotonic(), 0.0
         self._compiling_since: float | None = None
         self._has_reported = False
@@ -139,10 +140,13 @@ class _Watch:
         self._roll = None if group is None else RollCall(group, str(number), 2 * self._poll_secs + 1)
         self._own_index = 0 if group is None else group.index
         self._thread = threading.Thread(target=self._run, name="hookline-watchdog", daemon=True)
+        # A disk that hangs must stop only this thread.
+        self._sizes = threading.Thread(target=self._watch_sizes, name="hookline-sizes", daemon=True)
 
     def start(self) -> None:
         """Starts the threads."""
         self._thread.start()
+        self._sizes.start()
         if self._pulse is not None:
             self._pulse.start()
 
@@ -155,12 +159,17 @@ class _Watch:
     def join(self) -> None:
         """Waits until the threads have ended, which takes no longer than the poll that is under way."""
         self._thread.join(_REPORT_SECS)
+        self._sizes.join(_REPORT_SECS)
         if self._pulse is not None:
             self._pulse.join(_REPORT_SECS)
 
     def _run(self) -> None:
         while not clock.wait(self._stop, self._poll_secs):
             self._poll()
+
+    def _watch_sizes(self) -> None:
+        while not clock.wait(self._stop, self._poll_secs):
+            self._bytes = bytes_under_way()
 
     def _poll(self) -> None:
         now, seen, frames = clock.monotonic(), self._progress(), sys._current_frames()
@@ -197,10 +206,11 @@ class _Watch:
         else:  # This one waits for another.
             self._idle_secs = min(self._idle_secs, idle_secs)
 
-    def _progress(self) -> tuple[int, int, int]:
+    def _progress(self) -> tuple[int, ...]:
         session = self.session()
         # Imports, such as that of Orbax before a restore, may take long from a network.
-        return progress.count, 0 if session is None else session.backend.write_count, len(sys.modules)
+        runs = 0 if session is None else session.backend.write_count
+        return progress.count, runs, self._bytes, len(sys.modules)
 
     def _place(self, frames: dict[int, FrameType]) -> Place:
         launches = launch_log.current()
