@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests import python
 
-FILES = ["tests/session/test_guards.py", "tests/loop/test_steps_per_run.py"]
+# The others that are marked run in `make test-all`.
+FILES = ["tests/session/test_guards.py"]
 COMPILES_QUICKLY = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 
@@ -18,4 +19,4 @@ def test_rounding_tests_pass_with_full_optimization():
     marked = "rounding and not campaign"
     done = python.run("-m", "pytest", "-p", "no:xdist", "-m", marked, *FILES, env=env, cwd=Path(__file__).parents[1])
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
+    assert "2 passed" in done.stdout

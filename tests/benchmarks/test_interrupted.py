@@ -35,6 +35,7 @@ def test_schedule_is_the_same_each_time_and_mixes_signals_and_places(interrupted
     assert [each.at for each in planned] == sorted(each.at for each in planned)
 
 
+@pytest.mark.campaign
 def test_interrupted_program_ends_with_the_bits_of_one_left_alone_and_its_steps_are_counted(interrupted, tmp_path):
     planned = [interrupted.Interruption("SIGKILL", "work", 0.3), interrupted.Interruption("SIGTERM", "restore", 0.3)]
     alone = interrupted.run("hookline", sys.executable, tmp_path / "alone", 100, 20, [])

@@ -25,6 +25,7 @@ print(hl.train.load_variable(sys.argv[1], "state"))
 """
 
 
+@pytest.mark.campaign
 def test_training_resumes_in_a_folder_that_the_locale_cannot_encode(tmp_path):
     folder = tmp_path / "größe-模型"
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -22,6 +22,7 @@ QUICK = (128, 64)
 SIZES = [QUICK, pytest.param((128, 256), marks=pytest.mark.campaign)]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(("saved", "devices"), [pytest.param("one", 1, marks=pytest.mark.campaign), ("rows", 4)])
 def test_no_save_or_restore_doubles_a_state(saved, devices, sizes, tmp_path):

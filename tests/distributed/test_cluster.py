@@ -192,6 +192,7 @@ def test_absent_head_is_an_error_within_seconds(closed_port):
     assert clock.monotonic() - started < 5
 
 
+@pytest.mark.campaign
 def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, options, members):
     ray_connection.connect(ray_cluster.address, job, options.token_path, 5)
     with pytest.raises(

@@ -64,6 +64,7 @@ def recovered(task, count: int = 2):
     return next((e["time"] for e in task.events("step") if e["time"] > sessions[count - 1]["time"]), None)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("over_ray", [False, pytest.param(True, marks=pytest.mark.campaign)])
 def test_job_survives_a_killed_worker_and_then_a_killed_server(ray_cluster, start_job, over_ray):
     settings = {"last_step": 250, "save_steps": 20, "pause_secs": 0.005, "over_ray": over_ray}

@@ -171,6 +171,7 @@ def test_stop_leaves_no_process_or_file_and_spares_others(ray_cluster, members):
     other.stop()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "part",
     [

@@ -53,6 +53,7 @@ def ends_by_hand(examples, epochs, parts, *, drop):
     return ends
 
 
+@pytest.mark.campaign
 @settings(max_examples=30, deadline=None)
 @given(
     examples=st.integers(1, 12),

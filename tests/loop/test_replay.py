@@ -58,7 +58,7 @@ def replayed(folder, kind, steps, look=("loss", "grad_norm"), **other):
     return loop.replay(folder, steps, look, **arguments, **other)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.campaign) for kind in KINDS[1:])])
 def test_steps_of_a_killed_and_resumed_run_have_the_same_bits_and_leave_its_folder_as_it_is(trained, kind):
     folder = trained(kind)
     before = fingerprint(folder)
@@ -326,7 +326,12 @@ def test_steps_that_ended_in_a_nan_are_replayed_up_to_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: written.nnx_objects(False), written.nnx_functional, lambda: written.equinox(written.as_it_is)]
+    "make",
+    [
+        lambda: written.nnx_objects(False),
+        pytest.param(written.nnx_functional, marks=pytest.mark.campaign),
+        pytest.param(lambda: written.equinox(written.as_it_is), marks=pytest.mark.campaign),
+    ],
 )
 def test_models_of_flax_and_equinox_have_the_same_bits_over_epochs(tmp_path, make):
     arguments = {"epochs": 4, "progress": False, "log_steps": "epoch"}

@@ -483,6 +483,7 @@ def test_text_and_objects_are_refused_with_the_reason():
 # Interruptions -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("kills", "sources"),
     [(1, ["arrays"]), pytest.param(12, ["arrays", "generators"], marks=pytest.mark.campaign)],

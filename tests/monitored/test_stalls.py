@@ -129,6 +129,7 @@ def test_stopped_process_of_two_ends_both(tmp_path, capsys, stopped):
     assert f"hookline launch: process {stopped} has stalled: none of its threads" in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 def test_job_that_hangs_once_is_started_again_and_completes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
     assert run_two("once", tmp_path / "run", "--restart", "on-failure") == 0

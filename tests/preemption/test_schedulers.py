@@ -88,6 +88,7 @@ def child_of(pid):
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
+@pytest.mark.campaign
 def test_kubernetes_evicts_a_pod_and_restarts_it(folder):
     command = first_process(json.loads(re.search(r"command: (\[.*\])", KUBERNETES)[1]))
     grace_secs = int(re.search(r"terminationGracePeriodSeconds: (\d+)", KUBERNETES)[1])

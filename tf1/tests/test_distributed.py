@@ -80,6 +80,7 @@ def test_device_setter_is_accepted():
     assert replica_device_setter(ps_tasks=1) is not None
 
 
+@pytest.mark.campaign
 def test_one_script_runs_as_three_tasks(tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))
