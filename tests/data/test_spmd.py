@@ -181,7 +181,7 @@ def test_equal_parts_are_accepted_on_request(both):
         ("unknown length", "ValueError", 0, ["end at the same run", "num_batches=math.inf"]),
         ("unknown length, with a spec", "InvalidArgumentError", 1, ["end at the same run", "num_batches=..."]),
         ("text", "TypeError", 0, ["hold no text", "['name']"]),
-        ("a number alone", "ValueError", 0, ["a scalar (at [1])", "one value for each example"]),
+        ("a number alone", "ValueError", 0, ["a scalar (in batch[1])", "one value for each example"]),
         ("a smaller last batch of a list", "ValueError", 0, ["batch 2 has the shape (1,)", "last_batch='pad'"]),
         ("a smaller last batch", "InvalidArgumentError", 2, ["has the shape (1,)", "last_batch='drop'"]),
         ("other arrays", "InvalidArgumentError", 1, ["requires the same arrays", "process 1 and process 0 differ"]),

@@ -186,7 +186,11 @@ LAST = "Choose another batch size, or last_batch='drop', or last_batch='pad'"
         ("last_batch_of_a_generator", "InvalidArgumentError: Iterator 'batches'", ["a batch has 6 examples", LAST]),
         ("first_batch_of_a_spec", "ValueError: Iterator 'iterator'", ["the first batch has 6 examples", "4 equal"]),
         ("other_dimension", "ValueError: Iterator", ["the length 3 in dimension 1", "does not split this dimension"]),
-        ("too_few_dimensions", "ValueError: Iterator", ["shape (8,) (at [1])", "2 dimensions", "a tree of shardings"]),
+        (
+            "too_few_dimensions",
+            "ValueError: Iterator",
+            ["shape (8,) (in batch[1])", "2 dimensions", "a tree of shardings"],
+        ),
         ("arrays_on_another_mesh", "ValueError: Iterator 'batches'", ["(x=2) on cpu:0, cpu:1", MESH]),
         (
             "later_arrays_on_another_mesh",

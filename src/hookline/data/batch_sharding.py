@@ -24,6 +24,9 @@ Blocks = tuple[tuple[int, ...], ...]
 """The indices of blocks in each dimension."""
 
 
+_PAD = "last_batch='drop', or last_batch='pad', which makes each batch a pair, (batch, mask of the real examples)"
+
+
 class BatchSharding:
     """The shardings of a source's batches.
 
@@ -251,7 +254,7 @@ class BatchSharding:
         for (path, leaf), target, first in zip(jax.tree.leaves_with_path(batch), targets, of_first, strict=True):
             if is_object(leaf) or not isinstance(target, Sharding):
                 continue
-            where = f" (at {jax.tree_util.keystr(path)})" if path else ""
+            where = f" (in batch{jax.tree_util.keystr(path)})" if path else ""
             if first is not None and (problem := self._problem_of_part(leaf, first, where)):
                 return problem
             mesh = common_mesh([target])
@@ -296,7 +299,7 @@ class BatchSharding:
             )
         if shape != first.shape and not (self.any_lengths and shape[0] == first.shape[0]):
             remedy = (
-                "Choose last_batch='drop', or last_batch='pad', which adds a mask of the real examples to each batch."
+                f"Choose {_PAD}."
                 if shape[0] != first.shape[0]
                 else "Only lengths that are symbols of jax.export.symbolic_shape in the iterator's spec=... may "
                 "differ, and they must be the same in all processes."
@@ -328,10 +331,7 @@ class BatchSharding:
         if dim:
             return "Give a sharding that does not split this dimension."
         if is_later:
-            return (
-                "Choose another batch size, or last_batch='drop', or last_batch='pad', which adds a mask of the real "
-                "examples to each batch."
-            )
+            return f"Choose another batch size, or {_PAD}."
         is_of_loop = self.is_default and not self._is_spmd
         whole = ", or batch_sharding=jax.P(), which replicates the batch" * is_of_loop
         return f"Choose a batch size that is a multiple of {parts}{whole}."
