@@ -45,7 +45,7 @@ def test_list_shows_step_state_and_best_of_each_run(resumed_run, killed_run, sha
     assert times == sorted(times, reverse=True)
     assert main(["runs", str(tmp_path)]) == 0
     head, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert head == ["run", "step", "state", "age", "best", "size"]
+    assert head == ["run", "step", "steps/s", "state", "age", "best", "size"]
     assert {line[0] for line in lines} == set(found)
 
 
@@ -142,7 +142,7 @@ def test_list_fits_the_terminal(shared_run, tmp_path):
     lines = [line.rstrip() for line in terminal.screen if line.strip()]
     assert max(map(len, lines)) <= 100
     assert [line.split()[-2:] for line in lines[:1]] == [["best", "size"]]
-    assert lines[1].split()[1:3] == ["6", "finished"]
+    assert lines[1].split()[1:4:2] == ["6", "finished"]
     assert "".join(line.split()[0] for line in lines[1:]) == f"{name}run"
 
 

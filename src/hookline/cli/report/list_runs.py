@@ -11,6 +11,7 @@ from hookline.cli import output, runs
 from hookline.cli.report import run_facts
 from hookline.cli.report.run_facts import RunFacts
 from hookline.errors import NotFoundError
+from hookline.summary import account
 
 _STYLES = {"running": "green", "broken": "red", "killed": "yellow", "unreadable": "red"}
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json(list(map(_fields, found)))
         return 0
-    heads = ["run", ">step", "state", ">age", "best", ">size"]
+    heads = ["run", ">step", ">steps/s", "state", ">age", "best", ">size"]
     rows = [_cells(facts, directory) for facts in found]
     output.print_table(heads, rows, styles=[_STYLES.get(facts.state, "") for facts in found], wraps="run")
     for facts in found:
@@ -35,10 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cells(facts: RunFacts, directory: str) -> list[str]:
-    best, now = facts.best, clock.time()
+    best, now, rate = facts.best, clock.time(), _steps_per_sec(facts)
     return [
         os.path.relpath(facts.directory, directory),
         "" if facts.step is None else str(facts.step),
+        "" if rate is None else f"{rate:.3g}",
         facts.state,
         "" if facts.timestamp is None else units.format_duration(now - facts.timestamp),
         "" if best is None else f"{best.metric} {units.format_number(best.value)} at {best.step}",
@@ -46,10 +48,17 @@ def _cells(facts: RunFacts, directory: str) -> list[str]:
     ]
 
 
+def _steps_per_sec(facts: RunFacts) -> float | None:
+    """Returns the mean rate in the steps that count, by the account of the run."""
+    found = account.read_file(account.path_of(facts.directory, 0))
+    return found.step / found.useful_secs if found.useful_secs else None
+
+
 def _fields(facts: RunFacts) -> dict[str, Any]:
     return {
         "run": facts.directory,
         "step": facts.step,
+        "steps_per_sec": _steps_per_sec(facts),
         "state": facts.state,
         "why": facts.why,
         "time": facts.timestamp,
