@@ -129,3 +129,43 @@ def test_mistakes_are_explained_and_leave_the_run_as_it_is(trained, capsys, argu
     assert why in capsys.readouterr().err
     assert fingerprint("run") == before
     assert not (tmp_path / "other").exists()
+
+
+NAN_SCRIPT = """
+    import sys
+
+    import jax.numpy as jnp
+    import numpy as np
+
+    import hookline as hl
+
+    where = sys.argv[1]
+    data = np.ones((60, 2), "float32")
+    if where == "batch":
+        data[13, 1] = np.inf
+
+    def step(state, batch):
+        a = jnp.where((state["n"] == 12) & (where == "state"), jnp.nan, state["a"])
+        loss = jnp.where((state["n"] == 13) & (where == "step"), jnp.nan, state["a"] * batch["x"].sum())
+        return {"n": state["n"] + 1, "a": a, "large": state["large"]}, {"loss": loss}
+
+    state = {"n": jnp.zeros((), "int32"), "a": jnp.ones(()), "large": jnp.full(4, 1e30)}
+    loop = hl.train.Loop(step, state, hl.data.from_arrays({"x": data}, 1))
+    saves = hl.train.CheckpointOptions(save_steps=8)
+    loop.run("run", 40, progress=False, nan_check=None, checkpoints=saves)
+"""
+
+
+@pytest.mark.parametrize(("where", "found"), [("batch", "|batch/x|, loss"), ("state", "|a|, loss"), ("step", "loss")])
+def test_first_value_that_is_not_finite_is_found(tmp_path, monkeypatch, capsys, where, found):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "nan_script.py").write_text(textwrap.dedent(NAN_SCRIPT), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["nan_script.py", where])
+    runpy.run_path("nan_script.py", run_name="__main__")
+    assert main(["replay", "run", "--steps", "9:20", "--nan", "nan_script.py", where]) == 0
+    out = capsys.readouterr().out
+    assert f"Step 14 is the first with a value that is not finite: {found}.\n" in out
+    assert out.split("\n")[0].split() == ["step", "11", "step", "12", "step", "13", "step", "14"]
+    assert main(["replay", "run", "--steps", "8:12", "--nan", "nan_script.py", where]) == 0
+    assert "All values are finite up to step 12." in capsys.readouterr().out

@@ -308,7 +308,8 @@ def test_names_and_steps_are_checked(trained):
         loop.replay(trained("single"), 5, **arguments)
 
 
-def test_steps_that_ended_in_a_nan_are_replayed_up_to_it(tmp_path):
+def test_steps_that_ended_in_a_nan_are_replayed_up_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["-c"])  # In a script the message has the command.
     loop, arguments = made("rollback")
     arguments |= {"on_nan": "raise", "hooks": []}
     with pytest.raises(hl.train.NanLossDuringTrainingError, match="To look at the steps before it: ") as raised:

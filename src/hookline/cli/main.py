@@ -310,6 +310,7 @@ def _add_replay(commands: _Commands) -> None:
         """
         hookline replay runs/a --steps 1200:1300 --fetch loss train.py --logdir runs/a
         hookline replay runs/a --steps 1200:1300 --fetch loss --fetch params/dense/kernel --every 10 train.py
+        hookline replay runs/a --steps 1200:1300 --nan train.py
         hookline replay runs/a --steps 1200:1300 --look looks:GradientHistogram train.py
         """,
     )
@@ -330,6 +331,7 @@ def _add_replay(commands: _Commands) -> None:
         default=[],
         help="a hook that only reads, made without arguments; may be repeated",
     )
+    add("--nan", action="store_true", help="find the first metric or array that is not finite, with norms before it")
     add("--every", type=_positive, default=1, metavar="N", help="the steps from one row to the next (default: 1)")
     add("--csv", metavar="FILE", help="write the table to a file as CSV, instead of printing it")
     add("script", type=Path, help="the Python script")

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from hookline import arguments
 from hookline.graph import Tensor, Variable, op
 from hookline.hooks import SinkHook
@@ -18,6 +20,7 @@ from hookline.loop.step.step_graph import StepGraph
 from hookline.monitored.hooked.callbacks import checked_hooks
 from hookline.monitored.replaying.looks import TableLook
 from hookline.monitored.replaying.replay import Replay
+from hookline.monitored.replaying.request import NORMS
 from hookline.monitored.replaying.result import ReplayResult
 from hookline.monitored.training_options import LoggingOptions
 from hookline.paths import flatten_with_paths
@@ -64,8 +67,7 @@ def advice_of(loop: StepGraph) -> Callable[[Session, int], str]:
             return ""
         first, folder = max(step - _SHOWN_STEPS, min(before)), saved[before[0]]
         if sys.argv[0].endswith(".py"):
-            fetches = [part for name in names for part in ("--fetch", name)]
-            how = shlex.join(["hookline", "replay", folder, "--steps", f"{first}:{step}", *fetches, *sys.argv])
+            how = shlex.join(["hookline", "replay", folder, "--steps", f"{first}:{step}", "--nan", *sys.argv])
         else:
             how = f"loop.replay({folder!r}, ({first}, {step}), {names}, ...), with the arguments of the run"
         return f" To look at the steps before it: {how}"
@@ -75,6 +77,9 @@ def advice_of(loop: StepGraph) -> Callable[[Session, int], str]:
 
 def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
     """Returns metrics of a loop, and arrays of its state, averages and batch, by name.
+
+    The name `NORMS` stands for the metrics and the norms of all arrays of numbers, in the order in which a step uses
+    them: the batch, the state, the averages, and last the metrics.
 
     Raises:
         ValueError: There is none of that name; the message lists all.
@@ -90,7 +95,11 @@ def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name in names:
         path = name if name in leaves else name.removeprefix(f"{loop.state.op.name}/")
-        if name in metrics:
+        if name == NORMS and name not in (*metrics, *leaves):
+            paths = [path for path in sorted(leaves, key=_is_no_batch) if _has_norm(*leaves[path])]
+            found |= {f"|{path}|": _norm(*leaves[path]) for path in paths}
+            found |= metrics
+        elif name in metrics:
             found[name] = metrics[name]
         elif path in leaves:
             found[name] = _leaf(*leaves[path])
@@ -100,6 +109,27 @@ def tensors_by_name(loop: StepGraph, names: Iterable[str]) -> dict[str, Tensor]:
                 f"{', '.join([*metrics, *leaves])}."
             )
     return found
+
+
+def _is_no_batch(path: str) -> bool:
+    return path.partition("/")[0] != "batch"
+
+
+def _has_norm(source: Variable | Tensor, index: int) -> bool:
+    leaf = flatten_with_paths(source.spec)[0][index][1]
+    return jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.inexact) and 0 not in leaf.shape
+
+
+def _norm(source: Variable | Tensor, index: int) -> Tensor:
+    """Returns the norm of an array of numbers, which is finite if and only if all numbers are."""
+
+    def norm(value: Any) -> Any:
+        leaf = jnp.abs(flatten_with_paths(value)[0][index][1])
+        leaf = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        largest = jnp.maximum(leaf.max(), jnp.finfo(leaf.dtype).tiny)  # Squares of large numbers are not finite.
+        return largest * jnp.sqrt(((leaf / largest) ** 2).sum())
+
+    return op(norm, name="look").node(source)
 
 
 def _leaf(source: Variable | Tensor, index: int) -> Tensor:

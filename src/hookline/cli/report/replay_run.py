@@ -14,8 +14,10 @@ from typing import Any
 from hookline.cli import output
 from hookline.monitored.replaying import request
 from hookline.monitored.replaying.past_run import PastRun
-from hookline.monitored.replaying.request import ReplayDone, ReplayRequest
+from hookline.monitored.replaying.request import NORMS, ReplayDone, ReplayRequest
+from hookline.monitored.replaying.result import ReplayResult
 
+_SHOWN_STEPS = 4
 DIFFERENT_BITS = 3
 """The exit status of a replay that made other bits than the run."""
 
@@ -25,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     first, last = _steps(arguments.steps)
     PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
     looks = [functools.partial(_make_look, text) for text in arguments.look]
-    wanted = ReplayRequest(arguments.run, (first, last), arguments.fetch, looks, arguments.every)
+    names = [*arguments.fetch, *([NORMS] if arguments.nan else [])]
+    wanted = ReplayRequest(arguments.run, (first, last), names, looks, arguments.every)
     _run_script(wanted, str(arguments.script), arguments.arguments)
     if wanted.error is not None:
         raise wanted.error
@@ -38,9 +41,29 @@ def run(arguments: argparse.Namespace) -> int:
         with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
             result.write_csv(file)
         output.print_lines(*result.verdict.splitlines())
+    elif arguments.nan:
+        _print_nonfinite(result)
     else:
         output.print_lines(*str(result).splitlines())
     return DIFFERENT_BITS if result.is_same is False else 0
+
+
+def _print_nonfinite(result: ReplayResult) -> None:
+    """Prints the first step with a value that is not finite, and the norms in the steps before it."""
+    found = result.first_nonfinite()
+    end = max(result.rows, default=0) if found is None else found[0]
+    steps = [step for step in sorted(result.rows) if step <= end][-_SHOWN_STEPS:]
+    if steps:
+        rows = [[name, *(f"{result.rows[step][name]:.6g}" for step in steps)] for name in result.rows[end]]
+        output.print_table(["", *(f">step {step}" for step in steps)], rows, wraps="")
+    if found is None:
+        output.print_lines("", f"All values are finite up to step {end}.")
+    else:
+        output.print_lines("", f"Step {end} is the first with a value that is not finite: {', '.join(found[1])}.")
+        output.print_lines(
+            "Norms are of the batch and of the state before the step; metrics are what the step returns."
+        )
+    output.print_lines(*result.verdict.splitlines())
 
 
 def _run_script(wanted: ReplayRequest, script: str, arguments: list[str]) -> None:

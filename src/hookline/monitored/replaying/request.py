@@ -9,6 +9,9 @@ from typing import Any
 
 from hookline.monitored.replaying.result import ReplayResult
 
+NORMS = "norms"
+"""The name of all metrics, and of the norms of all arrays."""
+
 
 class ReplayDone(SystemExit):
     """Ends the script of `hookline replay`: the replay is over."""

@@ -50,6 +50,13 @@ class ReplayResult:
         """Whether all compared bits are those of the run; None if no checkpoint of the run was on the way."""
         return all(not each.different for each in self.proof) if self.proof else None
 
+    def first_nonfinite(self) -> tuple[int, list[str]] | None:
+        """Returns the first step with a value that is not finite, and the names of these; None without one."""
+        for step, row in sorted(self.rows.items()):
+            if names := [name for name, value in row.items() if not np.all(np.isfinite(value))]:
+                return step, names
+        return None
+
     @property
     def verdict(self) -> str:
         """The proof in words: the steps with the same bits; or the first array that differs, and what is likely."""
