@@ -121,6 +121,28 @@ def test_steps_after_the_restored_one_are_made_again(tmp_path):
     assert found.total_secs == pytest.approx(62.0)
 
 
+def test_time_of_a_long_compilation_counts_once(tmp_path):
+    def compiled(at, step, steps, compilation):
+        found = line("progress", at, step, steps)
+        return {**found, "secs": {**found["secs"], "compilation": compilation}}
+
+    found = account_of(
+        tmp_path,
+        start(100.0, age=2.0),
+        line("session", 100.0, 0),
+        compiled(110.0, 40, 10.0, 0.0),
+        compiled(200.0, 40, 100.0, 0.0),  # It compiles since 110, and nobody knows it yet.
+        compiled(230.0, 41, 11.0, 119.0),
+        compiled(240.0, 60, 21.0, 119.0),
+        start(250.0, pid=2, age=2.0),
+        line("session", 250.0, 40, pid=2),
+    )
+    assert found.secs["steps"] == pytest.approx(21.0)
+    assert found.secs["compilation"] == pytest.approx(119.0)
+    assert found.repeated_secs == pytest.approx(10.0)
+    assert found.total_secs == pytest.approx(152.0)
+
+
 def test_torn_and_foreign_lines_are_left_out(tmp_path):
     lines = [start(100.0), line("session", 100.0, 0), line("progress", 110.0, 50, 10.0)]
     torn = '{"event": "progress", "at": 1'

@@ -122,15 +122,19 @@ class Account:
         self.hosts = sorted({*self.hosts, str(line["host"])})
 
     def _add_secs(self, secs: dict[str, float], step: int | None) -> None:
-        added = {what: max(secs.get(what, 0.0) - self.last_secs.get(what, 0.0), 0.0) for what in STATES}
+        added = {what: secs.get(what, 0.0) - self.last_secs.get(what, 0.0) for what in STATES}
         self.last_secs = {what: float(secs.get(what, 0.0)) for what in STATES}
         for what in STATES:
             self.secs[what] = self.secs.get(what, 0.0) + added[what]
+        # While a program compiles, lines of progress count the time as steps; it is taken back at the end.
+        taken_back, steps_secs = min(added["steps"], 0.0), max(added["steps"], 0.0)
+        if self.intervals:
+            self.intervals[-1][2] += taken_back
         if step is not None and step > self.step:
-            self.intervals.append([self.step, step, added["steps"]])
+            self.intervals.append([self.step, step, steps_secs])
             self.step = step
         elif self.intervals:
-            self.intervals[-1][2] += added["steps"]
+            self.intervals[-1][2] += steps_secs
         while len(self.intervals) > _MOST_INTERVALS:
             (first, _, secs_before), (_, last, secs_after), *rest = self.intervals
             self.intervals = [[first, last, secs_before + secs_after], *rest]
