@@ -110,13 +110,13 @@ def test_look_is_a_class_beside_the_script_and_csv_goes_to_a_file(trained, capsy
         (
             ["--steps", "4:12", "train_it.py", "other", "0.1"],
             2,
-            "trains in 'other', and `hookline replay` is for 'run'",
+            "trains in 'other', and `hookline replay` is for '",
         ),
         (["--steps", "12:4", "train_it.py", "run", "0.1"], 2, "--steps requires two steps, such as 1200:1300"),
         (["--steps", "4:12", "none.py"], 2, "there is no script 'none.py'"),
         (["--steps", "4:12", "--look", "train_it:None_", "train_it.py", "run", "0.1"], 2, "Give module:Class"),
         (["--steps", "4:12", "--fetch", "lose", "train_it.py", "run", "0.1"], 2, "no array called 'lose'"),
-        (["--steps", "4:12", "empty.py"], 2, "has trained nothing in 'run'"),
+        (["--steps", "4:12", "empty.py"], 2, "has trained nothing in '"),
         (["--steps", "4:12", "own_graph.py"], 2, "only the run of a train.Loop can be replayed"),
     ],
 )
@@ -147,7 +147,7 @@ NAN_SCRIPT = """
     def step(state, batch):
         a = jnp.where((state["n"] == 12) & (where == "state"), jnp.nan, state["a"])
         loss = jnp.where((state["n"] == 13) & (where == "step"), jnp.nan, state["a"] * batch["x"].sum())
-        return {"n": state["n"] + 1, "a": a, "large": state["large"]}, {"loss": loss}
+        return {"n": state["n"] + 1, "a": a, "large": state["large"]}, {"loss": loss, "large": state["large"]}
 
     state = {"n": jnp.zeros((), "int32"), "a": jnp.ones(()), "large": jnp.full(4, 1e30)}
     loop = hl.train.Loop(step, state, hl.data.from_arrays({"x": data}, 1))
@@ -169,3 +169,8 @@ def test_first_value_that_is_not_finite_is_found(tmp_path, monkeypatch, capsys, 
     assert out.split("\n")[0].split() == ["step", "11", "step", "12", "step", "13", "step", "14"]
     assert main(["replay", "run", "--steps", "8:12", "--nan", "nan_script.py", where]) == 0
     assert "All values are finite up to step 12." in capsys.readouterr().out
+
+
+def test_nan_is_looked_for_at_each_step(trained, capsys):
+    assert main(["replay", "run", "--steps", "4:12", "--nan", "--every", "2", "train_it.py", "run", "0.1"]) == 2
+    assert "--nan looks at each step" in capsys.readouterr().err

@@ -394,8 +394,9 @@ class Loop(StepGraph):
         launched, on the same batches, with the same keys. What is looked at is computed by another program, from the
         state before each step, and the batch and the key of that step, so it changes no bit. Nothing in the folder
         changes, and the run may still be going on. The hooks of the run work as they did, except for what they print,
-        and for their `end`; their files go to a temporary folder, which is removed. A hook whose trigger reads the
-        clock may fire at other steps than it did.
+        and for their `end`; their event files, checkpoints and profiles go to a temporary folder, which is removed: a
+        hook that writes files by other means must be left out. A hook whose trigger reads the clock may fire at other
+        steps than it did.
 
         Args:
             folder: The folder of the run, its `logdir`.

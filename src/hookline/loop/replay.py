@@ -61,8 +61,9 @@ def advice_of(loop: StepGraph) -> Callable[[Session, int], str]:
     names = list(loop._scalar_metrics)[:_MOST_METRICS]
 
     def advise(session: Session, step: int) -> str:
-        paths = [path for saver in session_savers(session) for path in saver.last_checkpoints]
-        saved = {int(path.rpartition("-")[2]): os.path.dirname(path) for path in paths}
+        paths = [path for saver in session_savers(session) for path in getattr(saver, "last_checkpoints", ())]
+        numbered = [(path.rpartition("-")[2], os.path.dirname(path)) for path in paths]
+        saved = {int(number): folder for number, folder in numbered if number.isdecimal()}
         if not (before := [each for each in saved if each < step]):
             return ""
         first, folder = max(step - _SHOWN_STEPS, min(before)), saved[before[0]]

@@ -245,8 +245,8 @@ class SessionTeardown:
             return f"{signal.Signals(number).name} was received"
         if failure is not None:
             return "the cell was interrupted"
-        if (invalid := self._session.raw.invalid_reason) is not None:
-            return f"{invalid}".partition(". ")[0]
+        if (raw := self._session.raw) is not None and raw.is_invalid:
+            return f"{raw.invalid_reason}".partition(". ")[0]
         if requested_by := self._stopped_by():
             return f"{requested_by} has requested it{': ' * bool(self._stop.final_reason)}{self._stop.final_reason}"
         limit = self._session.raw.step_limit

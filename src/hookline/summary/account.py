@@ -15,6 +15,7 @@ import glob
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,6 +197,7 @@ class AccountWriter:
 
     def __init__(self, path: str) -> None:
         self._path, self._file, self.account = path, -1, read_file(path)
+        self._lock = threading.RLock()  # Saves end in threads of their own.
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._open()
@@ -206,15 +208,17 @@ class AccountWriter:
 
     def write(self, **line: Any) -> None:
         """Appends a line."""
-        if self._file < 0:
-            return
-        self.account.add(line)
-        try:
-            os.write(self._file, f"{json.dumps(line, default=str)}\n".encode())
-            if os.fstat(self._file).st_size > MAX_BYTES:
-                self._sum_up()
-        except OSError as error:
-            self._give_up(error)
+        with self._lock:
+            if self._file < 0:
+                return
+            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # As in `read_file`.
+                self.account.add(line)
+            try:
+                os.write(self._file, f"{json.dumps(line, default=str)}\n".encode())
+                if os.fstat(self._file).st_size > MAX_BYTES:
+                    self._sum_up()
+            except OSError as error:
+                self._give_up(error)
 
     def close(self) -> None:
         """Closes the file."""

@@ -15,7 +15,7 @@ from hookline.cli import output
 from hookline.monitored.replaying import request
 from hookline.monitored.replaying.past_run import PastRun
 from hookline.monitored.replaying.request import NORMS, ReplayDone, ReplayRequest
-from hookline.monitored.replaying.result import ReplayResult
+from hookline.monitored.replaying.result import ReplayResult, shown
 
 _SHOWN_STEPS = 4
 DIFFERENT_BITS = 3
@@ -25,6 +25,11 @@ DIFFERENT_BITS = 3
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script, prints what the replay has seen, and returns the exit status."""
     first, last = _steps(arguments.steps)
+    if arguments.nan and arguments.every > 1:
+        raise ValueError("--nan looks at each step, to find the first one: leave out --every.")
+    # The script may change the directory.
+    arguments.run = os.path.abspath(arguments.run)
+    arguments.csv = arguments.csv and os.path.abspath(arguments.csv)
     PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
     looks = [functools.partial(_make_look, text) for text in arguments.look]
     names = [*arguments.fetch, *([NORMS] if arguments.nan else [])]
@@ -54,7 +59,7 @@ def _print_nonfinite(result: ReplayResult) -> None:
     end = max(result.rows, default=0) if found is None else found[0]
     steps = [step for step in sorted(result.rows) if step <= end][-_SHOWN_STEPS:]
     if steps:
-        rows = [[name, *(f"{result.rows[step][name]:.6g}" for step in steps)] for name in result.rows[end]]
+        rows = [[name, *(shown(result.rows[step][name]) for step in steps)] for name in result.rows[end]]
         output.print_table(["", *(f">step {step}" for step in steps)], rows, wraps="")
     if found is None:
         output.print_lines("", f"All values are finite up to step {end}.")

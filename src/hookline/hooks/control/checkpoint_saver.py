@@ -352,7 +352,7 @@ class CheckpointSaverHook(SessionRunHook):
         finally:
             # Even if the previous save failed: this one may succeed.
             if session.is_invalid and session.global_step != self.saved_step:
-                kept = self.used_saver.last_checkpoints if self.used_saver is not None else []
+                kept = getattr(self.used_saver, "last_checkpoints", ())
                 _logger.warning(
                     "CheckpointSaverHook does not save the invalid state of step %d. %s.",
                     session.global_step,

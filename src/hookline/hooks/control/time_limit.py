@@ -80,12 +80,12 @@ class _BeforeLimit(OffSteps):
         self._longest_save_secs = 0.0
         self._savers: Iterable[Any] = ()
         self._session: Callable[[], Session | None] = lambda: None
-        self._first_run = (0.0, 0)
+        self._first_run = (0.0, 0, 0.0)
 
     def watch(self, session: Session) -> None:
         """Measures the runs and saves of this raw session."""
         self._savers, self._session = session_savers(session), weakref.ref(session)
-        self._first_run = clock.monotonic(), session.backend.write_count
+        self._first_run = clock.monotonic(), session.backend.write_count, _once_secs(session)
 
     def spent_secs(self) -> float:
         """Returns the seconds since the start."""
@@ -107,13 +107,19 @@ class _BeforeLimit(OffSteps):
             self._longest_save_secs = max(self._longest_save_secs, *measured)
             reserve = 2 * self._longest_save_secs if self._longest_save_secs else _UNMEASURED_SHARE * self._secs
         if (session := self._session()) is not None:
-            since, before = self._first_run
+            since, before, once_before = self._first_run
             runs = session.backend.write_count - before
             if runs > 0:
                 under_way = min(runs, SessionConfig.max_runs_ahead)
-                others = sum(session.activity.secs().values())  # Such as compiling, which no further run needs.
-                reserve += (under_way + 1) * max(clock.monotonic() - since - others, 0.0) / runs
+                runs_secs = clock.monotonic() - since - (_once_secs(session) - once_before)
+                reserve += (under_way + 1) * max(runs_secs, 0.0) / runs
         return self._secs - self.spent_secs() - reserve
 
     def __repr__(self) -> str:
         return f"time_limit({self._secs:g})"
+
+
+def _once_secs(session: Session) -> float:
+    """Returns the seconds of what the next runs do not need, as far as a session counts them."""
+    secs = session.activity.secs()
+    return sum(secs.get(what, 0.0) for what in ("compilation", "save", "evaluation"))

@@ -57,7 +57,8 @@ class WatchdogHook(SessionRunHook):
     processes end at once with status 79, without a save. Start them again to resume; `hookline launch --restart
     on-failure` does so. While C code holds Python's lock no thread can do this: then `faulthandler` prints the stacks,
     and exits with status 1. Its timer is one per process, so do not use `faulthandler.dump_traceback_later` beside it.
-    A process that is stopped (SIGSTOP) is ended only by `hookline launch --spmd --stall-secs`, with SIGKILL; one that
+    A process that is stopped (SIGSTOP, Ctrl-Z) for longer than that is ended by `hookline launch --spmd --stall-secs`,
+    with SIGKILL, and else by that timer as soon as it goes on; one that
     waits in the kernel uninterruptibly, for example for a dead NFS server, by nothing until that wait ends.
 
     Callbacks: `begin`, `after_create_session`, `after_close`.

@@ -60,6 +60,7 @@ class AccountHook(SessionRunHook):
         self._activity = Activity()
         self._session: weakref.ref[Session] | None = None
         self._is_ready, self._has_stopped, self._lock = False, False, threading.Lock()
+        self._note_lock = threading.Lock()
         self._start_secs = 0.0
         group = process_group.current()
         index, count = (0, 1) if group is None else (group.index, group.count)
@@ -147,7 +148,10 @@ class AccountHook(SessionRunHook):
     def _note(self, event: str, **facts: Any) -> None:
         """Writes an event with the step and the seconds so far."""
         session = None if self._session is None else self._session()
-        self._write(event, **{"step": None if session is None else _known_step(session), **facts}, secs=self._secs())
+        with self._note_lock:  # The lines of threads must be in the order of their seconds.
+            self._write(
+                event, **{"step": None if session is None else _known_step(session), **facts}, secs=self._secs()
+            )
 
     def _secs(self) -> dict[str, float]:
         """Returns the seconds in each state since the start of the process."""

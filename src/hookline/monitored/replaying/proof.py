@@ -70,7 +70,10 @@ def compare(session: Session, saved: SavedStep) -> Comparison:
         )
         here, stored = leaves.pack(values | {name: position.value for name, position in positions.items()})
         for name, entry in saved.manifest.variables.items():
-            if name not in here:  # The state of a hook, or a variable of another graph.
+            if name.startswith(contents.HOOK_STATES):
+                continue
+            if name not in here:
+                different.append(name)
                 continue
             own = {leaf.path: leaf for leaf in here[name].leaves}
             for leaf in entry.leaves:

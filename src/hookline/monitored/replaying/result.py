@@ -47,8 +47,8 @@ class ReplayResult:
 
     @property
     def is_same(self) -> bool | None:
-        """Whether all compared bits are those of the run; None if no checkpoint of the run was on the way."""
-        return all(not each.different for each in self.proof) if self.proof else None
+        """Whether all compared bits are those of the run; None if there was nothing to compare."""
+        return all(not each.different for each in self.proof) if any(each.compared for each in self.proof) else None
 
     def first_nonfinite(self) -> tuple[int, list[str]] | None:
         """Returns the first step with a value that is not finite, and the names of these; None without one."""
@@ -64,7 +64,8 @@ class ReplayResult:
         for each in self.proof:
             if each.different:
                 return self._difference(each, same)
-            same.append(f"{each.step:,}")
+            if each.compared:
+                same.append(f"{each.step:,}")
         if not same:
             return (
                 f"Not proven: the run has no checkpoint between step {self._start_step:,}, where the replay began, "
@@ -96,7 +97,7 @@ class ReplayResult:
         return text
 
     def __str__(self) -> str:
-        header, *lines = self._table(_shown)
+        header, *lines = self._table(shown)
         widths = [max(len(line[index]) for line in [header, *lines]) for index in range(len(header))]
         table = [
             "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in [header, *lines]
@@ -106,14 +107,14 @@ class ReplayResult:
 
     def write_csv(self, file: TextIO) -> None:
         """Writes the table as CSV: a column for the step and for each name; of an array, its norm."""
-        csv.writer(file).writerows(self._table(repr))
+        csv.writer(file).writerows(self._table(lambda value: repr(_number(value))))
 
     def _table(self, show: Any) -> list[list[str]]:
         names = list(dict.fromkeys(name for row in self.rows.values() for name in row))
         header = ["step", *(f"|{name}|" if self._is_array(name) else name for name in names)]
         return [
             header,
-            *[[str(step), *(show(_number(row[name])) for name in names)] for step, row in sorted(self.rows.items())],
+            *[[str(step), *(show(row[name]) for name in names)] for step, row in sorted(self.rows.items())],
         ]
 
     def _is_array(self, name: str) -> bool:
@@ -123,10 +124,12 @@ class ReplayResult:
 def _number(value: Any) -> float | int:
     """Returns a number as it is, and the norm of an array."""
     array = np.asarray(value)
-    return array.item() if array.ndim == 0 else math.sqrt(float((np.abs(array.astype(np.float64)) ** 2).sum()))
+    return array.item() if array.ndim == 0 else math.sqrt(float((np.abs(array).astype(np.float64) ** 2).sum()))
 
 
-def _shown(number: float | int) -> str:
+def shown(value: Any) -> str:
+    """Returns a number as text, with six significant digits; of an array, its norm."""
+    number = _number(value)
     return f"{number:.6g}" if isinstance(number, float) else str(number)
 
 
