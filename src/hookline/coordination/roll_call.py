@@ -116,3 +116,15 @@ def elsewhere(places: Sequence[Place | None]) -> list[int]:
         if 0 < len(found) < len(places):
             return found
     return []
+
+
+def describe_places(places: Sequence[Place | None]) -> list[str]:
+    """Says where each process is, first those that are not where the others are."""
+    if not places:
+        return []
+    named = elsewhere(places)
+    silent = "no answer, its threads do not run or it has left the session"
+    texts = [f"process {process}: {place or silent}" for process, place in enumerate(places)]
+    who = f"Process{'es' if len(named) > 1 else ''} {', '.join(map(str, named))}"
+    first = f"{who} {'are' if len(named) > 1 else 'is'} not where the others are." if named else "All wait alike."
+    return [first, f"{'; '.join(texts)}."]

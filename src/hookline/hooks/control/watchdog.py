@@ -5,12 +5,10 @@ from __future__ import annotations
 import faulthandler
 import functools
 import itertools
-import os
 import sys
 import threading
-import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -18,7 +16,8 @@ from hookline import arguments, clock, jax_internals, log
 from hookline.checkpoint.saving.save_operation import bytes_under_way, saves_under_way
 from hookline.coordination import Coordinator, process_group, progress
 from hookline.coordination.heartbeat import Pulse
-from hookline.coordination.roll_call import Place, RollCall, elsewhere
+from hookline.coordination.roll_call import Place, RollCall, describe_places, elsewhere
+from hookline.coordination.stacks import describe_line, is_in_own_code, stacks_of_all_threads
 from hookline.hooks.base import SessionRunHook
 from hookline.session import Session
 from hookline.session.running import launch_log
@@ -33,9 +32,6 @@ _POLLS_PER_STALL, _LONGEST_POLL_SECS = 4, 10.0
 # A log, or the file of the account, may be what hangs.
 _REPORT_SECS = 5.0
 _STDERR = 2
-_STANDARD = f"{os.path.dirname(os.__file__)}{os.sep}"
-_PACKAGES = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_WAITING = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(clock.__file__), *jax_internals.SOURCES))
 _numbers = itertools.count()
 T = TypeVar("T")
 
@@ -46,9 +42,8 @@ class WatchdogHook(SessionRunHook):
     A stall is `stall_secs` without *progress*, which is a run, a batch that was read, a batch of an evaluation, a part
     of a save or restore, or a compilation. A thread polls it every `stall_secs / 4`, at most 10 s, so runs do not
     become slower. SPMD processes, which must all have this hook, call the roll before: if one of them makes progress,
-    the others wait for it. Choose
-    `stall_secs` longer than any one call of your code takes (a hook, the read of a batch), and than the 28 steps
-    (`SessionConfig.max_runs_ahead`) that the host may be ahead of the device.
+    the others wait for it. Choose `stall_secs` longer than any one call of your code takes (a hook, the read of a
+    batch), and than the 28 steps (`SessionConfig.max_runs_ahead`) that the host may be ahead of the device.
 
     The time begins with the session, before a restore, and ends when it is closed. Without `end`, a stall is logged
     once, and the next progress ends it.
@@ -58,8 +53,8 @@ class WatchdogHook(SessionRunHook):
     on-failure` does so. While C code holds Python's lock no thread can do this: then `faulthandler` prints the stacks,
     and exits with status 1. Its timer is one per process, so do not use `faulthandler.dump_traceback_later` beside it.
     A process that is stopped (SIGSTOP, Ctrl-Z) for longer than that is ended by `hookline launch --spmd --stall-secs`,
-    with SIGKILL, and else by that timer as soon as it goes on; one that
-    waits in the kernel uninterruptibly, for example for a dead NFS server, by nothing until that wait ends.
+    with SIGKILL, and else by that timer as soon as it goes on. One that waits in the kernel uninterruptibly, for
+    example for a dead NFS server, is ended by nothing until that wait ends.
 
     Callbacks: `begin`, `after_create_session`, `after_close`.
 
@@ -139,7 +134,6 @@ class _Watch:
         self._pulse = Pulse(stall_secs, pipe, self._account_path) if ends else None
         group, number = process_group.current(), next(_numbers)
         self._roll = None if group is None else RollCall(group, str(number), 2 * self._poll_secs + 1)
-        self._own_index = 0 if group is None else group.index
         self._thread = threading.Thread(target=self._run, name="hookline-watchdog", daemon=True)
         # A disk that hangs must stop only this thread.
         self._sizes = threading.Thread(target=self._watch_sizes, name="hookline-sizes", daemon=True)
@@ -216,11 +210,11 @@ class _Watch:
     def _place(self, frames: dict[int, FrameType]) -> Place:
         launches = launch_log.current()
         callbacks = [frame for frame in frames.values() if jax_internals.is_in_callback(frame)]
-        where = _describe(frames[self._owner]) if self._owner in frames else "its thread has ended"
+        where = describe_line(frames[self._owner]) if self._owner in frames else "its thread has ended"
         if callbacks:
-            where = f"in a host callback of a program, {_describe(callbacks[0])}"
-        is_in_own_code = bool(callbacks) or (self._owner in frames and _is_in_own_code(frames[self._owner]))
-        return Place(self._idle_secs, 0 if launches is None else launches.count, where, is_in_own_code)
+            where = f"in a host callback of a program, {describe_line(callbacks[0])}"
+        is_busy = bool(callbacks) or (self._owner in frames and is_in_own_code(frames[self._owner]))
+        return Place(self._idle_secs, 0 if launches is None else launches.count, where, is_busy)
 
     def _account_path(self) -> str:
         session = self.session()
@@ -241,7 +235,7 @@ class _Watch:
         told = [f"no progress for {self._idle_secs:.0f} s."]
         if self._compiling_since is not None:
             told.append(f"A compilation has taken {clock.monotonic() - self._compiling_since:.0f} s.")
-        told += _describe_places(places)
+        told += describe_places(places)
         if (session := self.session()) is not None:
             told.append(_state(session, self.coord))
         if self._ends:
@@ -270,40 +264,6 @@ def _exit() -> NoReturn:
     signal_listener.exit_now(STALLED)
 
 
-def _describe(innermost: FrameType) -> str:
-    """Describes the innermost line of code of a thread outside of libraries."""
-    frame = next((frame for owner, frame in _frames_by_owner(innermost) if owner == "user"), innermost)
-    code = frame.f_code
-    return f"at {os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_qualname}"
-
-
-def _frames_by_owner(innermost: FrameType) -> Iterator[tuple[str, FrameType]]:
-    """Yields the frames of a thread, and whose code each is: "hookline" and JAX, "python", or "user"."""
-    frame: FrameType | None = innermost
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_standard = file.startswith((_STANDARD, "<frozen ")) and not file.startswith(_PACKAGES)
-        yield "hookline" if file.startswith(_WAITING) else "python" if is_standard else "user", frame
-        frame = frame.f_back
-
-
-def _is_in_own_code(innermost: FrameType) -> bool:
-    """Returns whether code of the user, or a library that it has called, runs in a thread."""
-    return next((owner for owner, _ in _frames_by_owner(innermost) if owner != "python"), "") == "user"
-
-
-def _describe_places(places: list[Place | None]) -> list[str]:
-    """Says where each process is, first those that are not where the others are."""
-    if not places:
-        return []
-    named = elsewhere(places)
-    silent = "no answer, its threads do not run or it has left the session"
-    texts = [f"process {process}: {place or silent}" for process, place in enumerate(places)]
-    who = f"Process{'es' if len(named) > 1 else ''} {', '.join(map(str, named))}"
-    first = f"{who} {'are' if len(named) > 1 else 'is'} not where the others are." if named else "All wait alike."
-    return [first, f"{'; '.join(texts)}."]
-
-
 def _state(session: Session, coord: Coordinator) -> str:
     """Returns the known state of a session without waiting, because a thread that hangs may hold its lock."""
     try:
@@ -318,13 +278,3 @@ def _state(session: Session, coord: Coordinator) -> str:
         f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",
     ]
     return "; ".join(facts) + "."
-
-
-def stacks_of_all_threads() -> str:
-    """Returns the stacks of all Python threads as text, the latest call last."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = []
-    for ident, frame in sys._current_frames().items():
-        name = names.get(ident, "not made by threading")
-        parts.append(f"Thread {name} ({ident}):\n{''.join(traceback.format_stack(frame))}")
-    return "\n".join(parts)
