@@ -23,7 +23,6 @@ Index = tuple[slice, ...]
 Blocks = tuple[tuple[int, ...], ...]
 """The indices of blocks in each dimension."""
 
-
 _PAD = "last_batch='drop', or last_batch='pad', which makes each batch a pair, (batch, mask of the real examples)"
 
 

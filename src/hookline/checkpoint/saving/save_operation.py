@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import glob
-import itertools
 import os
 import threading
 import weakref
@@ -303,11 +302,10 @@ def finish_saves(directory: str) -> None:
 def bytes_under_way() -> int:
     """Returns the bytes in the files of the checkpoints that this process is writing: Orbax tells no progress."""
     total = 0
-    for path in itertools.chain.from_iterable(glob.iglob(f"{glob.escape(path)}*") for path in saves_under_way()):
-        for folder, _, names in os.walk(path):
-            for name in names:
-                with contextlib.suppress(OSError):  # It has just been renamed.
-                    total += os.path.getsize(os.path.join(folder, name))
+    for save in saves_under_way():
+        for file in glob.iglob(f"{glob.escape(save)}*/**/*", recursive=True):
+            with contextlib.suppress(OSError):  # It has just been renamed.
+                total += os.path.getsize(file)
     return total
 
 

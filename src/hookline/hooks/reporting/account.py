@@ -148,10 +148,9 @@ class AccountHook(SessionRunHook):
     def _note(self, event: str, **facts: Any) -> None:
         """Writes an event with the step and the seconds so far."""
         session = None if self._session is None else self._session()
+        facts = {"step": None if session is None else _known_step(session), **facts}
         with self._note_lock:  # The lines of threads must be in the order of their seconds.
-            self._write(
-                event, **{"step": None if session is None else _known_step(session), **facts}, secs=self._secs()
-            )
+            self._write(event, **facts, secs=self._secs())
 
     def _secs(self) -> dict[str, float]:
         """Returns the seconds in each state since the start of the process."""
