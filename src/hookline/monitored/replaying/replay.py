@@ -59,7 +59,6 @@ class Replay:
         self._looks = Looks(looks, self.first, self.last, self._shown)
         self._savers = [unwrap(hook) for hook in hooks if isinstance(unwrap(hook), CheckpointSaverHook)]
         self._until_left = contextlib.ExitStack()
-        self._is_silent = False
         self.stopped = ""
 
     def __enter__(self) -> Self:
