@@ -164,3 +164,8 @@ def test_timeout_must_be_positive(wrong):
         WatchdogHook(stall_secs=wrong)
     with pytest.raises(ValueError, match="WatchdogHook requires compilation_secs > 0"):
         WatchdogHook(stall_secs=1, compilation_secs=wrong)
+
+
+def test_end_is_a_flag():
+    with pytest.raises(TypeError, match="WatchdogHook requires a bool as end, got 'yes'"):
+        WatchdogHook(stall_secs=1, end="yes")

@@ -75,7 +75,7 @@ def test_job_that_was_killed_and_started_again_has_one_account(tmp_path, environ
     names = [event["event"] for event in events(folder)]
     assert names[:1] == ["start"]
     assert names[-1] == "stop"
-    assert {"first step", "compiled", "evaluated", "save copied", "saved"} < set(names)
+    assert {"first step", "compiled", "evaluated", "save begun", "save copied", "saved"} < set(names)
 
 
 def test_time_of_queued_steps_counts_neither_for_evaluations_nor_for_saves(tmp_path):

@@ -263,6 +263,7 @@ class Saver:
             arguments.check_str("Saver.save", "latest_filename", latest_filename, optional=True)
             arguments.check_optional("Saver.save_async", "retry", retry, RetryPolicy)
             state_file, retry = latest_filename or STATE_FILE_NAME, retry or self._retry
+            sess.activity.listener("save begun")
             save = SaveOperation(self._manager, self._before_commit, save_path, state_file, self._digits, retry, extra)
             save.prepare(sess, self._variables_of, global_step, self._number)
             self._pending = save.begin()

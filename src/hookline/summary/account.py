@@ -2,9 +2,9 @@
 
 Each line of `account-<process>.jsonl` is a JSON object with `event`, `at` (seconds since the epoch), `monotonic`
 (seconds of the host's clock since it booted) and `pid`. The events are `start`, `session` (the model is ready), `first
-step`, `compiled`, `evaluated`, `save copied`, `saved`, `save failed`, `progress`, `stall` and `stop`. All but `start`
-have `step`, and `secs`, the seconds of each state since the start of their process; a `stall` that the launcher has
-written has neither. A line `sum` replaces those before it.
+step`, `compiled`, `evaluated`, `save begun`, `save copied`, `saved`, `save failed`, `progress`, `stall` and `stop`.
+All but `start` have `step`, and `secs`, the seconds of each state since the start of their process; a `stall` that the
+launcher has written has neither. A line `sum` replaces those before it.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class WatchdogHook(SessionRunHook):
         compilation_secs: Seconds after which a compilation is a stall; None for no limit.
 
     Raises:
+        TypeError: An argument has the wrong type.
         ValueError: `stall_secs` or `compilation_secs` is not greater than 0.
 
     Example:
@@ -76,7 +77,7 @@ class WatchdogHook(SessionRunHook):
     def __init__(self, stall_secs: float, *, end: bool = False, compilation_secs: float | None = None) -> None:
         self._stall_secs = _positive("stall_secs", stall_secs)
         self._compilation_secs = None if compilation_secs is None else _positive("compilation_secs", compilation_secs)
-        self._ends = end
+        self._ends = arguments.check_optional("WatchdogHook", "end", end, bool, optional=False)
         self._pipe: int | None = None
         self._watch: _Watch | None = None
 
