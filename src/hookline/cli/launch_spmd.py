@@ -65,6 +65,7 @@ class SpmdLaunchConfig:
         check_every_launch: Whether the processes compare each program before its launch.
         restarts: The number of restarts of all processes, and the waits before them; None for no restart.
         stall_secs: Seconds without progress that end all processes; None for no limit.
+        variables: Environment variables for the processes.
     """
 
     command: tuple[str, ...]
@@ -73,6 +74,7 @@ class SpmdLaunchConfig:
     check_every_launch: bool = False
     restarts: RecoveryPolicy | None = None
     stall_secs: float | None = None
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -186,7 +188,7 @@ class _Job:
         )
         # With different hash seeds, processes would iterate over sets, and so trace operations, in different orders.
         fixed = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
-        variables = {**os.environ, **self._variables, **own, **fixed}
+        variables = {**os.environ, **self._config.variables, **self._variables, **own, **fixed}
         started = functools.partial(start_process, str(index), command)
         if (stall_secs := self._config.stall_secs) is None:
             group = started(variables, self._guardian, self._echo)

@@ -18,9 +18,11 @@ def _main(path: str) -> None:
     from hookline.distributed.cluster.initialize import initialize
     from hookline.errors import AbortedError, OpError
     from hookline.monitored import launcher_hooks
+    from hookline.monitored.replaying import request
 
     if (found := heartbeat.pop_environment(os.environ)) is not None:
         launcher_hooks.watch_for_stalls(*found)
+    request.request(request.pop_environment(os.environ))
     try:
         initialize()
     except (OpError, ValueError) as error:

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from hookline import arguments, log
-from hookline.coordination import process_group
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
@@ -289,7 +288,7 @@ class Loop(StepGraph):
         """
         if self._handover is not None and is_claimed(self._handover):
             raise RuntimeError("This Loop has an open session, and it takes one at a time. Close that first.")
-        if (wanted := claim("Loop", logdir)) is not None:
+        if not self._is_replaying and (wanted := claim("Loop", logdir)) is not None:
             wanted.fulfil(
                 self.replay,
                 last_step=last_step,
@@ -417,7 +416,6 @@ class Loop(StepGraph):
             TypeError: An argument has the wrong type.
             ValueError: A name is neither that of a metric nor of an array; a look feeds, writes or stops; or the first
                 step is not below the last.
-            UnimplementedError: There are several SPMD processes.
 
         Example:
             >>> import hookline as hl, numpy as np, tempfile
@@ -542,7 +540,7 @@ class _EpochsOfSession(SessionRunHook):
     def after_create_session(self, session: Session, coord: Any) -> None:
         session.hook_data["epochs"] = epochs = self._loop._passes.epochs(session)
         self._loop._check_reset_steps(epochs)
-        if not self._loop._is_replaying and process_group.current() is None:
+        if not self._loop._is_replaying:
             session.hook_data[REPLAY_ADVICE] = replays.advice_of(self._loop)
 
 

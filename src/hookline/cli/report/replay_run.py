@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
-import importlib
 import os
 import runpy
 import sys
-from typing import Any
+import tempfile
 
 from hookline.cli import output
 from hookline.monitored.replaying import request
@@ -30,11 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
     # The script may change the directory.
     arguments.run = os.path.abspath(arguments.run)
     arguments.csv = arguments.csv and os.path.abspath(arguments.csv)
-    PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
-    looks = [functools.partial(_make_look, text) for text in arguments.look]
+    start, *_ = PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
     names = [*arguments.fetch, *([NORMS] if arguments.nan else [])]
-    wanted = ReplayRequest(arguments.run, (first, last), names, looks, arguments.every)
-    _run_script(wanted, str(arguments.script), arguments.arguments)
+    wanted = ReplayRequest(arguments.run, (first, last), names, arguments.look, arguments.every)
+    processes = int(start.manifest.environment.get("processes", "1"))
+    if processes == 1:
+        _run_script(wanted, str(arguments.script), arguments.arguments)
+    elif status := _run_script_in(processes, wanted, str(arguments.script), arguments.arguments):
+        return status
     if wanted.error is not None:
         raise wanted.error
     if (result := wanted.result) is None:
@@ -84,13 +85,16 @@ def _run_script(wanted: ReplayRequest, script: str, arguments: list[str]) -> Non
         request.request(None)
 
 
-def _make_look(text: str) -> Any:
-    """Returns a look from the text `module:Class`."""
-    module, _, name = text.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"--look {text}: {error}. Give module:Class; the script's folder is searched, too.") from error
+def _run_script_in(processes: int, wanted: ReplayRequest, script: str, arguments: list[str]) -> int:
+    """Runs a script in as many SPMD processes as the run had, until the replay is over; returns their exit status."""
+    from hookline.cli.launch_spmd import SpmdLaunchConfig, launch_spmd
+
+    with tempfile.TemporaryDirectory(prefix="hookline-replay-") as folder:
+        wanted.answer_path = os.path.join(folder, "answer")
+        with contextlib.redirect_stdout(sys.stderr):
+            status = launch_spmd(SpmdLaunchConfig((script, *arguments), processes, variables=wanted.environment()))
+        wanted.read_answer()
+    return status
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hookline.checkpoint import latest_checkpoint
-from hookline.checkpoint.directory import layout
+from hookline.checkpoint.directory import collective, layout
 from hookline.checkpoint.directory.manifest import Manifest
 from hookline.checkpoint.directory.state_file import CheckpointState, write_state
 from hookline.errors import DataLossError, NotFoundError
@@ -34,6 +34,8 @@ class SavedStep(NamedTuple):
 class PastRun:
     """The history of a run, as far as its checkpoints are left. It only reads in the folder.
 
+    SPMD processes find the same history, also while a training goes on in the folder: they call all methods together.
+
     Args:
         folder: The folder of the run.
 
@@ -48,23 +50,12 @@ class PastRun:
 
     def __init__(self, folder: str) -> None:
         self.folder = layout.in_file_system("replay", "folder", folder)
-        newest = latest_checkpoint(self.folder)
-        if newest is None:
-            raise NotFoundError.from_message(
-                f"Nothing of '{self.folder}' can be replayed: it has no checkpoint. Give the folder of a run."
-            )
-        base, lineage = layout.base_path(os.path.basename(newest)), layout.read_manifest(newest)[1].lineage
         found: list[SavedStep] = []
-        for name in layout.checkpoint_names(self.folder):
-            path = os.path.join(self.folder, name)
-            try:
-                manifest = layout.read_manifest(path)[1]
-            except (DataLossError, NotFoundError):  # Broken, or just removed.
-                continue
-            # A process that was killed may have left checkpoints that led to nothing.
-            if manifest.step is not None and layout.base_path(name) == base and lineage.follows(manifest.lineage):
-                found.append(SavedStep(manifest.step, path, manifest))
-        self.saved: Sequence[SavedStep] = sorted(found, key=lambda each: each.manifest.lineage.save_number)
+        every = collective.current().run_on_all(
+            lambda: found.extend(_history(self.folder)) or [one.path for one in found]
+        )
+        common = set.intersection(*map(set, every))
+        self.saved: Sequence[SavedStep] = [each for each in found if each.path in common]
 
     def begin_at(self, first: int, last: int) -> list[SavedStep]:
         """Returns the checkpoints at or before a step, the newest first.
@@ -97,12 +88,8 @@ class PastRun:
             last: The last step, for messages.
             into: The folder.
         """
-        held: list[SavedStep] = []
-        for each in self.begin_at(first, last):
-            if _hold(each.path, os.path.join(into, os.path.basename(each.path))):
-                held.insert(0, each)
-            if len(held) == 2:  # A rollback may return to the one before.
-                break
+        found = self.begin_at(first, last)
+        held = [found[index] for index in collective.current().run_on_chief(lambda: _hold_two(found, into))]
         if not held:
             raise NotFoundError.from_message(
                 f"Steps {first:,} to {last:,} of '{self.folder}' cannot be replayed: the training that goes on there "
@@ -110,8 +97,41 @@ class PastRun:
             )
         paths = tuple(os.path.join(into, os.path.basename(each.path)) for each in held)
         times = tuple(each.manifest.timestamp for each in held)
-        write_state(into, CheckpointState(paths[-1], paths, times, last_good=paths[0] if len(paths) == 2 else None))
+        state = CheckpointState(paths[-1], paths, times, last_good=paths[0] if len(paths) == 2 else None)
+        collective.current().run_on_chief(lambda: write_state(into, state))
         return held[-1]
+
+
+def _history(folder: str) -> list[SavedStep]:
+    """Returns the checkpoints that led to the newest one, and itself, oldest first."""
+    newest = latest_checkpoint(folder)
+    if newest is None:
+        raise NotFoundError.from_message(
+            f"Nothing of '{folder}' can be replayed: it has no checkpoint. Give the folder of a run."
+        )
+    base, lineage = layout.base_path(os.path.basename(newest)), layout.read_manifest(newest)[1].lineage
+    found: list[SavedStep] = []
+    for name in layout.checkpoint_names(folder):
+        path = os.path.join(folder, name)
+        try:
+            manifest = layout.read_manifest(path)[1]
+        except (DataLossError, NotFoundError):  # Broken, or just removed.
+            continue
+        # A process that was killed may have left checkpoints that led to nothing.
+        if manifest.step is not None and layout.base_path(name) == base and lineage.follows(manifest.lineage):
+            found.append(SavedStep(manifest.step, path, manifest))
+    return sorted(found, key=lambda each: each.manifest.lineage.save_number)
+
+
+def _hold_two(found: Sequence[SavedStep], into: str) -> list[int]:
+    """Holds the first two of some checkpoints that are still there; returns their indices, the later one first."""
+    held: list[int] = []
+    for index, each in enumerate(found):
+        if _hold(each.path, os.path.join(into, os.path.basename(each.path))):
+            held.insert(0, index)
+        if len(held) == 2:  # A rollback may return to the one before.
+            break
+    return held
 
 
 def _hold(path: str, at: str) -> bool:

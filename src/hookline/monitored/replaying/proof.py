@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hookline.checkpoint.directory import leaves
+from hookline.checkpoint.directory import collective, leaves
 from hookline.checkpoint.saving import contents, host_copy
 from hookline.graph import GraphKeys
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook, at_steps
@@ -62,32 +63,50 @@ class Proof(SessionRunHook):
 
 
 def compare(session: Session, saved: SavedStep) -> Comparison:
-    """Compares all that a session would save, without the states of hooks, with a checkpoint of the same step."""
-    backend, different, compared = session.backend, list[str](), 0
-    with backend.lock:
-        values, positions = backend.values_with_positions(
-            backend.variables(GraphKeys.GLOBAL_VARIABLES), backend.sources.names()
-        )
-        here, stored = leaves.pack(values | {name: position.value for name, position in positions.items()})
-        for name, entry in saved.manifest.variables.items():
-            if name.startswith(contents.HOOK_STATES):
-                continue
-            if name not in here:
-                different.append(name)
-                continue
-            own = {leaf.path: leaf for leaf in here[name].leaves}
-            for leaf in entry.leaves:
-                compared += 1
-                if not _is_same(leaf, own.pop(leaf.path, None), stored):
-                    different.append(leaf.name)
-            different += [leaf.name for leaf in own.values()]
-    return Comparison(saved.step, saved.path, compared, tuple(different), _changes(saved))
+    """Compares all that a session would save, without the states of hooks, with a checkpoint of the same step.
+
+    SPMD processes compare together, each its own part of the arrays.
+    """
+    with session.backend.lock:
+        parts = collective.current().run_on_all(lambda: _compare_own_part(session, saved))
+    every = saved.manifest.leaves
+    different = dict.fromkeys(itertools.chain.from_iterable(names for _, names, _ in parts))
+    for name in set[str]().union(*(partials for _, _, partials in parts)):  # Pieces that no process has whole.
+        if not host_copy.partials_match(every[name].pieces, [partials.get(name, {}) for _, _, partials in parts]):
+            different[name] = None
+    return Comparison(saved.step, saved.path, parts[0][0], tuple(different), _changes(saved))
 
 
-def _is_same(leaf: Any, own: Any, stored: dict[str, Any]) -> bool:
+def _compare_own_part(session: Session, saved: SavedStep) -> tuple[int, list[str], dict[str, Any]]:
+    """Returns the number of arrays and values, the names of those that differ, and partial checksums by name."""
+    backend, compared, different, partials = session.backend, 0, list[str](), dict[str, Any]()
+    values, positions = backend.values_with_positions(
+        backend.variables(GraphKeys.GLOBAL_VARIABLES), backend.sources.names()
+    )
+    here, stored = leaves.pack(values | {name: position.value for name, position in positions.items()})
+    for name, entry in saved.manifest.variables.items():
+        if name.startswith(contents.HOOK_STATES):
+            continue
+        if name not in here:
+            different.append(name)
+            continue
+        own = {leaf.path: leaf for leaf in here[name].leaves}
+        for leaf in entry.leaves:
+            compared += 1
+            found = _compare_leaf(leaf, own.pop(leaf.path, None), stored)
+            if found is None:
+                different.append(leaf.name)
+            elif found:
+                partials[leaf.name] = found
+        different += [leaf.name for leaf in own.values()]
+    return compared, different, partials
+
+
+def _compare_leaf(leaf: Any, own: Any, stored: dict[str, Any]) -> host_copy.PartialChecksums | None:
+    """Returns the partial checksums of this process; None if the leaf differs."""
     if own is None or (own.kind, own.shape, own.dtype, own.value) != (leaf.kind, leaf.shape, leaf.dtype, leaf.value):
-        return False
-    return own.name not in stored or host_copy.compare_checksums(leaf.pieces, stored[own.name]) is not None
+        return None
+    return host_copy.compare_checksums(leaf.pieces, stored[own.name]) if own.name in stored else {}
 
 
 def _changes(saved: SavedStep) -> dict[str, tuple[str, str]]:

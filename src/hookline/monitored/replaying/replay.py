@@ -6,14 +6,15 @@ import contextlib
 import io
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from hookline import arguments
-from hookline.coordination import process_group
-from hookline.errors import END_OF_INPUT, NanLossDuringTrainingError, UnimplementedError
+from hookline.checkpoint.directory import collective
+from hookline.errors import END_OF_INPUT, NanLossDuringTrainingError, NotFoundError
 from hookline.hooks import CheckpointSaverHook, SessionRunHook
 from hookline.hooks.only_for import unwrap
 from hookline.monitored.monitored_session import MonitoredSession
@@ -50,10 +51,6 @@ class Replay:
 
     def __init__(self, folder: str, steps: Any, looks: Iterable[Any], hooks: Sequence[Any]) -> None:
         self.first, self.last = _checked_steps(steps)
-        if (others := process_group.current()) is not None:
-            raise UnimplementedError.from_message(
-                f"A run of {others.count} SPMD processes cannot be replayed yet: replay runs in one process."
-            )
         self.run = PastRun(folder)
         self.run.begin_at(self.first, self.last)  # An error comes at once.
         self._looks = Looks(looks, self.first, self.last, self._shown)
@@ -63,7 +60,7 @@ class Replay:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as entered:
-            self.scratch = entered.enter_context(tempfile.TemporaryDirectory(prefix="hookline-replay-"))
+            self.scratch = entered.enter_context(_temporary_folder())
             self.start = self.run.hold(self.first, self.last, self.scratch)
             self.proof = Proof(self.run.on_the_way(self.start.step, self.last))
             self.hooks: list[SessionRunHook] = [self._looks, self.proof]
@@ -75,7 +72,7 @@ class Replay:
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._until_left.close()
+        self._until_left.__exit__(*exc_info)
 
     def drive(self, session: MonitoredSession, train_op: Any) -> None:
         """Runs a session to the last step, and closes it without the `end` of the run's hooks."""
@@ -93,6 +90,7 @@ class Replay:
                     if reached < self.last:
                         self.stopped = f"a hook of the run has stopped it at step {reached:,}."
                 self._looks.close()
+                collective.current().run_on_all(_nothing)  # The error in one process stops the others.
                 ended = ReplayEnded("The replay is over.")
                 raw.mark_invalid(ended)  # Else the hook would save a last checkpoint.
                 raise ended
@@ -113,10 +111,39 @@ class Replay:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Shows what looks print."""
+        """Shows what looks print; of SPMD processes, only what those of the chief print."""
+        if not collective.current().is_chief:
+            yield
+            return
         out, err = self._streams
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             yield
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """Yields a temporary folder, the same one in all SPMD processes, which the chief removes after all have left it."""
+    together = collective.current()
+    path = together.run_on_chief(lambda: tempfile.mkdtemp(prefix="hookline-replay-"))
+    try:
+        together.run_on_all(lambda: _check_sees(path))
+        yield path
+        together.run_on_all(_nothing)
+    finally:
+        if together.is_chief:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _check_sees(path: str) -> None:
+    if not os.path.isdir(path):
+        raise NotFoundError.from_message(
+            f"A replay needs a temporary folder that all processes see, and '{path}' of process 0 is not one: set "
+            f"TMPDIR to a folder on a shared disk."
+        )
 
 
 def _checked_steps(steps: Any) -> tuple[int, int]:
