@@ -19,7 +19,7 @@ TensorFlow's names:
 
 Hookline's own names:
 
-- A plain training step: `Loop`, `Evaluate`, `EvalResult`, `ReplayResult`, `StopIfNoImprovement`, `WarmStart`
+- A plain training step: `Loop`, `Evaluate`, `EvalResult`, `ReplayResult`, `StopIfNoImprovement`, `WarmStart`, `replay`
 - Options: `CheckpointOptions`, `LoggingOptions`, `PreemptionOptions`, `RecoveryPolicy`, `RetryPolicy`
 - Hooks: `Firing`, `FunctionHook`, `ProgressHook`, `SinkHook`, `TimeLimitHook`, `WatchdogHook`, `only_for`
 - Triggers: `Trigger`, `at_steps`, `every`, `first_run`, `first_then_every`, `latched`, `log_spaced`, `when_step`
@@ -125,6 +125,7 @@ with defer_sigint():
         WorkerSessionCreator,
         evaluate_once,
         evaluate_repeatedly,
+        replay,
     )
 
 __all__ = [
@@ -206,6 +207,7 @@ __all__ = [
     "load_variable",
     "log_spaced",
     "only_for",
+    "replay",
     "save_safetensors",
     "verify",
     "wait_for_new_checkpoint",

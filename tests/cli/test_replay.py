@@ -110,19 +110,19 @@ def test_look_is_a_class_beside_the_script_and_csv_goes_to_a_file(trained, capsy
         (
             ["--steps", "4:12", "train_it.py", "other", "0.1"],
             2,
-            "trains in 'other', and `hookline replay` is for '",
+            "trains in 'other', and the replay is for '",
         ),
         (["--steps", "12:4", "train_it.py", "run", "0.1"], 2, "--steps requires two steps, such as 1200:1300"),
         (["--steps", "4:12", "none.py"], 2, "there is no script 'none.py'"),
         (["--steps", "4:12", "--look", "train_it:None_", "train_it.py", "run", "0.1"], 2, "Give module:Class"),
         (["--steps", "4:12", "--fetch", "lose", "train_it.py", "run", "0.1"], 2, "no array called 'lose'"),
         (["--steps", "4:12", "empty.py"], 2, "has trained nothing in '"),
-        (["--steps", "4:12", "own_graph.py"], 2, "only the run of a train.Loop can be replayed"),
+        (["--steps", "4:12", "own_graph.py"], 2, "only the run of a train.Loop or a MonitoredTrainingSession can be"),
     ],
 )
 def test_mistakes_are_explained_and_leave_the_run_as_it_is(trained, capsys, arguments, status, why, tmp_path):
     (tmp_path / "empty.py").write_text("pass", encoding="utf-8")
-    own_graph = "import hookline as hl\nhl.train.MonitoredTrainingSession(checkpoint_dir='run')"
+    own_graph = "import hookline as hl\nhl.train.ChiefSessionCreator(checkpoint_dir='run')"
     (tmp_path / "own_graph.py").write_text(own_graph, encoding="utf-8")
     before = fingerprint("run")
     assert replay(*arguments) == status

@@ -3,6 +3,7 @@
 The launcher runs this file by its path, with the script and its arguments.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ def _main(path: str) -> None:
 
     if (found := heartbeat.pop_environment(os.environ)) is not None:
         launcher_hooks.watch_for_stalls(*found)
-    request.request(request.pop_environment(os.environ))
+    wanted = request.pop_environment(os.environ)
     try:
         initialize()
     except (OpError, ValueError) as error:
@@ -34,7 +35,8 @@ def _main(path: str) -> None:
     try:
         with open(path, "rb") as file:
             code = compile(file.read(), full_path, "exec", dont_inherit=True)
-        exec(code, main.__dict__)
+        with contextlib.nullcontext() if wanted is None else wanted.made_by_script():
+            exec(code, main.__dict__)
     except SystemExit as exit:
         if (status := service.exit_status_of(exit)) not in (0, *_LEFT):
             service.skip_exit_barrier(status)

@@ -13,7 +13,6 @@ from hookline import arguments, log
 from hookline.errors import Interrupted
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
-from hookline.hooks.lookup import REPLAY_ADVICE
 from hookline.hooks.reporting.account import AccountHook
 from hookline.hooks.reporting.console import ConsoleHook, has_progress_line
 from hookline.hooks.reporting.step_counter import FLOPS
@@ -32,7 +31,7 @@ from hookline.loop.warm_start import WarmStart, as_warm_start, loop_restore_advi
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.monitored.hooked.callbacks import checked_hooks
 from hookline.monitored.hooked.hook_list import is_claimed
-from hookline.monitored.replaying.request import claim
+from hookline.monitored.replaying.claims import claim
 from hookline.monitored.replaying.result import ReplayResult
 from hookline.monitored.training_options import CheckpointOptions, LoggingOptions, PreemptionOptions
 from hookline.monitored.training_session import checked_options, default_hooks, warn_if_nothing_saves
@@ -312,7 +311,7 @@ class Loop(StepGraph):
         set_epochs([*writers, *own], self._passes.epochs())  # An error now leaves no files.
         console = ConsoleHook(logging.summary_dir or logdir) if progress else None
         found = [*([console.first] if console else ()), *feeds, _EpochsOfSession(self), *writers]
-        found += [FinalStop(own, train_on), *own]
+        found += [FinalStop(own, train_on), *own, replays.advice_hook(self)]
         warn_if_nothing_saves("Loop", "logdir", logdir, checkpoints, found)
         self._passes.prepare(epochs)
         if self._is_one_shot and not self._has_run:
@@ -540,8 +539,6 @@ class _EpochsOfSession(SessionRunHook):
     def after_create_session(self, session: Session, coord: Any) -> None:
         session.hook_data["epochs"] = epochs = self._loop._passes.epochs(session)
         self._loop._check_reset_steps(epochs)
-        if not self._loop._is_replaying:
-            session.hook_data[REPLAY_ADVICE] = replays.advice_of(self._loop)
 
 
 class _StateHandover(SessionRunHook):

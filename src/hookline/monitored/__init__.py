@@ -7,6 +7,7 @@ from hookline.monitored.hooked.hook_list import HookList
 from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.monitored.monitored_session import MonitoredSession, SingularMonitoredSession
 from hookline.monitored.recoverable import DEFAULT_RECOVERY, RecoverableSession, RecoveryPolicy
+from hookline.monitored.replaying.request import replay
 from hookline.monitored.starting.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.starting.session_manager import SessionManager

@@ -17,7 +17,9 @@ from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
 from hookline.monitored.hooked.callbacks import checked_hooks, chief_only, overridden_callback
 from hookline.monitored.monitored_session import MonitoredSession
-from hookline.monitored.replaying import request
+from hookline.monitored.replaying import claims
+from hookline.monitored.replaying.advice import AdviceHook
+from hookline.monitored.replaying.replay import without_sinks
 from hookline.monitored.starting.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.training_options import (
@@ -125,9 +127,9 @@ def MonitoredTrainingSession(
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `steps_per_run`,
         `progress`, `checkpoints`, `logging` and `preemption`; one process at a time saves in a directory.
     """
+    given_arguments = locals()
     checkpoint_dir = arguments.check_path(_WHO, "checkpoint_dir", checkpoint_dir, optional=True)
     summary_dir = arguments.check_path(_WHO, "summary_dir", summary_dir, optional=True)
-    request.refuse(_WHO, checkpoint_dir)
     if is_chief is None:  # The value of an unset flag: it would create a worker, which waits for a chief for hours.
         raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
     arguments.check_number(_WHO, "max_wait_secs", max_wait_secs, at_least=0)
@@ -174,6 +176,8 @@ def MonitoredTrainingSession(
             f"MonitoredTrainingSession: steps_per_run={steps_per_run} is for variables in this process, and the "
             f"variables of {target!r} are on parameter servers. Leave it out."
         )
+    if (wanted := claims.claim(_WHO, checkpoint_dir)) is not None:
+        return _replayed(wanted, given_arguments, is_local=bool(is_chief) and target is None)
     summary_dir = logging.summary_dir or checkpoint_dir
     own = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if is_chief:
@@ -193,6 +197,11 @@ def MonitoredTrainingSession(
     else:  # The chief saves and writes.
         all_hooks, summary_dir = own, None
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+    if is_chief and checkpoint_dir and target is None:
+        all_hooks = [
+            *all_hooks,
+            AdviceHook(lambda folder, steps: f"train.replay(FUNCTION, {folder!r}, {steps}, ['norms'])"),
+        ]
     if is_chief and summary_dir and logging.account:
         all_hooks = [*all_hooks, AccountHook(summary_dir)]
     if progress and is_chief:
@@ -209,6 +218,22 @@ def MonitoredTrainingSession(
         preemption=preemption,
         steps_per_run=steps_per_run,
     )
+
+
+def _replayed(wanted: claims.Request, given: dict[str, Any], *, is_local: bool) -> MonitoredSession:
+    """Returns the session with which a replay begins, from the arguments of the session of the run."""
+    if not is_local:
+        wanted.refuse(f"{_WHO} has its variables on parameter servers, and a replay needs them in the process.")
+    hooks, of_chief = (checked_hooks(given[name], name) for name in ("hooks", "chief_only_hooks"))
+
+    def make(replay: Any) -> MonitoredSession:
+        (first, last), logging = replay.hooks, given["logging"] or LoggingOptions()
+        logging = dataclasses.replace(logging, sinks=(), summary_dir=None)
+        changed = {"checkpoint_dir": replay.checkpoint_dir, "summary_dir": None, "logging": logging}
+        changed |= {"hooks": [*first, *without_sinks(hooks), *last], "chief_only_hooks": without_sinks(of_chief)}
+        return MonitoredTrainingSession(**given | changed)
+
+    return wanted.fulfil_in_session(_WHO, [*of_chief, *hooks], make)
 
 
 def checked_options(

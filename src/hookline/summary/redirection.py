@@ -39,5 +39,11 @@ def output_dir(path: str) -> str:
     return os.path.join(to, "elsewhere", hashlib.sha256(os.fsencode(real)).hexdigest()[:16])
 
 
+def is_redirected_to(path: str) -> bool:
+    """Returns whether output is redirected, to this folder or one that it is in."""
+    found = _REDIRECTED.get()
+    return found is not None and _is_below(os.path.realpath(path), os.path.realpath(found[1]))
+
+
 def _is_below(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder

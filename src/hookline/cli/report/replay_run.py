@@ -10,9 +10,9 @@ import sys
 import tempfile
 
 from hookline.cli import output
-from hookline.monitored.replaying import request
+from hookline.monitored.replaying.names import NORMS
 from hookline.monitored.replaying.past_run import PastRun
-from hookline.monitored.replaying.request import NORMS, ReplayDone, ReplayRequest
+from hookline.monitored.replaying.request import ReplayRequest
 from hookline.monitored.replaying.result import ReplayResult, shown
 
 _SHOWN_STEPS = 4
@@ -31,18 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     start, *_ = PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
     names = [*arguments.fetch, *([NORMS] if arguments.nan else [])]
     wanted = ReplayRequest(arguments.run, (first, last), names, arguments.look, arguments.every)
+    script = str(arguments.script)
     processes = int(start.manifest.environment.get("processes", "1"))
     if processes == 1:
-        _run_script(wanted, str(arguments.script), arguments.arguments)
-    elif status := _run_script_in(processes, wanted, str(arguments.script), arguments.arguments):
+        _run_script(wanted, script, arguments.arguments)
+    elif status := _run_script_in(processes, wanted, script, arguments.arguments):
         return status
-    if wanted.error is not None:
-        raise wanted.error
-    if (result := wanted.result) is None:
-        raise ValueError(
-            f"the script {str(arguments.script)!r} has trained nothing in '{arguments.run}'. Give it the arguments of "
-            f"that run; its train.Loop must have that folder as logdir."
-        )
+    result = wanted.outcome(f"the script {script!r}")
     if arguments.csv is not None:
         with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
             result.write_csv(file)
@@ -77,12 +72,8 @@ def _run_script(wanted: ReplayRequest, script: str, arguments: list[str]) -> Non
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-    request.request(wanted)
-    try:
-        with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(ReplayDone):
-            runpy.run_path(script, run_name="__main__")
-    finally:
-        request.request(None)
+    with contextlib.redirect_stdout(sys.stderr), wanted.made_by_script():
+        runpy.run_path(script, run_name="__main__")
 
 
 def _run_script_in(processes: int, wanted: ReplayRequest, script: str, arguments: list[str]) -> int:

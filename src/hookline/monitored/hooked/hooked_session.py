@@ -153,7 +153,7 @@ class HookedSession:
         self._steps_per_run = steps_per_run
         self._multi_step = MultiStepRunner(session, self._stop, steps_per_run)
         self._schedule: HookSchedule | None = None
-        self._before_step: Callable[[], None] | None = None
+        self._before_step: Callable[[Mapping[Any, Any] | None], None] | None = None
         self._in_callbacks = False
         self._context: RunContext | None = None  # Of the run under way.
         self._failed_midway = False
@@ -430,8 +430,8 @@ class HookedSession:
     ) -> tuple[Any, Sequence[Any]]:
         """Makes a run of one step with the hooks' requests; returns the results of the caller and of the hooks."""
         feeds = requests.merged_feeds(feed_dict, self.raw.graph) if requests.hook_feeds else feed_dict
-        if self._before_step is not None:
-            self._before_step()
+        if self._before_step is not None and self._schedule is not None and self._schedule.run.step_delta != 0:
+            self._before_step(feeds)
         if options is None and run_metadata is None and not feeds and self._spmd is None:
             step = requests.known_step if requests.known_fetches is fetches else self._find_step(requests, fetches)
             if step is not None:

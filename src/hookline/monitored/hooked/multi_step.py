@@ -16,7 +16,7 @@ from hookline.monitored.stop_request import StopRequest
 from hookline.session import STEP_MISMATCH, DeferredResults, RunMetadata, RunOptions, Session
 
 BEFORE_STEP = "before step"
-"""The key in `hook_data` of a function to call before each step, also inside a run of several; a replay has one."""
+"""The key in `hook_data` of a function to call with the feeds before each step, also in a run of several."""
 
 
 class MultiStepRunner:
@@ -28,10 +28,11 @@ class MultiStepRunner:
         steps_per_run: The maximum number of steps of a run.
 
     Attributes:
-        before_step: A function to call before each step, which is then launched alone, by the same program; or None.
+        before_step: A function to call with the feeds before each step, which is then launched alone, by the same
+            program; or None.
     """
 
-    before_step: Callable[[], None] | None = None
+    before_step: Callable[[Any], None] | None = None
 
     def __init__(self, session: Session, stop: StopRequest, steps_per_run: int) -> None:
         self._raw, self._backend = session, session.backend
@@ -97,12 +98,12 @@ class MultiStepRunner:
             raise
 
     def _run_singly(
-        self, before_step: Callable[[], None], schedule: HookSchedule, requests: MergedRequests, step: Any
+        self, before_step: Callable[[Any], None], schedule: HookSchedule, requests: MergedRequests, step: Any
     ) -> tuple[Any, Sequence[Any]]:
         """Makes the steps of a run with the program of that run, one in each launch."""
         parts = []
         for _ in range(schedule.run.num_steps):
-            before_step()
+            before_step(None)
             *results, _ = step.run(max_steps=1)
             parts.append(results)
         result, hook_results = _join(requests, parts)
@@ -122,12 +123,12 @@ class MultiStepRunner:
             while left:
                 step = self._backend.cached_step(fetches, of_each, self._steps_per_run)
                 if self.before_step is not None:
-                    self.before_step()
+                    self.before_step(None)
                 *results, made = step.run(max_steps=left if self.before_step is None else 1)
                 parts.append(results)
                 left -= made
             if self.before_step is not None:
-                self.before_step()
+                self.before_step(None)
             result, hook_results = self._backend.run_with_hook_fetches(
                 fetches, requests.hook_fetches, None, options, run_metadata
             )

@@ -130,7 +130,7 @@ class Looks(SessionRunHook):
         with self._shown():
             yield from (call for look in self._looks if (call := overridden_callback(look, name)) is not None)
 
-    def _before_step(self) -> None:
+    def _before_step(self, feeds: Mapping[Any, Any] | None) -> None:
         session = self._session
         assert session is not None, "It is called in a run."
         step = session.global_step + 1
@@ -145,7 +145,7 @@ class Looks(SessionRunHook):
                 due.append((look, trigger, self._request(look, context)))
         if not due:
             return
-        values = self._compute(session, [fetches for _, _, fetches in due])
+        values = self._compute(session, [fetches for _, _, fetches in due], feeds)
         writes = session.backend.write_count
         with self._shown():
             for (look, trigger, _), own in zip(due, values, strict=True):
@@ -167,15 +167,15 @@ class Looks(SessionRunHook):
             raise ValueError(f"A look of a replay only reads, and the {describe(look)} feeds tensors or sets options.")
         return None if args is None else args.fetches
 
-    def _compute(self, session: Session, fetches: Sequence[Any]) -> Sequence[Any]:
+    def _compute(self, session: Session, fetches: Sequence[Any], feeds: Mapping[Any, Any] | None) -> Sequence[Any]:
         """Computes fetches from the state before the step, the batch and the key of the step; updates nothing."""
         known = tuple(each for each in fetches if each is not None)
-        plan = session.backend.find_step(known).plan
+        plan = session.backend.find_step(known, feeds).plan
         if written := [variable for variable in plan.updates if not is_run_counter(variable)]:
             raise ValueError(
                 f"A look of a replay only reads, and the fetches of one update {written[0].op.name!r}. Fetch values "
                 f"that no update of the graph computes."
             )
         options = RunOptions(last_step=session.global_step)
-        values = iter(session.run((*known, self._count), options=options))
+        values = iter(session.run((*known, self._count), feeds, options))
         return jax.block_until_ready([None if each is None else next(values) for each in fetches])

@@ -57,8 +57,11 @@ class Proof(SessionRunHook):
         """Compares, if this is the step of a checkpoint."""
         # As before a save: a rollback, say, comes first.
         firing.context.deliver_pending()
-        session = firing.context.session
-        if (saved := self._saved.get(session.global_step)) is not None:
+        self.check(firing.context.session)
+
+    def check(self, session: Session) -> None:
+        """Compares, if this is the step of a checkpoint that has not been compared yet."""
+        if (saved := self._saved.pop(session.global_step, None)) is not None:
             self.comparisons.append(compare(session, saved))
 
 

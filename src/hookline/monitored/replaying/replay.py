@@ -9,18 +9,22 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from hookline import arguments
 from hookline.checkpoint.directory import collective
-from hookline.errors import END_OF_INPUT, NanLossDuringTrainingError, NotFoundError
-from hookline.hooks import CheckpointSaverHook, SessionRunHook
+from hookline.errors import END_OF_INPUT, InvalidArgumentError, NanLossDuringTrainingError, NotFoundError
+from hookline.graph import Tensor
+from hookline.hooks import CheckpointSaverHook, SessionRunHook, SinkHook
 from hookline.hooks.only_for import unwrap
 from hookline.monitored.monitored_session import MonitoredSession
-from hookline.monitored.replaying.looks import Looks
+from hookline.monitored.replaying.looks import Looks, TableLook
+from hookline.monitored.replaying.names import METRICS
 from hookline.monitored.replaying.past_run import PastRun
 from hookline.monitored.replaying.proof import Proof
+from hookline.monitored.replaying.result import ReplayResult
+from hookline.session import Session
 from hookline.summary.redirection import output_dir, redirected
 
 
@@ -36,43 +40,78 @@ class Replay:
     dropped.
 
     Args:
+        who: The caller, for messages.
         folder: The folder of the run.
         steps: A step and the last one.
-        looks: The looks.
+        look: Names and hooks.
+        every: The steps from one row of the table to the next.
         hooks: The hooks of the run that the user has made.
+        find: Returns tensors by name, for names. Without names and hooks it gets `METRICS`.
 
     Attributes:
         scratch: The temporary folder.
-        start: The checkpoint where it begins.
-        hooks: The hooks that the replay adds to the session.
-        proof: The proof, one of them.
+        hooks: The hooks of the replay, which come first in the session.
+        last: The last step.
         stopped: Why it ended before the last step, in words; empty if it did not.
     """
 
-    def __init__(self, folder: str, steps: Any, looks: Iterable[Any], hooks: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        who: str,
+        folder: str,
+        steps: Any,
+        look: Iterable[Any],
+        every: int,
+        hooks: Sequence[Any],
+        find: Callable[[Sequence[str]], Mapping[str, Tensor]],
+    ) -> None:
         self.first, self.last = _checked_steps(steps)
+        arguments.check_int(who, "every", every, at_least=1)
+        looks = arguments.check_list(who, "look", look) or [METRICS]
+        names = [each for each in looks if isinstance(each, str)]
+        self._table = TableLook(find(names) if names else {}, every)
+        looks = [*([self._table] if names else []), *(each for each in looks if not isinstance(each, str))]
         self.run = PastRun(folder)
         self.run.begin_at(self.first, self.last)  # An error comes at once.
         self._looks = Looks(looks, self.first, self.last, self._shown)
-        self._savers = [unwrap(hook) for hook in hooks if isinstance(unwrap(hook), CheckpointSaverHook)]
+        self._of_run = hooks
         self._until_left = contextlib.ExitStack()
         self.stopped = ""
 
     def __enter__(self) -> Self:
+        return self
+
+    def open(self) -> Self:
+        """Holds the checkpoint and redirects all output, until the `with` block is left; returns itself."""
         with contextlib.ExitStack() as entered:
             self.scratch = entered.enter_context(_temporary_folder())
-            self.start = self.run.hold(self.first, self.last, self.scratch)
-            self.proof = Proof(self.run.on_the_way(self.start.step, self.last))
-            self.hooks: list[SessionRunHook] = [self._looks, self.proof]
+            self._start = self.run.hold(self.first, self.last, self.scratch)
+            self._proof = Proof(self.run.on_the_way(self._start.step, self.last))
+            self.hooks: list[SessionRunHook] = [self._looks, self._proof]
             entered.enter_context(redirected(self.run.folder, self.scratch))
             entered.enter_context(self._silent())
-            for saver in self._savers:
-                entered.callback(_move_saver(saver))
+            for hook in map(unwrap, self._of_run):
+                if isinstance(hook, CheckpointSaverHook):
+                    entered.callback(_move_saver(hook))
             self._until_left = entered.pop_all()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
         self._until_left.__exit__(*exc_info)
+
+    def restored(self, make: Callable[[], MonitoredSession]) -> MonitoredSession:
+        """Makes the session; the error of a checkpoint that does not fit tells of the run, and not of a training."""
+        try:
+            return make()
+        except (NotFoundError, InvalidArgumentError) as error:
+            first, *rest = error.message.splitlines()
+            if not any(line.startswith("  ") for line in rest):
+                raise
+            differences = "\n".join(line for line in rest if line.startswith("  "))
+            raise type(error).from_message(
+                f"{first.replace(self.scratch, self.run.folder)}\n{differences}\nThe script builds another model than "
+                f"that of the run: give it the arguments of the run."
+            ) from None
 
     def drive(self, session: MonitoredSession, train_op: Any) -> None:
         """Runs a session to the last step, and closes it without the `end` of the run's hooks."""
@@ -89,13 +128,27 @@ class Replay:
                     reached = raw.global_step
                     if reached < self.last:
                         self.stopped = f"a hook of the run has stopped it at step {reached:,}."
-                self._looks.close()
-                collective.current().run_on_all(_nothing)  # The error in one process stops the others.
-                ended = ReplayEnded("The replay is over.")
-                raw.mark_invalid(ended)  # Else the hook would save a last checkpoint.
-                raise ended
+                raise self.ended(raw)
         except ReplayEnded:
             pass
+
+    def ended(self, session: Session) -> ReplayEnded:
+        """Ends the looks and the proof after the last step, and returns the error to raise."""
+        self._proof.check(session)
+        self._looks.close()
+        collective.current().run_on_all(_nothing)  # The error in one process stops the others.
+        ended = ReplayEnded("The replay is over.")
+        session.mark_invalid(ended)  # Else the hook would save a last checkpoint.
+        return ended
+
+    def result(self) -> ReplayResult:
+        """Returns what it has seen."""
+        after = [each.step for each in self.run.saved if each.step > self.last]
+        steps, comparisons = (self.first, self.last), self._proof.comparisons
+        next_saved = after[0] if after else None
+        return ReplayResult(
+            self.run.folder, steps, self._start.path, self._table.rows, comparisons, self.stopped, next_saved
+        )
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:
@@ -144,6 +197,11 @@ def _check_sees(path: str) -> None:
             f"A replay needs a temporary folder that all processes see, and '{path}' of process 0 is not one: set "
             f"TMPDIR to a folder on a shared disk."
         )
+
+
+def without_sinks(hooks: Iterable[Any]) -> list[Any]:
+    """Returns hooks but for sinks: other programs and services, which must not get the same numbers once more."""
+    return [hook for hook in hooks if not isinstance(unwrap(hook), SinkHook)]
 
 
 def _checked_steps(steps: Any) -> tuple[int, int]:

@@ -26,6 +26,7 @@ class ReplayResult:
             the number of arrays that were `compared`, the names of those that are `different`, and what is not as it
             was in the `environment`.
         stopped: Why the replay ended before the last step, in words; empty if it did not.
+        next_saved: The step of the run's next checkpoint after the last step; None if there is none.
 
     Example:
         >>> result = ReplayResult("runs/a", (4, 6), "runs/a/model.ckpt-3", {5: {"loss": 0.5}, 6: {"loss": 0.25}}, ())
@@ -44,6 +45,7 @@ class ReplayResult:
     rows: Mapping[int, Mapping[str, Any]]
     proof: Sequence[Comparison]
     stopped: str = ""
+    next_saved: int | None = None
 
     @property
     def is_same(self) -> bool | None:
@@ -67,10 +69,11 @@ class ReplayResult:
             if each.compared:
                 same.append(f"{each.step:,}")
         if not same:
-            return (
+            text = (
                 f"Not proven: the run has no checkpoint between step {self._start_step:,}, where the replay began, "
                 f"and step {self.steps[1]:,}."
             )
+            return text if self.next_saved is None else f"{text} A replay up to step {self.next_saved:,} would be."
         return f"The same bits as the run at step {_join(same)}."
 
     @property

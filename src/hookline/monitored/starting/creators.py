@@ -7,6 +7,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.graph import get_default_graph
+from hookline.monitored.replaying import claims
 from hookline.monitored.starting.restoring import LATEST, check_restore_arguments
 from hookline.monitored.starting.scaffold import Scaffold
 from hookline.monitored.starting.session_manager import SessionManager
@@ -71,6 +72,7 @@ class ChiefSessionCreator(SessionCreator):
         restore: str = LATEST,
     ) -> None:
         check_restore_arguments(checkpoint_dir, checkpoint_filename_with_path, restore)
+        claims.refuse("ChiefSessionCreator", checkpoint_dir)
         self._restore = restore
         self.scaffold = arguments.check_optional("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         self._master = master
