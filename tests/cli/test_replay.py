@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.loop.replayed import fingerprint
 
 from hookline.cli import main
@@ -104,6 +105,19 @@ def test_look_is_a_class_beside_the_script_and_csv_goes_to_a_file(trained, capsy
     assert [row["step"] for row in rows] == [str(step) for step in range(5, 13)]
 
 
+def test_metrics_are_shown_by_default_and_events_go_to_a_folder(trained, capsys):
+    assert replay("--steps", "9:13", "train_it.py", "run", "0.1") == 0
+    header, *rows, proof = capsys.readouterr().out.splitlines()
+    assert (header.split(), proof) == (["step", "loss"], "The same bits as the run at step 12.")
+    names = ("--fetch", "state", "--fetch", "loss")
+    assert replay("--steps", "9:13", "--events", "events", *names, "train_it.py", "run", "0.1") == 0
+    assert capsys.readouterr().out == f"{proof}\n"
+    events = EventAccumulator("events").Reload()
+    assert events.Tags()["scalars"] == ["|state|", "loss"]
+    shown = [(each.step, f"{each.value:.5g}") for each in events.Scalars("loss")]
+    assert shown == [(int(step), f"{float(loss):.5g}") for step, loss in map(str.split, rows)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "why"),
     [
@@ -114,6 +128,8 @@ def test_look_is_a_class_beside_the_script_and_csv_goes_to_a_file(trained, capsy
         ),
         (["--steps", "12:4", "train_it.py", "run", "0.1"], 2, "--steps requires two steps, such as 1200:1300"),
         (["--steps", "4:12", "none.py"], 2, "there is no script 'none.py'"),
+        (["--steps", "4:12", "--look", "a:B", "--csv", "a.csv", "empty.py"], 2, "--csv writes the values of --fetch"),
+        (["--steps", "4:12", "--events", "run/events", "empty.py"], 2, "--events requires a folder outside of the run"),
         (["--steps", "4:12", "--look", "train_it:None_", "train_it.py", "run", "0.1"], 2, "Give module:Class"),
         (["--steps", "4:12", "--fetch", "lose", "train_it.py", "run", "0.1"], 2, "no array called 'lose'"),
         (["--steps", "4:12", "empty.py"], 2, "has trained nothing in '"),
@@ -174,3 +190,52 @@ def test_first_value_that_is_not_finite_is_found(tmp_path, monkeypatch, capsys, 
 def test_nan_is_looked_for_at_each_step(trained, capsys):
     assert main(["replay", "run", "--steps", "4:12", "--nan", "--every", "2", "train_it.py", "run", "0.1"]) == 2
     assert "--nan looks at each step" in capsys.readouterr().err
+
+
+PROCESSES_SCRIPT = """
+    import sys
+
+    import numpy as np
+
+    import hookline as hl
+
+    def train_loop(folder):
+        step = lambda w, batch: (w - 0.1 * (w - batch).mean(), {"loss": ((w - batch) ** 2).mean()})
+        source = hl.data.from_arrays(np.arange(64, dtype="float32"), 4, shuffle_seed=2, epochs=None)
+        saves = hl.train.CheckpointOptions(save_steps=4)
+        hl.train.Loop(step, np.float32(0), source).run(folder, 20, progress=False, checkpoints=saves)
+
+    def train_session(folder):
+        batch = hl.data.iterator(
+            hl.data.from_arrays(np.arange(64, dtype="float32"), 4, shuffle_seed=2, epochs=None), name="batches"
+        )
+        w = hl.Variable(0.0, name="w")
+        loss = hl.op(lambda w, batch: ((w - batch) ** 2).mean(), name="loss")(w, batch)
+        with hl.control_dependencies([w.assign(hl.op(lambda w, batch: w - 0.1 * (w - batch).mean())(w, batch)), loss]):
+            train_op = hl.train.get_or_create_global_step().assign_add(1)
+        hooks = [hl.train.StopAtStepHook(last_step=20), hl.train.NanTensorHook(loss)]
+        with hl.train.MonitoredTrainingSession(checkpoint_dir=folder, save_checkpoint_steps=4, hooks=hooks) as sess:
+            while not sess.should_stop():
+                sess.run(train_op)
+
+    {"loop": train_loop, "session": train_session}[sys.argv[2]](sys.argv[1])
+    print("trained")
+"""
+
+
+@pytest.mark.parametrize("kind", ["loop", "session"])
+def test_run_of_two_processes_is_replayed_by_two(tmp_path, monkeypatch, capfd, kind):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(textwrap.dedent(PROCESSES_SCRIPT), encoding="utf-8")
+    assert main(["launch", "--spmd", "--processes", "2", "script.py", "run", kind]) == 0
+    before = fingerprint("run")
+    capfd.readouterr()
+    assert main(["replay", "run", "--steps", "6:13", "--every", "3", "script.py", "run", kind]) == 0
+    out, err = capfd.readouterr()
+    header, *rows, proof = out.splitlines()
+    assert (header.split(), proof) == (["step", "loss"], "The same bits as the run at step 8 and 12.")
+    assert [row.split()[0] for row in rows] == ["9", "12"]
+    assert "trained" not in err
+    assert main(["replay", "run", "--steps", "6:13", "--fetch", "lose", "script.py", "run", kind]) == 2
+    assert "no array called 'lose'" in capfd.readouterr().err
+    assert fingerprint("run") == before

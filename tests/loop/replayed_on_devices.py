@@ -1,6 +1,6 @@
-"""Trains on four virtual devices, replays some steps, and prints the result; with single steps and with several a run.
+"""Trains on several devices, replays some steps, and prints the result; with single steps and with several a run.
 
-Run as `python -m tests.loop.replayed_on_devices FOLDER`.
+Run as `python -m tests.loop.replayed_on_devices FOLDER`, or by `tests.spmd.run` in several processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def made(steps_per_run):
 
     import hookline as hl
 
-    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     examples = np.random.default_rng(0).normal(size=(256, 8)).astype("float32")
     optimizer = optax.adam(0.01)
 
@@ -57,7 +57,7 @@ def main(folder):
     for steps_per_run in (1, 16):
         run = f"{folder}/{steps_per_run}"
         made(steps_per_run).run(run, **arguments)
-        print(made(steps_per_run).replay(run, (30, 55), ["loss", "params"], every=10, **arguments))
+        print(made(steps_per_run).replay(run, (30, 55), ["loss", "params", "batch"], every=10, **arguments), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from tests import spmd
 from tests.loop import steps as written
 from tests.loop.replayed import KINDS, LAST_STEP, POISONED, fingerprint, made
 from tests.python import Python
@@ -347,12 +349,22 @@ def test_models_of_flax_and_equinox_have_the_same_bits_over_epochs(tmp_path, mak
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(asked.weights(asked.state)), before)
 
 
+def check_printed_replays(printed):
+    single, several = printed.splitlines()[:4], printed.splitlines()[4:]
+    assert single == several
+    assert [line.split()[0] for line in single[1:3]] == ["40", "50"]
+    assert single[3] == "The same bits as the run at step 40 and 50."
+
+
 def test_sharded_state_on_four_devices_has_the_same_bits(tmp_path):
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     job = Python("-m", "tests.loop.replayed_on_devices", str(tmp_path), env=environment)
     printed, errors = job.communicate(timeout=240)
     assert job.returncode == 0, errors
-    single, several = printed.splitlines()[:4], printed.splitlines()[4:]
-    assert single == several
-    assert [line.split()[0] for line in single[1:3]] == ["40", "50"]
-    assert single[3] == "The same bits as the run at step 40 and 50."
+    check_printed_replays(printed)
+
+
+def test_sharded_state_in_two_processes_has_the_same_bits(tmp_path):
+    for process in spmd.run(str(Path(__file__).with_name("replayed_on_devices.py")), str(tmp_path)):
+        assert process.status == 0, process.err
+        check_printed_replays(process.out)

@@ -300,7 +300,8 @@ def _add_replay(commands: _Commands) -> None:
         Runs the training script of a run with its arguments. Its first training in the folder of the run becomes a
         replay: it begins at the newest checkpoint at or before the first step, launches the same programs on the same
         batches, with the same keys, and ends after the last step. Nothing in the folder changes, and the training may
-        be running. Trainings without a folder run as they are; one in another folder is an error.
+        be running. Trainings without a folder run as they are; one in another folder is an error. A run of several SPMD
+        processes is replayed by as many, on this machine.
 
         The table has the values of metrics, and of arrays of the state before the update of the step: of an array its
         norm. A line states at which checkpoints the state has the same bits as in the run.
@@ -322,7 +323,8 @@ def _add_replay(commands: _Commands) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="a metric, or an array of the state or the batch, as in 'params/kernel' or 'batch/0'; may be repeated",
+        help="a metric, or an array of the state or the batch, as in 'params/kernel' or 'batch/0'; may be repeated "
+        "(default: the metrics that are numbers)",
     )
     add(
         "--look",
@@ -334,6 +336,7 @@ def _add_replay(commands: _Commands) -> None:
     add("--nan", action="store_true", help="find the first metric or array that is not finite, with norms before it")
     add("--every", type=_positive, default=1, metavar="N", help="the steps from one row to the next (default: 1)")
     add("--csv", metavar="FILE", help="write the table to a file as CSV, instead of printing it")
+    add("--events", metavar="FOLDER", help="write the table as event files for TensorBoard, instead of printing it")
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 

@@ -32,9 +32,9 @@ def output_dir(path: str) -> str:
     if (found := _REDIRECTED.get()) is None:
         return path
     (folder, to), real = found, os.path.realpath(path)
-    if _is_below(real, os.path.realpath(to)):
+    if is_below(real, os.path.realpath(to)):
         return path
-    if _is_below(real, folder):
+    if is_below(real, folder):
         return os.path.normpath(os.path.join(to, os.path.relpath(real, folder)))
     return os.path.join(to, "elsewhere", hashlib.sha256(os.fsencode(real)).hexdigest()[:16])
 
@@ -42,8 +42,9 @@ def output_dir(path: str) -> str:
 def is_redirected_to(path: str) -> bool:
     """Returns whether output is redirected, to this folder or one that it is in."""
     found = _REDIRECTED.get()
-    return found is not None and _is_below(os.path.realpath(path), os.path.realpath(found[1]))
+    return found is not None and is_below(os.path.realpath(path), os.path.realpath(found[1]))
 
 
-def _is_below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
+    """Returns whether a path is a folder or in it; both are real paths."""
     return os.path.commonpath([path, folder]) == folder

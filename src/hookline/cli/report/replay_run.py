@@ -9,11 +9,14 @@ import runpy
 import sys
 import tempfile
 
+import numpy as np
+
 from hookline.cli import output
 from hookline.monitored.replaying.names import NORMS
 from hookline.monitored.replaying.past_run import PastRun
 from hookline.monitored.replaying.request import ReplayRequest
 from hookline.monitored.replaying.result import ReplayResult, shown
+from hookline.summary.redirection import is_below
 
 _SHOWN_STEPS = 4
 DIFFERENT_BITS = 3
@@ -25,9 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
     first, last = _steps(arguments.steps)
     if arguments.nan and arguments.every > 1:
         raise ValueError("--nan looks at each step, to find the first one: leave out --every.")
+    for option in ("csv", "events"):
+        if getattr(arguments, option) is not None and arguments.look and not (arguments.fetch or arguments.nan):
+            raise ValueError(f"--{option} writes the values of --fetch, which is missing; a look keeps its own values.")
     # The script may change the directory.
     arguments.run = os.path.abspath(arguments.run)
-    arguments.csv = arguments.csv and os.path.abspath(arguments.csv)
+    arguments.csv, arguments.events = (each and os.path.abspath(each) for each in (arguments.csv, arguments.events))
+    if arguments.events is not None and is_below(os.path.realpath(arguments.events), os.path.realpath(arguments.run)):
+        raise ValueError("--events requires a folder outside of the run, where a replay changes nothing.")
     start, *_ = PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
     names = [*arguments.fetch, *([NORMS] if arguments.nan else [])]
     wanted = ReplayRequest(arguments.run, (first, last), names, arguments.look, arguments.every)
@@ -38,9 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     elif status := _run_script_in(processes, wanted, script, arguments.arguments):
         return status
     result = wanted.outcome(f"the script {script!r}")
+    if arguments.events is not None:
+        result.write_events(arguments.events)
     if arguments.csv is not None:
         with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
             result.write_csv(file)
+    if arguments.csv is not None or arguments.events is not None:
         output.print_lines(*result.verdict.splitlines())
     elif arguments.nan:
         _print_nonfinite(result)
@@ -52,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _print_nonfinite(result: ReplayResult) -> None:
     """Prints the first step with a value that is not finite, and the norms in the steps before it."""
     found = result.first_nonfinite()
-    end = max(result.rows, default=0) if found is None else found[0]
+    nan = result.first_nonfinite(np.isnan)
+    end = max(result.rows, default=0) if found is None else (nan or found)[0]
     steps = [step for step in sorted(result.rows) if step <= end][-_SHOWN_STEPS:]
     if steps:
         rows = [[name, *(shown(result.rows[step][name]) for step in steps)] for name in result.rows[end]]
@@ -60,7 +72,10 @@ def _print_nonfinite(result: ReplayResult) -> None:
     if found is None:
         output.print_lines("", f"All values are finite up to step {end}.")
     else:
-        output.print_lines("", f"Step {end} is the first with a value that is not finite: {', '.join(found[1])}.")
+        step, names = found
+        output.print_lines("", f"Step {step} is the first with a value that is not finite: {', '.join(names)}.")
+        if nan is not None and nan[0] > step:
+            output.print_lines(f"Step {nan[0]} is the first with NaN: {', '.join(nan[1])}.")
         output.print_lines(
             "Norms are of the batch and of the state before the step; metrics are what the step returns."
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
 from hookline.monitored.replaying.proof import Comparison
+from hookline.summary import FileWriter, Summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +53,16 @@ class ReplayResult:
         """Whether all compared bits are those of the run; None if there was nothing to compare."""
         return all(not each.different for each in self.proof) if any(each.compared for each in self.proof) else None
 
-    def first_nonfinite(self) -> tuple[int, list[str]] | None:
-        """Returns the first step with a value that is not finite, and the names of these; None without one."""
+    def first_nonfinite(
+        self, test: Callable[[Any], Any] = lambda value: ~np.isfinite(value)
+    ) -> tuple[int, list[str]] | None:
+        """Returns the first step with a value that is not finite, and the names of these; None without one.
+
+        Args:
+            test: The test of the numbers of a value; `np.isnan` finds NaN alone.
+        """
         for step, row in sorted(self.rows.items()):
-            if names := [name for name, value in row.items() if not np.all(np.isfinite(value))]:
+            if names := [name for name, value in row.items() if np.any(test(value))]:
                 return step, names
         return None
 
@@ -111,6 +118,14 @@ class ReplayResult:
     def write_csv(self, file: TextIO) -> None:
         """Writes the table as CSV: a column for the step and for each name; of an array, its norm."""
         csv.writer(file).writerows(self._table(lambda value: repr(_number(value))))
+
+    def write_events(self, folder: str) -> None:
+        """Writes the table as event files, for TensorBoard: a scalar for each name; of an array, its norm."""
+        with FileWriter(folder) as writer:
+            for step, row in sorted(self.rows.items()):
+                named = {f"|{name}|" if self._is_array(name) else name: _number(value) for name, value in row.items()}
+                values = [Summary.Value(tag=name, simple_value=number) for name, number in named.items()]
+                writer.add_summary(Summary(value=values), step)
 
     def _table(self, show: Any) -> list[list[str]]:
         names = list(dict.fromkeys(name for row in self.rows.values() for name in row))
