@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +97,20 @@ def test_time_of_queued_steps_counts_neither_for_evaluations_nor_for_saves(tmp_p
     secs = read(str(tmp_path))[0].secs
     # The host dispatches 15 steps ahead, which take most of the time.
     assert secs["evaluation"] + secs["save"] < secs["steps"]
+
+
+def test_each_long_wait_for_data_has_a_line(tmp_path):
+    def batches():
+        for number in range(6):
+            if number == 3:
+                time.sleep(1.3)
+            yield np.float32(number)
+
+    loop = hl.train.Loop(lambda w, batch: (w + batch, {"loss": w}), np.float32(0), batches)
+    loop.run(str(tmp_path), progress=False)
+    (wait,) = [event for event in events(tmp_path) if event["event"] == "waited for data"]
+    assert 1.0 <= wait["took"] < 10.0
+    assert wait["step"] == 3
 
 
 def events(folder):

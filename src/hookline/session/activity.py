@@ -10,6 +10,8 @@ from typing import Any
 
 from hookline import clock
 
+_LONG_SECS = 1.0
+
 
 class Activity:
     """Measures what a session does while it makes no steps, and reports events to one listener.
@@ -38,16 +40,24 @@ class Activity:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def during(self, what: str) -> Iterator[None]:
-        """Counts the time of a block; that of blocks inside it counts for them alone, and other threads not at all."""
+    def during(self, what: str, event: str = "") -> Iterator[None]:
+        """Counts the time of a block; that of blocks inside it counts for them alone, and other threads not at all.
+
+        Args:
+            what: The activity.
+            event: The event to report if the block took a second or more; empty for none.
+        """
         if threading.get_ident() != self._thread:
             yield
             return
         self._switch(lambda stack: stack.append(what))
+        begin_secs = clock.REAL.monotonic()
         try:
             yield
         finally:
             self._switch(list.pop)
+            if event and (secs := clock.REAL.monotonic() - begin_secs) >= _LONG_SECS:
+                self.listener(event, took=secs)
 
     def add(self, what: str, secs: float) -> None:
         """Counts a time that has passed already, and takes it from the activity that is under way."""

@@ -2,7 +2,8 @@
 
 Each line of `account-<process>.jsonl` is a JSON object with `event`, `at` (seconds since the epoch), `monotonic`
 (seconds of the host's clock since it booted) and `pid`. The events are `start`, `session` (the model is ready), `first
-step`, `compiled`, `evaluated`, `save begun`, `save copied`, `saved`, `save failed`, `progress`, `stall` and `stop`.
+step`, `compiled`, `waited for data` (a second or more), `evaluated`, `save begun`, `save copied`, `saved`, `save
+failed`, `progress`, `stall` and `stop`.
 All but `start` have `step`, and `secs`, the seconds of each state since the start of their process; a `stall` that the
 launcher has written has neither. A line `sum` replaces those before it.
 """

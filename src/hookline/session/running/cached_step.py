@@ -264,7 +264,7 @@ class CachedStep:
         """Waits for a batch of each source, as in `OpenSource.wait`. Without the lock, because the wait may be long."""
         for source in self._open_sources:
             if not source.num_ready(max_count):
-                with self._session.session.activity.during("data"):
+                with self._session.session.activity.during("data", "waited for data"):
                     source.wait(max_count, self.max_steps, upcoming_steps)
 
     def run_staged(

@@ -64,7 +64,7 @@ class StagedRuns:
             with self._session.lock:
                 self._session.check_usable()
                 awaited = self._session.sources.open_all(step.plan.sources)
-            with self._session.session.activity.during("data"):
+            with self._session.session.activity.during("data", "waited for data"):
                 for source in awaited:
                     source.wait()
 
