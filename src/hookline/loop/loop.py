@@ -402,6 +402,7 @@ class Loop(StepGraph):
             look: Names, or hooks with `fetches` and a `trigger` that only read. Names are those of metrics; of arrays
                 of the state before the update, "params/dense/kernel"; of averages, "ema/params/dense/kernel"; and of
                 arrays of the batch, "batch/0". The name "norms" stands for all metrics and the norms of all arrays.
+                Without any, the metrics that are numbers are looked at.
             every: Global steps between two rows of the names in the table.
             **run_arguments: The arguments of the run, as for `run`: `last_step`, `hooks` and the others. With other
                 arguments the programs may be others.
