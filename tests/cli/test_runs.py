@@ -94,6 +94,19 @@ def test_run_is_finished_only_if_a_restart_would_not_continue_it(stop, state, tm
     assert listed(capsys, tmp_path)["a"]["state"] == state
 
 
+def test_restart_after_a_final_stop_leaves_the_run_finished(tmp_path, capsys):
+    def act(firing):
+        firing.context.request_stop(final="good enough")
+
+    at_start = {"on_start": True, "on_result": lambda result: result.request_stop(final="good enough")}
+    evaluate = train.Evaluate(lambda w: {"loss": w}, None, 9, **at_start)
+    for folder, hook in ("in a run", train.FunctionHook(act, every=2)), ("before the first", evaluate):
+        for _ in range(3):
+            loop = train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(9), 1))
+            loop.run(str(tmp_path / folder), 9, hooks=[hook], progress=False)
+            assert listed(capsys, tmp_path)[folder]["state"] == "finished"
+
+
 def test_unreadable_run_does_not_hide_the_others(own_run, capsys):
     shutil.copytree(own_run, own_run.parent / "lost")
     shutil.copytree(own_run, own_run.parent / "whole")

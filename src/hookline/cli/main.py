@@ -95,7 +95,8 @@ def _add_runs(commands: _Commands) -> None:
         reads no arrays and writes nothing, so trainings may be running. A run that cannot be read does not hide the
         others.
 
-        The state is "running", "finished", "stopped" (by a signal, an error, a time limit or a hook; a restart
+        The state is "running", "finished" (by the last step, the end of the data or a final stop; a restart trains
+        nothing), "stopped" (by a signal, an error, a time limit or a hook whose stop is not final; a restart
         continues), "killed", "broken" (the newest checkpoint), "unreadable", or "unknown" for a run without checkpoints
         whose event files have no end.
 

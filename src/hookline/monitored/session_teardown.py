@@ -18,7 +18,7 @@ from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.spmd_sync import SpmdSync
 from hookline.monitored.starting.creators import ChiefSessionCreator
 from hookline.monitored.starting.session_setup import SessionSetup
-from hookline.monitored.stop_request import StopRequest
+from hookline.monitored.stop_request import FINAL_STOP_KEY, StopRequest
 from hookline.session import origin
 from hookline.signals import preemption
 from hookline.summary import FileWriterCache
@@ -174,7 +174,7 @@ class SessionTeardown:
                 self._warn_no_runs(body_error)
             failures = self._end_hooks()
             is_interrupted = isinstance(body_error, GRACEFUL_EXITS) or self._signals.shutdown_signal is not None
-            if not failures and not is_interrupted and (self._stop.final_reason or not self._stopped_by()):
+            if not failures and not is_interrupted and (self._final_reason() or not self._stopped_by()):
                 self._write_stop()
             return failures
         elif not self._is_notified(lost):
@@ -248,7 +248,8 @@ class SessionTeardown:
         if (raw := self._session.raw) is not None and raw.is_invalid:
             return f"{raw.invalid_reason}".partition(". ")[0]
         if requested_by := self._stopped_by():
-            return f"{requested_by} has requested it{': ' * bool(self._stop.final_reason)}{self._stop.final_reason}"
+            final_reason = self._final_reason()
+            return f"{requested_by} has requested it{': ' * bool(final_reason)}{final_reason}"
         limit = self._session.raw.step_limit
         return f"the last step, {limit}, is reached" if self._is_at_limit() else "the script has left the session"
 
@@ -257,6 +258,11 @@ class SessionTeardown:
         with contextlib.suppress(Exception):  # The step may be on a parameter server, which may be lost.
             return raw.step_limit is not None and raw.global_step >= raw.step_limit
         return False
+
+    def _final_reason(self) -> str:
+        """Returns the reason of a final stop, in a run or before the first; empty without one."""
+        raw = self._session.raw
+        return self._stop.final_reason or ("" if raw is None else raw.hook_data.get(FINAL_STOP_KEY, ""))
 
     def _stopped_by(self) -> str:
         """Returns the hook or the code that has requested a stop before the last step; empty without one."""

@@ -10,6 +10,9 @@ _logger = log.get_logger(__name__)
 
 _MAX_STALL_WARNINGS = 5
 
+FINAL_STOP_KEY = "final_stop"
+"""The key in a session's `hook_data` for the reason of a final stop that came before the first run."""
+
 
 class StopRequest:
     """Records whether to stop a monitored session, and counts its runs; it outlives the raw sessions.

@@ -37,7 +37,8 @@ class RunFacts:
     Attributes:
         directory: Its folder.
         state: "running"; "broken", its newest checkpoint; "killed", while it could save; "finished"; "stopped", by a
-            signal, an error, a time limit or a hook; "unknown", without a checkpoint; or "unreadable".
+            signal, an error, a time limit or a hook whose stop is not final; "unknown", without a checkpoint; or
+            "unreadable".
         step: The step of its newest checkpoint, or else of its last event; None if unknown.
         timestamp: The time of its last change, in seconds since the epoch; None if unknown.
         best: The best value of its evaluations; None without one.

@@ -10,9 +10,10 @@ from hookline.coordination import Coordinator, process_group
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunHook, StopAtStepHook
 from hookline.hooks.lookup import session_savers
 from hookline.hooks.only_for import unwrap
-from hookline.loop.evaluation.eval_result import FINAL_STOP_KEY, Mode, is_better, resolve_mode
+from hookline.loop.evaluation.eval_result import Mode, is_better, resolve_mode
 from hookline.loop.evaluation.evaluate import Evaluate, session_evaluations
 from hookline.monitored.hooked.hooked_session import HookedSession
+from hookline.monitored.stop_request import FINAL_STOP_KEY
 from hookline.session import Session, origin
 from hookline.units import format_count
 
@@ -212,6 +213,7 @@ class FinalStop(SessionRunHook):
                     ", or change the hook that stopped it" if self._is_declared else "",
                     origin.restart_advice(session),
                 )
+            session.hook_data[FINAL_STOP_KEY] = self._reason  # The training run stays finished.
             coord.request_stop()
         self._is_first = False
 

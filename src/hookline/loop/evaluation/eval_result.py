@@ -61,10 +61,6 @@ def is_better(mode: Mode, value: float, best: float | None, min_delta: float = 0
     return value < best - min_delta if mode == "min" else value > best + min_delta
 
 
-FINAL_STOP_KEY = "final_stop"
-"""The key in a session's `hook_data` for the reason of a final stop that was requested before the first run."""
-
-
 @dataclasses.dataclass(frozen=True)
 class EvalResult:
     """The result of an evaluation, for `Evaluate(on_result=...)`.

@@ -20,7 +20,6 @@ from hookline.hooks.lookup import require_global_step, session_savers
 from hookline.hooks.reporting.console import ConsoleHook
 from hookline.hooks.trigger import Trigger
 from hookline.loop.evaluation.eval_result import (
-    FINAL_STOP_KEY,
     Best,
     EvalResult,
     Mode,
@@ -30,6 +29,7 @@ from hookline.loop.evaluation.eval_result import (
 )
 from hookline.loop.evaluation.evaluation import Evaluation
 from hookline.loop.metric_hooks import History
+from hookline.monitored.stop_request import FINAL_STOP_KEY
 from hookline.session import Session
 from hookline.signals import interrupts
 from hookline.summary import FileWriter
