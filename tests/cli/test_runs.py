@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -92,6 +93,32 @@ def test_run_is_finished_only_if_a_restart_would_not_continue_it(stop, state, tm
     loop = train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(9), 1))
     loop.run(str(tmp_path / "a"), 9, hooks=hooks, progress=False)
     assert listed(capsys, tmp_path)["a"]["state"] == state
+
+
+def test_lines_below_the_table_give_the_reasons_of_stops(tmp_path, capsys):
+    def fail(firing):
+        raise RuntimeError("no more\nof this")
+
+    reasons = {
+        "failed": (fail, "RuntimeError: no more"),
+        "preempted": (lambda firing: os.kill(os.getpid(), signal.SIGTERM), "SIGTERM was received"),
+        "ended": (lambda firing: None, ""),
+    }
+    for folder, (act, reason) in reasons.items():
+        loop = train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(9), 1))
+        with pytest.raises((RuntimeError, train.Preempted)) if reason else contextlib.nullcontext():
+            loop.run(str(tmp_path / folder), hooks=[train.FunctionHook(act, every=4)], progress=False)
+    assert main(["runs", str(tmp_path)]) == 0
+    *_, preempted, failed = capsys.readouterr().out.splitlines()
+    assert (preempted, failed) == (
+        "preempted: stopped at step 4: SIGTERM was received.", "failed: stopped at step 4: RuntimeError: no more.",
+    )  # fmt: skip
+    assert {run: facts["stop_reason"] for run, facts in listed(capsys, tmp_path).items()} == {
+        "ended": "the data have ended", "preempted": "SIGTERM was received", "failed": "RuntimeError: no more",
+    }  # fmt: skip
+    assert main(["report", str(tmp_path / "failed")]) == 0
+    page = (tmp_path / "failed" / "report.html").read_text(encoding="utf-8")
+    assert "it continues when it is started again. It stopped at step 4: RuntimeError: no more.<" in page
 
 
 def test_restart_after_a_final_stop_leaves_the_run_finished(tmp_path, capsys):

@@ -11,7 +11,6 @@ from hookline.cli import output, runs
 from hookline.cli.report import run_facts
 from hookline.cli.report.run_facts import RunFacts
 from hookline.errors import NotFoundError
-from hookline.summary import account
 
 _STYLES = {"running": "green", "broken": "red", "killed": "yellow", "unreadable": "red"}
 
@@ -29,9 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     heads = ["run", ">step", ">steps/s", "state", ">age", "best", ">size"]
     rows = [_cells(facts, directory) for facts in found]
     output.print_table(heads, rows, styles=[_STYLES.get(facts.state, "") for facts in found], wraps="run")
-    for facts in found:
-        if facts.why:
-            output.print_lines("", f"{os.path.relpath(facts.directory, directory)}: {facts.why}.")
+    reasons = [(facts.directory, why) for facts in found for why in (facts.why, facts.stop_text) if why]
+    output.print_lines(*[""] * bool(reasons), *(f"{os.path.relpath(run, directory)}: {why}." for run, why in reasons))
     return 0
 
 
@@ -50,7 +48,7 @@ def _cells(facts: RunFacts, directory: str) -> list[str]:
 
 def _steps_per_sec(facts: RunFacts) -> float | None:
     """Returns the mean rate in the steps that count, by the account of the run."""
-    found = account.read_file(account.path_of(facts.directory, 0))
+    found = facts.account
     return found.step / found.useful_secs if found.useful_secs else None
 
 
@@ -61,6 +59,7 @@ def _fields(facts: RunFacts) -> dict[str, Any]:
         "steps_per_sec": _steps_per_sec(facts),
         "state": facts.state,
         "why": facts.why,
+        "stop_reason": facts.account.stop_reason,
         "time": facts.timestamp,
         "age_secs": None if facts.timestamp is None else clock.time() - facts.timestamp,
         "best": None if facts.best is None else facts.best._asdict(),

@@ -159,7 +159,8 @@ def _facts(run: _Run) -> Html:
     if facts.best is not None:
         shown[f"Best {facts.best.metric}"] = f"{units.format_number(facts.best.value)} at step {facts.best.step:,}"
     items = [element("div", element("dt", key), element("dd", value)) for key, value in shown.items() if value]
-    return join([element("p", _STATES[facts.state]), element("dl", *items, class_="facts")])
+    state = f"{_STATES[facts.state]}{facts.stop_text and f' It {facts.stop_text}.'}"
+    return join([element("p", state), element("dl", *items, class_="facts")])
 
 
 def _points(run: _Run, tag: str) -> Sequence[Point]:

@@ -16,6 +16,8 @@ from hookline.checkpoint.saving.contents import HOOK_STATES
 from hookline.cli import runs
 from hookline.cli.report import run_events
 from hookline.errors import OpError
+from hookline.summary import account
+from hookline.summary.account import Account
 
 _EVALUATE = f"{HOOK_STATES}hookline.Evaluate["
 # Many times the interval of heartbeats, because the clocks of hosts differ.
@@ -45,6 +47,7 @@ class RunFacts:
         nbytes: The size of its checkpoints.
         why: The reason why it cannot be read, or why its newest checkpoint cannot; empty if both can.
         contents: Its checkpoints; None if they cannot be read.
+        account: The account of its process 0; empty without one.
     """
 
     directory: str
@@ -55,6 +58,13 @@ class RunFacts:
     nbytes: int = 0
     why: str = ""
     contents: DirectoryContents | None = None
+    account: Account = dataclasses.field(default_factory=Account)
+
+    @property
+    def stop_text(self) -> str:
+        """The step and the reason of its stop, by its account; empty if it runs, has finished or was killed."""
+        reason = "" if self.state in ("running", "finished") else self.account.stop_reason.removesuffix(".")
+        return f"stopped at step {self.account.step}: {reason}" if reason else ""
 
 
 def find_runs(directory: str) -> list[RunFacts]:
@@ -84,14 +94,14 @@ def has_own_files(directory: str) -> bool:
 def read_facts(directory: str) -> RunFacts:
     """Reads the facts of a run; an error becomes its state "unreadable"."""
     files = runs.event_files(directory)
-    own = files.get(directory)
+    own, accounted = files.get(directory), account.read_file(account.path_of(directory, 0))
     last = run_events.last_event(own[-1]) if own else None
     step, times = None if last is None else last.step, [_modified(path) for paths in files.values() for path in paths]
     try:
         contents = inspection.inspect_directory(directory)
     except (OpError, OSError) as error:
         why = str(error).removesuffix(".")
-        return RunFacts(directory, "unreadable", step, max(times, default=None), why=why)
+        return RunFacts(directory, "unreadable", step, max(times, default=None), why=why, account=accounted)
     manifest = None if contents.newest is None else contents.newest.manifest
     times += [found.timestamp for found in contents.checkpoints if not found.is_unfinished]
     target = contents.restore_target
@@ -105,6 +115,7 @@ def read_facts(directory: str) -> RunFacts:
         sum(found.nbytes for found in contents.checkpoints),
         why,
         contents,
+        accounted,
     )
 
 
