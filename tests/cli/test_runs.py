@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -121,6 +123,20 @@ def test_lines_below_the_table_give_the_reasons_of_stops(tmp_path, capsys):
     assert "it continues when it is started again. It stopped at step 4: RuntimeError: no more.<" in page
 
 
+def test_speed_includes_evaluations_and_is_that_of_more_than_a_second(tmp_path, capsys):
+    def held_out(secs):
+        time.sleep(secs)
+        yield np.ones(1)
+
+    for folder, secs in ("long", 1.0), ("short", 0.0):
+        evaluate = train.Evaluate(lambda w, _: {"loss": w}, functools.partial(held_out, secs), every=9)
+        loop = train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(9), 1))
+        loop.run(str(tmp_path / folder), hooks=[evaluate], progress=False)
+    found = listed(capsys, tmp_path)
+    assert 0 < found["long"]["steps_per_sec"] < 9
+    assert found["short"]["steps_per_sec"] is None
+
+
 def test_restart_after_a_final_stop_leaves_the_run_finished(tmp_path, capsys):
     def act(firing):
         firing.context.request_stop(final="good enough")
@@ -182,7 +198,7 @@ def test_list_fits_the_terminal(shared_run, tmp_path):
     lines = [line.rstrip() for line in terminal.screen if line.strip()]
     assert max(map(len, lines)) <= 100
     assert [line.split()[-2:] for line in lines[:1]] == [["best", "size"]]
-    assert lines[1].split()[1:4:2] == ["6", "finished"]
+    assert lines[1].split()[1:3] == ["6", "finished"]
     assert "".join(line.split()[0] for line in lines[1:]) == f"{name}run"
 
 

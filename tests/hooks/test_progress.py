@@ -110,6 +110,11 @@ def test_rate_covers_the_last_half_minute(model):
     assert rates[-1] == "0.2 steps/s"
 
 
+def test_rate_of_less_than_a_second_is_not_shown(model):
+    assert shown(model, train.StopAtStepHook(last_step=20), secs_a_step=0.05)[-1] == "step 20/20  100%"
+    assert shown(model, train.StopAtStepHook(last_step=23), secs_a_step=0.05)[-1] == "step 23/23  100%  20 steps/s"
+
+
 def test_compilation_at_the_start_does_not_lower_the_rate(model):
     with Pipe() as pipe, FakeClock() as clock, model.session(train.ProgressHook(file=pipe.file)) as session:
         for secs in [600, 600, 600] + [1] * 20:

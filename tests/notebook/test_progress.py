@@ -16,18 +16,19 @@ class Log(train.SessionRunHook):
     def on_trigger(self, firing):
         logging.getLogger("hookline").warning("at %d", firing.global_step)
 
-make().run(last_step=60, hooks=[Slow(), Log()]);
+make().run(last_step=120, hooks=[Slow(), Log()]);
 """)
     (shown,) = cell.shown
-    assert re.fullmatch(r"step 60/60  100%  epoch (\d+)/\1  loss \S+  \S+ steps/s  \S+ examples/s", shown["text/plain"])
-    assert '<progress value="60" max="60"></progress> step 60/60  100%' in shown["text/html"]
+    line = shown["text/plain"]
+    assert re.fullmatch(r"step 120/120  100%  epoch (\d+)/\1  loss \S+  \S+ steps/s  \S+ examples/s", line)
+    assert '<progress value="120" max="120"></progress> step 120/120  100%' in shown["text/html"]
     assert re.search(r'<figcaption>loss</figcaption><svg .* d="M[^"]*L[^"]*" class="line', shown["text/html"])
-    assert cell.text.count("WARNING:hookline:at") == 6
+    assert cell.text.count("WARNING:hookline:at") == 12
     first, *_, last = cell.text.splitlines()
     assert first.startswith("starts at step 0; on 1 x cpu")
-    assert re.fullmatch(r"stopped at step 60 after \d+ s: the last step, 60, is reached", last)
+    assert re.fullmatch(r"stopped at step 120 after \d+ s: the last step, 120, is reached", last)
     assert "steps/s" not in cell.text
-    assert 2 <= notebook.updates <= 20  # About a second, five times a second.
+    assert 2 <= notebook.updates <= 20  # About two seconds, five times a second.
     nbformat.validate(notebook.saved)
 
 

@@ -154,13 +154,17 @@ def _facts(run: _Run) -> Html:
     shown = {
         "Step": "unknown" if facts.step is None else f"{facts.step:,}",
         "Last change": "" if facts.timestamp is None else _format_time(facts.timestamp),
-        "Speed, median": f"{line_chart.label(float(f'{statistics.median(speeds):.3g}'))} steps/s" if speeds else "",
+        "Speed, median of global_step/sec": f"{_median_text(speeds)} steps/s" if speeds else "",
     }
     if facts.best is not None:
         shown[f"Best {facts.best.metric}"] = f"{units.format_number(facts.best.value)} at step {facts.best.step:,}"
     items = [element("div", element("dt", key), element("dd", value)) for key, value in shown.items() if value]
     state = f"{_STATES[facts.state]}{facts.stop_text and f' It {facts.stop_text}.'}"
     return join([element("p", state), element("dl", *items, class_="facts")])
+
+
+def _median_text(values: Sequence[float]) -> str:
+    return line_chart.label(float(f"{statistics.median(values):.3g}"))
 
 
 def _points(run: _Run, tag: str) -> Sequence[Point]:
