@@ -190,9 +190,13 @@ def test_task_without_a_run_of_its_own_shows_nothing(model):
     assert pipe.lines == []
 
 
-def test_end_of_input_shows_the_last_step_without_stale_values(model):
+def test_end_before_the_last_step_shows_the_newest_values_with_their_step(model):
     assert shown(model, values=["loss"], steps=1) == ["step 1  loss 0.5000"]
-    assert shown(model, values=["loss"], steps=5, secs_a_step=0)[1:] == ["step 5"]
+    assert shown(model, values=["loss"], steps=5, secs_a_step=0)[1:] == ["step 5  at step 3: loss 2.000"]
+    assert shown(model, values=["loss"], steps=15)[1:] == [
+        "step 11  loss 512.0  1 steps/s",
+        "step 15  at step 11: loss 512.0  1 steps/s",
+    ]
 
 
 def test_recovery_continues_from_the_earlier_step(model):

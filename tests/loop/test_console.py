@@ -271,7 +271,9 @@ def test_progress_shows_the_newest_checkpoint(tmp_path, capsys):
     counting().run(str(tmp_path / "a"), 6)
     capsys.readouterr()
     counting().run(str(tmp_path / "a"), 9)
-    assert re.search(r"^step 7/9 .*  saved 6$", capsys.readouterr().err, re.MULTILINE)
+    shown = capsys.readouterr().err
+    assert re.search(r"^step 7/9 .*  saved 6$", shown, re.MULTILINE)
+    assert re.search(r"^step 9/9  100%  epoch 3/3  loss 0.5000$", shown, re.MULTILINE), "its save comes after it"
 
 
 def test_end_is_explained_although_the_text_of_an_error_cannot_be_made(capsys):

@@ -117,7 +117,10 @@ class ProgressHook(SessionRunHook):
         self._is_new = True
         # Times and their steps, oldest first.
         self._rate_window: collections.deque[tuple[float, int]] = collections.deque()
-        self._shown_step, self._shown_values = 0, {}
+        self._shown_step = 0
+        # Of the last run that has fetched them.
+        self._newest_values: Mapping[str, Any] = {}
+        self._values_step = 0
         self._output: _PlainLines | _TerminalBar | CellLine | None = None
 
     def begin(self) -> None:
@@ -148,7 +151,7 @@ class ProgressHook(SessionRunHook):
             self._is_new = False
         shows = self._display_trigger | _AtStep(lambda: self._last_step)
         self._display_triggers, self.trigger = shows.leaves(), shows | self._third_run
-        self._shown_step = session.global_step
+        self._shown_step, self._newest_values = session.global_step, {}
         self._rate_window.clear()
 
     @property
@@ -174,30 +177,39 @@ class ProgressHook(SessionRunHook):
         """Shows the step and its values; in the third run it starts to measure the steps per second."""
         step = firing.global_step
         assert step is not None, "begin requires a global step"
+        self._newest_values, self._values_step = firing.values or {}, step
         is_third = step == self._third_run.last_triggered_step()
         if is_third:
             self._rate_window.append((clock.monotonic(), step))
         if not is_third or any((part.last_triggered_step() or 0) >= step for part in self._display_triggers):
-            self._show(firing.values, step)
+            self._show(step)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Ends the line, so that the traceback starts on a new one."""
         self._finish()
 
     def end(self, session: Session) -> None:
-        """Shows the last step, unless it is shown already or there was no run; a redrawn line keeps its values."""
+        """Shows the last step with the newest values, unless it is shown already or there was no run."""
         if self._third_run.has_run and session.global_step > self._shown_step:
-            is_plain = isinstance(self._output, _PlainLines)  # Old values are in its last line.
-            self._show(None if is_plain else self._shown_values, session.global_step, has_ended=True)
+            self._show(session.global_step, has_ended=True)
         self._finish()
 
-    def _show(self, values: Mapping[str, Any] | None, step: int, *, has_ended: bool = False) -> None:
-        rate, epoch = self._steps_per_sec(step), self._epoch_text(step)
-        # At the end a checkpoint follows, which the console names.
-        saved_step = None if self._session is None or has_ended else newest_saved_step(self._session)
-        saved = "" if saved_step is None else f"saved {saved_step}"
-        progress = Progress(step, self._last_step, values or {}, rate, self._per_step, epoch, saved, has_ended)
-        self._shown_step, self._shown_values = step, progress.values
+    def _show(self, step: int, *, has_ended: bool = False) -> None:
+        # After the last step a checkpoint follows, which the console names.
+        is_last = has_ended or step == self._last_step
+        saved_step = None if self._session is None or is_last else newest_saved_step(self._session)
+        progress = Progress(
+            step,
+            self._last_step,
+            self._newest_values,
+            self._steps_per_sec(step),
+            self._per_step,
+            self._epoch_text(step),
+            "" if saved_step is None else f"saved {saved_step}",
+            has_ended,
+            self._values_step,
+        )
+        self._shown_step = step
         self._write(lambda output: output.show(progress))
 
     def _finish(self) -> None:

@@ -41,6 +41,7 @@ class Progress:
     epoch_text: str = ""
     saved_text: str = ""
     has_ended: bool = False
+    values_step: int | None = None
 
     @property
     def step_text(self) -> str:
@@ -55,6 +56,8 @@ class Progress:
         percent = [f"{math.floor(100 * min(self.step / self.last_step, 1))}%"] if self.last_step else []
         epoch, saved = ([text] if text else [] for text in (self.epoch_text, self.saved_text))
         values = [f"{tag} {value_text(value)}" for tag, value in self.values.items()]
+        if values and self.values_step not in (None, self.step):
+            values[0] = f"at step {self.values_step}: {values[0]}"
         rates, left = [], []
         if rate := self.steps_per_sec:
             rates = [f"{_rate_text(count * rate)} {name}/s" for name, count in {"steps": 1, **self.per_step}.items()]
@@ -258,8 +261,9 @@ class CellLine:
             array = np.asarray(value)
             if array.shape == () and array.dtype.kind in "biuf":
                 points = self._points.setdefault(tag, [])
-                if not points or points[-1][0] < progress.step:
-                    points.append((progress.step, float(array)))
+                step = progress.step if progress.values_step is None else progress.values_step
+                if not points or points[-1][0] < step:
+                    points.append((step, float(array)))
                 if len(points) > MOST_POINTS:
                     points[:] = thin(points, MOST_POINTS // 2)
 
