@@ -64,6 +64,20 @@ def test_restored_rate_is_logged_and_the_scripts_is_used_on_request(make, tmp_pa
     assert told(caplog) == [], "both say the same"
 
 
+def test_restored_rate_is_printed_unless_nothing_is_trained(tmp_path, capsys):
+    loop(0.01).run(str(tmp_path), 1)
+    assert "in the script" not in capsys.readouterr().err
+    for _ in range(2):
+        loop(0.5).run(str(tmp_path), 2)
+    start, rate, *others = capsys.readouterr().err.splitlines()
+    assert start.startswith("restored step 1 from ")
+    assert rate == (
+        "learning_rate (opt_state/hyperparams/learning_rate) is 0.01, as in the checkpoint; in the script it is 0.5. "
+        "CheckpointOptions(restore_hyperparams=False) takes the script's."
+    )
+    assert not any("in the script" in line for line in others)
+
+
 def test_rate_in_memory_may_be_the_scripts_on_request(tmp_path, caplog):
     loop(0.5).run(str(tmp_path), 1, progress=False)
     made = loop(0.01)

@@ -64,9 +64,13 @@ class ConsoleHook(SessionRunHook):
         """Prints the reason of the end."""
         self._finish(session)
 
+    def show(self, session: Session, text: str) -> None:
+        """Prints a line about a session that trains, after its start."""
+        self._start(session)
+        self._print(text)
+
     def show_evaluation(self, session: Session, name: str, values: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """Prints the results of an evaluation at the step of the session, with the best so far."""
-        self._start(session)  # It may evaluate before the first step.
         step, texts = session.global_step, []
         for metric, value in values.items():
             text = f"{metric} {value_text(value)}"
@@ -77,7 +81,7 @@ class ConsoleHook(SessionRunHook):
             texts.append(text)
         epochs = known_epochs(session)
         epoch = f", epoch {epochs.number_at(step)}" if epochs and step else ""
-        self._print("  ".join([f"{name} at step {step}{epoch}", *texts]))
+        self.show(session, "  ".join([f"{name} at step {step}{epoch}", *texts]))  # It may be before the first step.
 
     def _start(self, session: Session) -> None:
         if self._session is not None:

@@ -13,6 +13,7 @@ from hookline import log
 from hookline.coordination import Coordinator, process_group
 from hookline.graph import Tensor, Variable, op, placement
 from hookline.hooks import SessionRunHook
+from hookline.hooks.reporting.console import ConsoleHook
 from hookline.loop.step.optimizer_state import learning_rates, schedule_counts, short_name
 from hookline.loop.step.optimizer_steps import StepCounter, leaf_tensor
 from hookline.loop.step.state_forms import is_function
@@ -30,7 +31,9 @@ _FROM_SCRIPT = "CheckpointOptions(restore_hyperparams=False)"
 
 
 class HyperparametersHook(SessionRunHook):
-    """Logs the hyperparameters of `optax.inject_hyperparams` that differ between a checkpoint and the script.
+    """Reports the hyperparameters of `optax.inject_hyperparams` that differ between a checkpoint and the script.
+
+    It logs them, and the console of a training that goes on shows them.
 
     Unless `keep_checkpoint_values` is set, it sets them to the script's: when a training resumes, in a new process or
     in memory, and when a recovery goes back to an earlier step. Callbacks: `begin` and `after_create_session`.
@@ -78,24 +81,18 @@ class HyperparametersHook(SessionRunHook):
         if process_group.is_primary():
             for path in different:
                 before = "the previous run" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
-                self._log_difference(path, before, _host_scalar(found[path]), _host_scalar(given[path]))
+                text = self._difference_text(path, before, _host_scalar(found[path]), _host_scalar(given[path]))
+                _logger.info("Loop: %s", text)
+                if (console := session.hook_data.get(ConsoleHook)) is not None and not coord.should_stop():
+                    console.show(session, text)
         if different and not self.keep_checkpoint_values:
             set_leaves(session, self._state, different)
 
-    def _log_difference(self, path: str, before: str, saved: Any, given: Any) -> None:
-        name = path.rpartition("/")[2]
+    def _difference_text(self, path: str, before: str, saved: Any, given: Any) -> str:
+        name = f"{path.rpartition('/')[2]} ({path})"
         if not self.keep_checkpoint_values:
-            _logger.info("Loop: %s (%s) is %s, as in the script; in %s it is %s.", name, path, given, before, saved)
-        else:
-            _logger.info(
-                "Loop: %s (%s) is %s, as in %s; in the script it is %s. %s takes the script's.",
-                name,
-                path,
-                saved,
-                before,
-                given,
-                _FROM_SCRIPT,
-            )
+            return f"{name} is {given!s}, as in the script; in {before} it is {saved!s}."
+        return f"{name} is {saved!s}, as in {before}; in the script it is {given!s}. {_FROM_SCRIPT} takes the script's."
 
 
 def _host_scalar(value: Any) -> Any:
