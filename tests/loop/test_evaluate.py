@@ -234,14 +234,15 @@ def test_improvement_must_exceed_min_delta():
     assert counting().run(last_step=12, hooks=hooks)["n"] == 4
 
 
-def test_wrong_arguments_of_the_stop_hook_are_named():
+def test_wrong_arguments_of_the_stop_hook_are_named(tmp_path):
     with pytest.raises(ValueError, match="the name 'score' does not show whether small or large"):
         hl.train.StopIfNoImprovement("score", patience=1)
     with pytest.raises(ValueError, match="called 'eval', and this session has none"):
         counting().run(last_step=2, hooks=[hl.train.StopIfNoImprovement("loss", patience=1)])
     stop = hl.train.StopIfNoImprovement("top/accuracy", patience=1)
     with pytest.raises(ValueError, match="'eval' has no metric 'top/accuracy'. Available metrics: accuracy, loss"):
-        counting().run(last_step=2, hooks=[evaluating(), stop])
+        counting().run(str(tmp_path), last_step=9, hooks=[evaluating(every=9), stop])
+    assert not [*tmp_path.glob("model.ckpt-*")], "the name is checked before the first step"
 
 
 # Refusals ----------------------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ def test_batches_without_an_end_are_refused():
     ("arguments", "match"),
     [
         ({"keep_best": "accuracy", "mode": "most"}, "'min' or 'max' as mode, got 'most'"),
-        ({"keep_best": "score"}, "the name 'score' does not show"),
+        ({"keep_best": "score"}, r"the name 'score' does not show .*: unless it is misspelt, give mode='min' or mode="),
         ({"mode": "min"}, "mode with keep_best"),
         ({"every": 0}, ">= 1"),
     ],

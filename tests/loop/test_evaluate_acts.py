@@ -50,6 +50,22 @@ def halving(told):
     return reduce_on_plateau
 
 
+def test_name_of_no_metric_is_answered_with_the_names():
+    told = []
+
+    def look(result):
+        for values in (result.values, result.best, result.since_best):
+            with pytest.raises(KeyError) as error:
+                values["val_loss"]
+            told.append(error.value.args[0])
+
+    looped().run(last_step=2, hooks=[evaluating(on_result=look)], progress=False)
+    assert told[0] == "There is no metric 'val_loss'. Available metrics: loss, n."
+    assert [text.partition(" Only metrics whose name shows")[0] for text in told[1:]] == [
+        "There is no metric 'val_loss'. Available metrics: loss."
+    ] * 2
+
+
 @pytest.mark.parametrize("steps_per_run", [1, 8])
 def test_rate_lowered_on_a_plateau_is_restored_from_each_checkpoint(tmp_path, steps_per_run):
     def run(folder, last_step, told):

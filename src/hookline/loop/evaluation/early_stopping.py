@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hookline import arguments, log
@@ -46,7 +46,8 @@ class StopIfNoImprovement(SessionRunHook):
     Raises:
         TypeError: `patience` or `min_delta` is not a number.
         ValueError: `mode` is missing, or a number is too small. From `after_create_session`: there is no such
-            evaluation. From `on_trigger`: it has no such metric.
+            evaluation, or it has no such metric. From `on_trigger`, if only an evaluation shows all names: it has no
+            such metric.
 
     Example:
         >>> hook = StopIfNoImprovement("accuracy", patience=5)
@@ -101,9 +102,18 @@ class StopIfNoImprovement(SessionRunHook):
                 f"{', '.join(map(repr, found)) or 'none'}. Add one, or choose one with name=."
             )
         self._evaluate = found[self._name]
+        if self._evaluate.metric_names is not None:
+            self._check_metric(self._evaluate.metric_names)
         self.trigger = self._evaluate.trigger
         if self._seen_step is not None and self._seen_step > session.global_step:
             self._forget()
+
+    def _check_metric(self, names: Collection[str]) -> None:
+        if self._metric not in names:
+            raise ValueError(
+                f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. Available metrics: "
+                f"{', '.join(names) or 'none'}."
+            )
 
     def resume_after_stop(self) -> None:
         """Resets the count if it has reached `patience`; called when training continues after a final stop."""
@@ -119,11 +129,7 @@ class StopIfNoImprovement(SessionRunHook):
         if evaluate is None or evaluate.step is None or evaluate.step == self._seen_step:
             return
         self._seen_step = evaluate.step
-        if self._metric not in evaluate.values:
-            raise ValueError(
-                f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. Available metrics: "
-                f"{', '.join(evaluate.values) or 'none'}."
-            )
+        self._check_metric(evaluate.values)
         value = evaluate.values[self._metric]
         if not isinstance(value, float):
             raise ValueError(f"StopIfNoImprovement requires a number, and the metric {self._metric!r} is an array.")

@@ -21,6 +21,7 @@ from hookline.hooks.reporting.console import ConsoleHook
 from hookline.hooks.trigger import Trigger
 from hookline.loop.evaluation.eval_result import (
     Best,
+    ByMetric,
     EvalResult,
     Mode,
     infer_mode,
@@ -36,6 +37,8 @@ from hookline.summary import FileWriter
 from hookline.summary.writer_cache import get_writer
 
 _logger = log.get_logger(__name__)
+
+_MODE_NOTE = " Only metrics whose name shows whether small or large values are better, and keep_best=, have a best one."
 
 
 class Evaluate(SessionRunHook):
@@ -95,6 +98,7 @@ class Evaluate(SessionRunHook):
         best: For each metric with a known mode, its best value and the step.
         history: For each scalar metric, the `steps` and `values` of all evaluations, over restarts.
         trigger: The trigger of the evaluations.
+        metric_names: The names of the metrics; None before the first evaluation if only that shows them all.
 
     Raises:
         TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
@@ -160,6 +164,7 @@ class Evaluate(SessionRunHook):
         self.step: int | None = None
         self.best: dict[str, Best] = {}
         self.history = History()
+        self.metric_names: tuple[str, ...] | None = None
         self._plateau: dict[str, tuple[Best | None, int]] = {}  # For `EvalResult`: without evaluations of `end`.
         self._is_sanity_checked = False
         self._kept_best: Best | None = None  # The best of `keep_best`, as long as its checkpoint exists.
@@ -172,9 +177,10 @@ class Evaluate(SessionRunHook):
         require_global_step(self)
         self.values, self.step, self.best, self._kept_best = {}, None, {}, None
         self.history, self._plateau, self._is_sanity_checked = History(), {}, False
-        names = self._evaluation.build()
-        if not self._evaluation.may_have_more_names:
-            self._check_metric(names)
+        names = tuple(self._evaluation.build())
+        self.metric_names = None if self._evaluation.may_have_more_names else names
+        if self.metric_names is not None:
+            self._check_metric(self.metric_names)
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
             raise self._array_error()
         self._writer = get_writer(self._output_dir or self._evaluation.run_dir(self.name), self.name)
@@ -319,7 +325,8 @@ class Evaluate(SessionRunHook):
             return
         best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # None: all were NaN.
         since = {name: count for name, (_, count) in self._plateau.items()}
-        result = EvalResult(self.name, step, dict(self.values), best, since, session, request_stop)
+        best, since = ByMetric(best, _MODE_NOTE), ByMetric(since, _MODE_NOTE)
+        result = EvalResult(self.name, step, ByMetric(self.values), best, since, session, request_stop)
         interrupts.call_user_function(self._on_result, result)
 
     def _mode_of(self, name: str) -> Mode | None:
@@ -327,6 +334,7 @@ class Evaluate(SessionRunHook):
 
     def _checked_results(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns the results, after a check that `keep_best` is a scalar: before, its name or shape may be unknown."""
+        self.metric_names = tuple(values)
         self._check_metric(values)
         if isinstance(values.get(self._keep_best or ""), np.ndarray):
             raise self._array_error()
