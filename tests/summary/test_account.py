@@ -225,9 +225,19 @@ def test_command_prints_shares_of_the_whole(tmp_path, capsys):
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["process"], found["useful_share"], found["step"]) == (0, 0.8, 80)
     assert main(["account", str(tmp_path / "none")]) == 1
-    (tmp_path / "empty").mkdir()
-    assert main(["account", str(tmp_path / "empty")]) == 1
-    assert "has no account" in capsys.readouterr().err
+
+
+def test_folder_that_is_no_run_is_answered_as_by_the_other_commands(tmp_path, capsys):
+    loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(3), 1))
+    loop.run(str(tmp_path / "a"), progress=False, logging=hl.train.LoggingOptions(account=False))
+    assert main(["account", str(tmp_path / "a")]) == 1
+    assert "a' has no account, account-0.jsonl. Runs with LoggingOptions(account=False)" in capsys.readouterr().err
+    errors = []
+    for command in ("account", "report"):
+        assert main([command, str(tmp_path)]) == 1
+        errors.append(capsys.readouterr().err.partition(": ")[2])
+    assert errors[0] == errors[1]
+    assert errors[0].endswith(f"no checkpoint and no event file of its own. Did you mean {tmp_path}/a?\n")
 
 
 def test_a_longer_run_has_two_shares_in_tensorboard(tmp_path, monkeypatch):

@@ -26,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the account, and returns the exit status."""
     directory = runs.run_directory(arguments.run)
     found = account.read(directory)
+    if not found and not runs.is_run(directory):
+        raise runs.not_a_run_error(directory, "it has no checkpoint and no event file of its own")
     if not found:
         raise NotFoundError.from_message(
             f"'{directory}' has no account, account-0.jsonl. Runs with LoggingOptions(account=False) and those of "
