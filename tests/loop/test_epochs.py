@@ -274,7 +274,7 @@ def test_dataset_of_unknown_drops_may_train_for_epochs():
 def shown(capsys):
     """Returns the progress lines, without metrics and rates."""
     return [
-        re.sub(r"  (loss|\S+ steps/s).*", "", line)
+        re.sub(r"  (at step|loss|\S+ steps/s).*", "", line)
         for line in capsys.readouterr().err.splitlines()
         if line.startswith("step")
     ]
