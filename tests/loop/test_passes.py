@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,6 +95,17 @@ def test_new_loop_in_a_later_epoch_trains_nothing_unless_more_epochs_are_given(k
     for folder, arguments, more in (("a", {}, []), ("b", {"epochs": 1}, []), ("c", {"epochs": 2}, order[4:6])):
         assert Watched(make()).run(str(tmp_path / folder), last_step=4, epochs=3) == order[:4]
         assert Watched(make()).run(str(tmp_path / folder), **arguments) == more
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SOURCES if "iterator" not in kind])
+def test_fewer_epochs_than_are_done_are_told_apart_from_data_that_have_ended(kind, tmp_path, caplog, capsys):
+    make, _ = SOURCES[kind]
+    Watched(make()).run(str(tmp_path), epochs=3)
+    Watched(make()).loop.run(str(tmp_path), epochs=2)
+    told = "3 epochs are done already, and epochs=2 is lower"
+    assert f"No step was trained: {told}, at global step 9 (restored from " in caplog.text
+    assert "). To continue training, raise epochs=2; to start over, use another directory." in caplog.text
+    assert re.search(rf"^stopped at step 9 after \d+ s: {told}$", capsys.readouterr().err, re.MULTILINE)
 
 
 @pytest.mark.parametrize("steps_per_run", [1, 4])

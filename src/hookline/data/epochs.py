@@ -25,8 +25,8 @@ class Epochs(NamedTuple):
         >>> epochs = Epochs(steps=3, end=6, number=2, total=4)
         >>> epochs.end_after(5), epochs.end_after(6), epochs.last_step
         (6, 9, 12)
-        >>> epochs.number_at(6), epochs.number_at(7)
-        (2, 3)
+        >>> epochs.number_at(6), epochs.number_at(7), epochs.done_at(6), epochs.done_at(7)
+        (2, 3, 2, 2)
     """
 
     steps: int
@@ -41,6 +41,10 @@ class Epochs(NamedTuple):
     def number_at(self, step: int) -> int:
         """Returns the number of the epoch to which a step belongs; the first step is 1."""
         return self.number - (self.end - step) // self.steps
+
+    def done_at(self, step: int) -> int:
+        """Returns the number of epochs that have ended at a step."""
+        return self.number_at(step + 1) - 1
 
     @property
     def last_step(self) -> int | None:

@@ -19,7 +19,7 @@ from hookline.monitored.spmd_sync import SpmdSync
 from hookline.monitored.starting.creators import ChiefSessionCreator
 from hookline.monitored.starting.session_setup import SessionSetup
 from hookline.monitored.stop_request import FINAL_STOP_KEY, StopRequest
-from hookline.session import origin
+from hookline.session import Session, origin
 from hookline.signals import preemption
 from hookline.summary import FileWriterCache
 from hookline.summary.writer_cache import WriterScope, find_writer
@@ -236,8 +236,8 @@ class SessionTeardown:
         if isinstance(failure, END_OF_INPUT):
             raw = self._session.raw
             epochs = None if raw is None else known_epochs(raw)
-            if epochs and (epochs.total or 0) > 1:
-                return f"{epochs.total} epochs are done"
+            if raw is not None and epochs and (epochs.total or 0) > 1:
+                return _excess_epochs(raw) or f"{epochs.total} epochs are done"
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
             return _describe_error(failure).partition("\n")[0].removesuffix(": ")
@@ -302,13 +302,23 @@ class SessionTeardown:
         restart_advice = origin.restart_advice(raw)
         words = ended.op.sequence.restart if isinstance(ended.op, BatchSource) else RestartAdvice()
         logger.warning(
-            "No step was trained: the data ended before the first step, %s. %s%s.",
+            "No step was trained: %s, %s. %s%s.",
+            _excess_epochs(raw) or "the data ended before the first step",
             origin.describe_session(raw),
             f"To continue training, {words.more}"
             if restart_advice
             else "Give a source that has batches; if it is an iterator that was used up, a function that makes it",
             restart_advice,
         )
+
+
+def _excess_epochs(raw: Session) -> str:
+    """Returns that more epochs are done than this start asks for; empty if not, or if it need not have asked."""
+    epochs = known_epochs(raw)
+    if epochs is None or (epochs.total or 0) < 2:
+        return ""
+    done = epochs.done_at(raw.global_step)
+    return f"{done} epochs are done already, and epochs={epochs.total} is lower" if done > (epochs.total or 0) else ""
 
 
 def _collect_errors(*parts: Callable[[], Iterable[BaseException] | None]) -> list[BaseException]:
