@@ -77,10 +77,28 @@ def test_states_of_hooks_are_counted_and_listed_on_request(shared_run, capsys):
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[4:6]] == ["global_step", "table"]
-    (count,) = re.fullmatch(r"(\d+) values of hooks differ; --all shows more\.", lines[7]).groups()
+    told = r"0 values of hooks differ, and (\d+) of their triggers, such as clocks; --all shows all\."
+    (count,) = re.fullmatch(told, lines[7]).groups()
+    assert lines[8:] == ["2 variables are the same in both."]
     assert main([*words, "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.split()[1].startswith("hooks/") for line in lines[4:-2]) == int(count)
+
+
+def test_clocks_of_a_resumed_run_are_told_apart_from_values_of_hooks(tmp_path, capsys):
+    def run(folder, last_step):
+        evaluate = train.Evaluate(lambda w: {"loss": w}, None, every=2, name="some/trigger")
+        loop = train.Loop(lambda w, batch: (w + batch.sum(), {}), 0.0, hl.data.from_arrays(np.ones(9), 1))
+        loop.run(str(tmp_path / folder), last_step, hooks=[evaluate], progress=False)
+
+    for folder, last_step in (("whole", 4), ("resumed", 2), ("resumed", 4), ("longer", 6)):
+        run(folder, last_step)
+    texts = []
+    for other in ("resumed", "longer"):
+        assert main(["diff", str(tmp_path / "whole"), str(tmp_path / other)]) == 0
+        texts.append(capsys.readouterr().out)
+    assert re.search(r"^0 values of hooks differ, and \d+ of their triggers", texts[0], re.MULTILINE)
+    assert re.search(r"^[1-9]\d* values of hooks differ, and \d+ of their triggers", texts[1], re.MULTILINE)
 
 
 def test_table_fits_the_terminal(tmp_path, environment):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Iterator
 
 import jax
@@ -143,15 +144,22 @@ def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: 
         colours = {"added": "green", "gone": "red", "unread": "red", "reshaped": "yellow"}
         styles = [colours.get(change.kind, "") for change in shown]
         output.print_table(heads, map(_cells, shown), styles=styles, wraps="variable")
-    if left := len(differ) - len(shown):
-        output.print_lines(
-            "",
-            f"{units.format_count(left, 'value')} of hooks {'differs' if left == 1 else 'differ'}; --all shows more.",
-        )
+    output.print_lines("")
+    if left := [change.name for change in differ if change not in shown]:
+        of_triggers = sum(map(_is_of_trigger, left))
+        values = units.format_count(len(left) - of_triggers, "value")
+        verb = "differs" if len(left) - of_triggers == 1 else "differ"
+        more = f", and {of_triggers} of their triggers, such as clocks" * bool(of_triggers)
+        output.print_lines(f"{values} of hooks {verb}{more}; --all shows all.")
     for why in dict.fromkeys(change.why for change in differ if change.why):
         unreadable = units.format_count(sum(change.why == why for change in differ), "variable")
-        output.print_lines("", f"{unreadable} could not be compared: {why}.")
-    output.print_lines("", f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
+        output.print_lines(f"{unreadable} could not be compared: {why}.")
+    output.print_lines(f"{units.format_count(same, 'variable')} {'is' if same == 1 else 'are'} the same in both.")
+
+
+def _is_of_trigger(name: str) -> bool:
+    """Returns whether a value of a hook is of the phase of its trigger: its clock, its last firing."""
+    return re.search("/triggers?/", name.partition("/state/")[0]) is not None
 
 
 def _cells(change: Change) -> list[str]:
