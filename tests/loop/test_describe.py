@@ -227,8 +227,8 @@ def test_training_with_a_sticky_stop_has_no_step_left(tmp_path):
     describe_or_run("run", 2, progress=False)
     made = describe_or_run("describe", 2)
     assert made.start == (
-        "No step is left: it stopped early at step 6: loss of 'eval' has not improved for 2 evaluations. To continue "
-        "training, pass train_on=True."
+        "No step is left: it stopped early at step 6: loss of 'eval' has not improved for 2 evaluations; the best is 0 "
+        "at step 2. To continue training, pass train_on=True."
     )
     assert made.writes == ()
     for more in (describe_or_run("describe", 3), describe_or_run("describe", 2, train_on=True)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 
 import jax
@@ -214,10 +215,11 @@ def test_training_stops_after_patience_evaluations_without_improvement(tmp_path)
     assert counting().run(str(tmp_path), last_step=12, hooks=hooks)["n"] == 10
 
 
-def test_stop_after_only_nan_is_logged_as_such(caplog):
+def test_stop_after_only_nan_is_logged_as_such(caplog, capsys):
     caplog.set_level("INFO", "hookline")
     evaluate = hl.train.Evaluate(lambda state: {"accuracy": jnp.nan * state["n"]}, None, every=1)
     counting().run(last_step=12, hooks=[evaluate, hl.train.StopIfNoImprovement("accuracy", patience=3)])
+    assert re.search("has not improved for 3 evaluations; it was NaN$", capsys.readouterr().err, re.MULTILINE)
     assert "Stopping: accuracy of 'eval' was NaN in 3 evaluations." in caplog.text
 
 

@@ -54,8 +54,9 @@ def train(folder, last_step=30, *, metric="loss", patience=2, most=None, stops=T
 
 
 # The evaluations from step 2 to 6 give 6, so two without an improvement are over at step 6.
+NO_IMPROVEMENT = "loss of 'eval' has not improved for 2 evaluations; the best is 6 at step 2"
 STOPS = {
-    "no improvement": ({"patience": 2}, 6, "loss of 'eval' has not improved for 2 evaluations"),
+    "no improvement": ({"patience": 2}, 6, NO_IMPROVEMENT),
     "a hook of one's own": ({"most": 8}, 10, "the loss is above 8"),
 }
 
@@ -80,6 +81,11 @@ def test_training_with_a_sticky_stop_trains_no_step_and_saves_nothing(what, step
         )
         assert re.search(f": {why}. To continue training, pass train_on=True, or change the hook", told)
     assert saved(folder) == before
+
+
+def test_reason_has_the_best_value_and_its_step_from_before_a_restart(tmp_path, caplog):
+    assert [train(str(tmp_path), last_step) for last_step in (4, 30, 30)] == [4, 6, 6]
+    assert f": {NO_IMPROVEMENT}. To continue training" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -248,9 +248,10 @@ class SessionRunContext:
             final: The reason why the training is complete, such as "the accuracy is above 0.99". A `train.Loop` saves
                 the reason with the checkpoint. When it is started again, it trains no step, unless `train_on=True`.
 
-                If a hook has the reason as its attribute `final`, the stop holds only while some hook of the restarted
-                training has the same `final`. So if you change 0.99 in the reason to 0.995, or remove the hook, the
-                restart trains on from the checkpoint, as it does without a reason or outside of a `Loop`.
+                If a hook has the reason, or its part before a `; `, as its attribute `final`, the stop holds only while
+                some hook of the restarted training has the same `final`. So if you change 0.99 in the reason to 0.995,
+                or remove the hook, the restart trains on from the checkpoint, as it does without a reason or outside of
+                a `Loop`.
         """
         self.stop_requested = True
 

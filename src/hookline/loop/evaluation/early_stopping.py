@@ -15,7 +15,7 @@ from hookline.loop.evaluation.evaluate import Evaluate, session_evaluations
 from hookline.monitored.hooked.hooked_session import HookedSession
 from hookline.monitored.stop_request import FINAL_STOP_KEY
 from hookline.session import Session, origin
-from hookline.units import format_count
+from hookline.units import format_count, format_number
 
 _logger = log.get_logger(__name__)
 
@@ -41,7 +41,8 @@ class StopIfNoImprovement(SessionRunHook):
         name: The name of the `Evaluate` hook.
 
     Attributes:
-        final: The reason, a text, that it passes to `request_stop(final=...)`.
+        final: The text with which the reason begins that it passes to `request_stop(final=...)`; the best value and its
+            step follow.
 
     Raises:
         TypeError: `patience` or `min_delta` is not a number.
@@ -78,6 +79,7 @@ class StopIfNoImprovement(SessionRunHook):
 
     def _forget(self) -> None:
         self._best: float | None = None
+        self._best_step: int | None = None
         self._wait_count = 0
         self._seen_step: int | None = None
 
@@ -87,11 +89,17 @@ class StopIfNoImprovement(SessionRunHook):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the best value, and the number of evaluations since."""
-        return {"best": self._best, "wait_count": self._wait_count, "seen_step": self._seen_step}
+        return {
+            "best": self._best,
+            "best_step": self._best_step,
+            "wait_count": self._wait_count,
+            "seen_step": self._seen_step,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the best value, and the number of evaluations since."""
-        self._best, self._wait_count, self._seen_step = state["best"], state["wait_count"], state["seen_step"]
+        self._best, self._best_step = state["best"], state.get("best_step")  # Earlier versions saved no step.
+        self._wait_count, self._seen_step = state["wait_count"], state["seen_step"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Finds the evaluation."""
@@ -134,7 +142,7 @@ class StopIfNoImprovement(SessionRunHook):
         if not isinstance(value, float):
             raise ValueError(f"StopIfNoImprovement requires a number, and the metric {self._metric!r} is an array.")
         if is_better(self._mode, value, self._best, self._min_delta):
-            self._best, self._wait_count = value, 0
+            self._best, self._best_step, self._wait_count = value, evaluate.step, 0
             return
         self._wait_count += 1
         if self._wait_count >= self._patience:
@@ -145,16 +153,19 @@ class StopIfNoImprovement(SessionRunHook):
                 "was NaN" if self._best is None else f"has not improved on {self._best:.6g}",
                 self._wait_count,
             )
-            firing.context.request_stop(final=self.final)
+            at = "" if self._best_step is None else f" at step {self._best_step}"
+            best = "it was NaN" if self._best is None else f"the best is {format_number(self._best)}{at}"
+            firing.context.request_stop(final=f"{self.final}; {best}")
 
 
 class FinalStop(SessionRunHook):
     """Saves the reason of a final stop (`request_stop(final=...)`) in checkpoints, so that a restart trains no step.
 
-    A hook may have the reason, a text, as its attribute `final`. Then a restart trains no step only if a hook of the
-    session still has the same text there. So training continues after you have changed the hook's arguments:
+    A hook may have the reason, a text, or its part before a `; `, as its attribute `final`. Then a restart trains no
+    step only if a hook of the session still has the same text there. So training continues after you have changed the
+    hook's arguments:
 
-        saved by StopIfNoImprovement("loss", 2)    "loss of 'eval' has not improved for 2 evaluations"
+        saved by StopIfNoImprovement("loss", 2)    "loss of 'eval' has not improved for 2 evaluations; the best is ..."
         resumed with patience=2                    no step is trained
         resumed with patience=5, or "accuracy"     the training continues
 
@@ -243,7 +254,7 @@ class FinalStop(SessionRunHook):
     def _declares(self) -> bool:
         """Returns whether a hook has the reason as its attribute `final`."""
         declared = [getattr(unwrap(hook), "final", None) for hook in self._hooks]
-        return any(isinstance(why, str) and why == self._reason for why in declared)
+        return any(isinstance(why, str) and f"{self._reason}; ".startswith(f"{why}; ") for why in declared)
 
 
 def _no_op() -> None: ...
