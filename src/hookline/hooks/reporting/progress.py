@@ -52,7 +52,7 @@ class ProgressHook(SessionRunHook):
     runs that are shown, and in the third run, because by then both programs (with and without values) are compiled. The
     steps per second are measured from the third run on: over the last 30 seconds, or since the last line if that is
     longer; in the first second they are not shown. If the output fails (a closed pipe), a warning is logged once, and
-    the training continues.
+    the training continues. After an end that was not foreseen, the last line has the newest values and their step.
 
     Callbacks: `begin`, `after_create_session`, `on_trigger`, `end`, and `on_exception`, which ends the line.
 
