@@ -75,6 +75,19 @@ def test_first_run_says_where_it_starts_what_it_finds_and_why_it_ends(tmp_path, 
     assert lines(again.stderr) == []
 
 
+def test_line_of_an_epoch_has_the_means_of_the_training_beside_the_evaluation(capsys):
+    def step(w, batch):
+        return w + 1.0, {"loss": w}
+
+    data = hl.data.from_arrays(np.ones((8, 2)), 2)
+    loop = hl.train.Loop(step, jnp.zeros(()), data, smoothing_steps="epoch", steps_per_run=3)
+    loop.run(epochs=2, hooks=[hl.train.Evaluate(lambda w, batch: {"loss": 10.0 - w}, data, every="epoch")])
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("eval")] == [
+        "eval at step 4, epoch 1  mean/loss 1.500  loss 6.000 (best)",
+        "eval at step 8, epoch 2  mean/loss 5.500  loss 2.000 (best)",
+    ]
+
+
 @pytest.mark.parametrize("what", ["SIGKILL", "SIGTERM", "raise"])
 def test_end_by_force_is_explained_and_the_next_run_says_what_it_restores(what, tmp_path, environment):
     done = run(tmp_path, environment(), AT=5, WHAT=what)

@@ -69,9 +69,16 @@ class ConsoleHook(SessionRunHook):
         self._start(session)
         self._print(text)
 
-    def show_evaluation(self, session: Session, name: str, values: Mapping[str, Any], best: Mapping[str, Any]) -> None:
-        """Prints the results of an evaluation at the step of the session, with the best so far."""
-        step, texts = session.global_step, []
+    def show_evaluation(
+        self,
+        session: Session,
+        name: str,
+        values: Mapping[str, Any],
+        best: Mapping[str, Any],
+        means: Mapping[str, Any],
+    ) -> None:
+        """Prints the means of the training, and the results of an evaluation at this step, with the best so far."""
+        step, texts = session.global_step, [f"{metric} {value_text(value)}" for metric, value in means.items()]
         for metric, value in values.items():
             text = f"{metric} {value_text(value)}"
             if found := best.get(metric):

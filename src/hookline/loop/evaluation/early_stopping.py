@@ -23,11 +23,11 @@ _logger = log.get_logger(__name__)
 class StopIfNoImprovement(SessionRunHook):
     """Stops training when a metric of an `Evaluate` hook has not improved for `patience` evaluations in a row.
 
-    It uses the results of the `Evaluate` hook. Checkpoints contain the number of evaluations without improvement, under
-    the evaluation's name, the metric and the mode; so the count also continues with another `patience`. A second hook
-    with the same name, metric and mode needs a `state_key` of its own. In a `Loop` the stop is final: a restart trains
-    no step. If you change `patience` or the metric, or pass `train_on=True`, the training continues; a count that has
-    reached `patience` then starts over.
+    It uses the results of the `Evaluate` hook, before or after it in the list of hooks. Checkpoints contain the number
+    of evaluations without improvement, under the evaluation's name, the metric and the mode; so the count also
+    continues with another `patience`. A second hook with the same name, metric and mode needs a `state_key` of its own.
+    In a `Loop` the stop is final: a restart trains no step. If you change `patience` or the metric, or pass
+    `train_on=True`, the training continues; a count that has reached `patience` then starts over.
 
     Callbacks: `begin`, `after_create_session`, and `on_trigger` when the `Evaluate` hook fires; none after an
     exception.

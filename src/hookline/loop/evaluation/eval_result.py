@@ -97,12 +97,12 @@ class EvalResult:
             `result.request_stop(final="...")`, the stop is final, as in `SessionRunContext`.
 
     Example:
-        After three evaluations in a row without a better loss the learning rate is halved, as by `ReduceLROnPlateau` of
-        Keras.
+        After 3, 6, 9, ... evaluations in a row without a better loss the learning rate is halved, as by
+        `ReduceLROnPlateau` of Keras.
 
         >>> def reduce_on_plateau(result):
         ...     worse = result.since_best["loss"]
-        ...     if worse and worse % 3 == 0:
+        ...     if worse > 0 and worse % 3 == 0:
         ...         result.state["learning_rate"] *= 0.5
     """
 

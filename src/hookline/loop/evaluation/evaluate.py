@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hookline import arguments, log, summary
 from hookline.checkpoint import Saver
 from hookline.coordination import Coordinator
 from hookline.data.batches import LastBatch
+from hookline.graph import get_default_graph
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks import every as every_steps
 from hookline.hooks.epochs import Epoch
@@ -30,6 +31,7 @@ from hookline.loop.evaluation.eval_result import (
 )
 from hookline.loop.evaluation.evaluation import Evaluation
 from hookline.loop.metric_hooks import History
+from hookline.loop.step.step_graph import loop_of
 from hookline.monitored.stop_request import FINAL_STOP_KEY
 from hookline.session import Session
 from hookline.signals import interrupts
@@ -59,8 +61,9 @@ class Evaluate(SessionRunHook):
     The results are logged, and written to a TensorBoard run of their own, in the directory `name` beside the training's
     summaries, under the names of the metrics; so TensorBoard draws training and evaluation in one chart. The best value
     of each metric is saved in checkpoints, and stays even if the checkpoint of its step is removed. Training waits
-    during an evaluation. Callbacks: `begin`, `after_create_session`, `after_run` once, `on_trigger`, and `end`, which
-    evaluates the last step unless that was done; none after an exception.
+    during an evaluation. With `Loop(smoothing_steps=)` its line on `sys.stderr` also has the means of the training.
+    Callbacks: `begin`, `after_create_session`, `after_run` once, `on_trigger`, and `end`, which evaluates the last step
+    unless that was done; none after an exception.
 
     `on_result` may act on the results: set a learning rate, stop. It is called for the evaluations of `every` and
     `on_start`, but not for the additional one at the end of a `Loop.run`. So a training that was interrupted and
@@ -184,6 +187,8 @@ class Evaluate(SessionRunHook):
         if self._keep_best is not None and self._evaluation.shapes.get(self._keep_best):
             raise self._array_error()
         self._writer = get_writer(self._output_dir or self._evaluation.run_dir(self.name), self.name)
+        loop = loop_of(get_default_graph())
+        self.fetches = (loop and loop.means) or None  # For the console.
 
     def get_state(self) -> dict[str, Any]:
         """Returns the best and the last values."""
@@ -256,7 +261,7 @@ class Evaluate(SessionRunHook):
     def on_trigger(self, firing: Firing) -> None:
         """Evaluates, calls `on_result`, and keeps the best checkpoint."""
         session = firing.context.session
-        is_best = self._evaluate(session, session.global_step)
+        is_best = self._evaluate(session, session.global_step, firing.values)
         self._call_on_result(
             session, session.global_step, firing.context.request_stop
         )  # Its changes belong to the checkpoint.
@@ -278,8 +283,8 @@ class Evaluate(SessionRunHook):
         if self._writer is not None:
             self._writer.flush()
 
-    def _evaluate(self, session: Session, step: int) -> bool:
-        """Evaluates; returns whether `keep_best` has improved."""
+    def _evaluate(self, session: Session, step: int, means: Mapping[str, Any] | None = None) -> bool:
+        """Evaluates; returns whether `keep_best` has improved. The console shows the training's means, too."""
         session.wait_for_device()
         with session.activity.during("evaluation"):
             self.values, self.step = self._checked_results(self._evaluation.compute(session)), step
@@ -294,7 +299,7 @@ class Evaluate(SessionRunHook):
                 improved.append(name)
         self._report(step, improved)
         if (console := session.hook_data.get(ConsoleHook)) is not None:
-            console.show_evaluation(session, self.name, self.values, self.best)
+            console.show_evaluation(session, self.name, self.values, self.best, means or {})
         value = self._scalars().get(self._keep_best or "")
         if (
             value is None
