@@ -80,8 +80,8 @@ def test_example_on_one_of_four_devices_logs_how_to_use_all(tmp_path, environmen
     assert warnings(done.stderr) == [
         "Loop: the state and the batches are on one device, cpu:0, of 4. To train on all of them: mesh = "
         "jax.make_mesh((4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., "
-        "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see docs/devices.md. To stay on "
-        "one: sharding=jax.devices()[0]."
+        "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see 'Many devices' in hookline's "
+        "documentation. To stay on one: sharding=jax.devices()[0]."
     ]
 
 

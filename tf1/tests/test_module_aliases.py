@@ -103,8 +103,16 @@ def test_import_lines_work_before_any_other_import():
     [
         ("contrib.learn", "Estimator", r"tf\.contrib\.learn\.Estimator\. The nearest thing: tf\.train"),
         ("contrib.rnn", "BasicLSTMCell", r"tf\.contrib\.rnn\.BasicLSTMCell\. The nearest thing: .*jax\.lax\.scan"),
-        ("contrib.slim", "nets", r"tf\.contrib\.slim\.nets\. The nearest thing: .*docs/models\.md"),
-        ("contrib.slim.nets.vgg", "vgg_16", r"tf\.contrib\.slim\.nets\.vgg_16\. The nearest thing: .*docs/models\.md"),
+        (
+            "contrib.slim",
+            "nets",
+            r"tf\.contrib\.slim\.nets\. The nearest thing: .*'Models' in hookline's documentation",
+        ),
+        (
+            "contrib.slim.nets.vgg",
+            "vgg_16",
+            r"tf\.contrib\.slim\.nets\.vgg_16\. The nearest thing: .*'Models' in hookline's documentation",
+        ),
         ("python.saved_model.tag_constants", "SERVING", r"tf\.saved_model\.SERVING\. .* tf\.train\.Saver"),
         ("python.ops.rnn_cell", "GRUCell", r"tf\.nn\.rnn_cell\.GRUCell\. The nearest thing: .*jax\.lax\.scan"),
         ("python.ops.rnn", "dynamic_rnn", r"tf\.nn\.dynamic_rnn\. The nearest thing: .*jax\.lax\.scan"),

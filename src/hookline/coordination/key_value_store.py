@@ -146,7 +146,8 @@ class SignedKeyValueStore:
         if found is not None and (found := self._signer.verify(key, found)) is None:
             raise UnauthenticatedError.from_message(
                 f"The entry {key!r} in the key-value store of this job has no valid signature: somebody other than its "
-                "processes has written it. The entry is ignored, and the job ends. See 'Safety' in docs/spmd.md.",
+                "processes has written it. The entry is ignored, and the job ends. See 'Safety' of multi-process SPMD "
+                "in hookline's documentation.",
             )
         return found
 

@@ -21,9 +21,9 @@ _logger = log.get_logger(__name__)
 
 UNKNOWN_LENGTH = (
     "SPMD processes end at the same run, so each must know the number of its batches beforehand, but this source has "
-    "no length. Give it: hookline.data.iterator(source, num_batches=...), the number of batches of this process, or "
-    "num_batches=math.inf if there is no end (train.Loop takes the tensor as its batches). Or give a list or "
-    "hookline.data.from_arrays."
+    "no length. Write `batches = hookline.data.iterator(source, num_batches=math.inf)` if it has no end, else the "
+    "number of batches of this process in place of math.inf, and pass these batches where the source was, such as to "
+    "train.Loop. Or give a list or hookline.data.from_arrays."
 )
 """The reason why a source of unknown length is refused, and the remedy."""
 

@@ -60,7 +60,7 @@ def iterator(
 
     In SPMD processes (of one multi-process SPMD job) each process reads its part of every batch. All end when the
     process with the fewest batches does, so the number of batches must be known (`num_batches`). `from_arrays` is
-    called as in a single process. See docs/data.md.
+    called as in a single process. See 'Feeding data' in hookline's documentation.
 
     Args:
         source: A function that makes an iterable, an iterable (a list, a loader, `from_arrays`), or an iterator. Its

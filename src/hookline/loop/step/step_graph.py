@@ -356,8 +356,8 @@ def warn_one_device() -> None:
         _logger.warning(
             "Loop: the state and the batches are on one device, %s, of %d. To train on all of them: mesh = "
             "jax.make_mesh((%d,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)); Loop(..., "
-            "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see docs/devices.md. To stay "
-            "on one: sharding=jax.devices()[0].",
+            "sharding=jax.NamedSharding(mesh, jax.P())), which also splits the batches; see 'Many devices' in "
+            "hookline's documentation. To stay on one: sharding=jax.devices()[0].",
             jax.local_devices()[0],
             count,
             count,

@@ -172,7 +172,7 @@ class Server:
                 return ""
             raise NotImplementedError(
                 "tf.train.Server without ps tasks, for a graph over several processes, is not available. Add ps tasks, "
-                "or see hookline's docs/distributed.md."
+                "or see 'Asynchronous training' in hookline's documentation."
             )
         return self._cluster().target
 
