@@ -94,16 +94,36 @@ def test_error_in_a_step_shows_its_arguments():
 
     with pytest.raises(Exception) as caught:  # noqa: PT011
         hl.train.Loop(step, STATE, [np.ones(2), np.ones(2)])
-    told = "step is given the state as state, a batch as images, and a random key as labels"
-    assert any(told in note for note in caught.value.__notes__)
+    told = "step(state=<the state: a dict of n, w>, images=<the batch: float32[2]>, labels=<a random key>)"
+    assert f"hookline: Loop called {told}" in caught.value.__notes__
 
-    def spread(model, opt_state, x, y):
+    def spread(model, opt_state, step, x, y):
         return model.no_such_thing, opt_state
 
+    state = "model=<part 0 of the state: a dict of n, w>, opt_state=<part 1 of the state: a dict of n, w>"
+    batch = "x=<part 0 of the batch: float32[32, 4]>, y=<part 1 of the batch: float32[32]>"
     with pytest.raises(AttributeError) as caught:
         hl.train.Loop(spread, (STATE, STATE), batches())
-    told = "spread is given the parts of the state as model, opt_state, the parts of a batch as x, y"
-    assert any(told in note for note in caught.value.__notes__)
+    assert f"hookline: Loop called spread({state}, step=<the global step>, {batch})" in caught.value.__notes__
+
+
+def test_forgotten_optimizer_state_is_seen_in_the_call():
+    def step(params, opt_state, batch, key):
+        x, y = batch
+        return params, opt_state, jnp.mean(x - y)
+
+    with pytest.raises(ValueError, match="too many values to unpack") as caught:
+        hl.train.Loop(step, STATE, batches())
+    assert any("opt_state=<part 0 of the batch: " in note for note in caught.value.__notes__)
+
+
+def test_step_without_a_batch_is_seen_to_get_none():
+    def step(state, unused):
+        return state["v"], unused
+
+    with pytest.raises(KeyError) as caught:
+        hl.train.Loop(step, STATE, None)
+    assert "hookline: Loop called step(state=<the state: a dict of n, w>, unused=None)" in caught.value.__notes__
 
 
 # Its result --------------------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def test_dict_with_only_some_names_among_the_parameters_is_refused():
 )
 def test_batch_is_bound_to_parameters(signature, batch, given):
     called = eval(f"lambda {signature}: [{signature.replace(', mask=None', '')}]")
-    call = StepCall("Loop", called, ["state"])
+    call = StepCall("Loop", called, {"state": None})
     call.bind_batch(batch)
     assert call([0], batch, *["key"] * (call.key is not None), step="step") == given
 

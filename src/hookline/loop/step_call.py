@@ -13,7 +13,7 @@ import numpy as np
 
 from hookline import jax_internals
 from hookline.graph.nodes import spec as specs
-from hookline.loop.step.leaf_types import are_nnx
+from hookline.loop.step.leaf_types import are_nnx, describe_kind
 from hookline.signals.interrupts import calls_user_code
 
 # JAX's NameError for an unbound axis is recognised only by its text.
@@ -181,21 +181,23 @@ class StepCall:
     Args:
         who: The caller, for messages.
         function: The function.
-        state_parameters: The names of the parameters for the state, or for its parts.
+        parts: For each parameter for the state or a part of it, the key of that part; None for the whole state.
         allow_key: Whether one more parameter gets a random key: a required one; else a parameter called `key`, `rng` or
             the like, whose default is None, as a keyword argument.
 
     Attributes:
+        called_as: The last call with its arguments in words, for notes of errors; empty before.
         key: The name of the parameter for the random key; `None` for none.
         step: The name of the parameter for the global step; `None` for none.
     """
 
-    def __init__(self, who: str, function: Any, state_parameters: Sequence[str], *, allow_key: bool = True) -> None:
+    def __init__(self, who: str, function: Any, parts: Mapping[str, Any], *, allow_key: bool = True) -> None:
         self.name = function_name(function)
         self._who, self._function, self._allow_key = who, function, allow_key
         self._names = required_parameters(who, function)
         self._after_bound = _after_partial(function)
-        self._state_parameters = list(state_parameters)
+        self._parts, self._state_parameters = parts, list(parts)
+        self.called_as = ""
         self._other_parameters = [name for name in self._names or () if name not in self._state_parameters]
         self.key: str | None = None
         self.step: str | None = None
@@ -261,6 +263,7 @@ class StepCall:
             return self._function(*state, *([batch] if self._has_batch else []), *key)
         given = dict(zip(self._state_parameters, state, strict=True))
         given |= {name: batch if part is None else batch[part] for name, part in self._batch_arguments}
+        self.called_as = self._describe_call(given)
         if self.step is not None:
             given[self.step] = step
         if self.key is not None:
@@ -269,6 +272,20 @@ class StepCall:
         by_name += [name for name in self._names if name in self._after_bound]
         in_order = [given[name] for name in self._names if name not in self._after_bound]
         return self._function(*in_order, **{name: given[name] for name in by_name})
+
+    def _describe_call(self, given: Mapping[str, Any]) -> str:
+        """Returns a call, with the origin and kind of each argument: `step(w=<the state: float32[2]>, batch=None)`."""
+
+        def argument(name: str, key: Any, whole: str) -> str:
+            part = f"the {whole}" if key is None else f"part {key} of the {whole}"
+            return f"{name}=None" if given[name] is None else f"{name}=<{part}: {describe_kind(given[name])}>"
+
+        shown = {name: argument(name, key, "state") for name, key in self._parts.items()}
+        shown |= {name: argument(name, key, "batch") for name, key in self._batch_arguments}
+        shown |= {self.step: f"{self.step}=<the global step>"} if self.step else {}
+        shown |= {self.key: f"{self.key}=<a random key>"} if self.key else {}
+        order = [*dict.fromkeys([*(self._names or ()), *shown])]
+        return f"{self.name}({', '.join(shown[name] for name in order)})"
 
     @property
     def is_plain(self) -> bool:

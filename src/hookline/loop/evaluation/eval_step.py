@@ -203,7 +203,7 @@ class EvalStep:
         self.name = self.__name__ = function_name(function)
         self._who, self._form, self._mesh = who, form, mesh
         self._parts = _parts(who, function, form, _batch_or_none(batch))
-        self._call = StepCall(who, function, list(self._parts), allow_key=False)
+        self._call = StepCall(who, function, self._parts, allow_key=False)
         self._call.bind_batch(_batch_or_none(batch))
         self.accumulated: frozenset[str] = frozenset()
         self.merged: dict[str, Any] = {}

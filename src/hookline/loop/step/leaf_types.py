@@ -160,3 +160,18 @@ def cast_to_given(before: Any, after: Any) -> Any:
 def cast_to_dtypes(like: Any, values: Any) -> Any:
     """Returns initial values that a function has made, in the dtypes that traces of the step have found."""
     return jax.tree.map(lambda one, made: made if made.dtype == one.dtype else made.astype(one.dtype), like, values)
+
+
+def describe_kind(value: Any) -> str:
+    """Describes a value in a few words.
+
+    Example:
+        >>> describe_kind({"w": 1.0, "b": 0.0}), describe_kind((1, 2)), describe_kind(np.zeros((2, 3)))
+        ('a dict of w, b', 'a tuple of 2', 'float32[2, 3]')
+    """
+    if is_array(value):
+        return f"{dtype_of(value)}{list(np.shape(value))}"
+    if type(value) is tuple:
+        return f"a tuple of {len(value)}"
+    keys = ", ".join(map(str, value)) if type(value) is dict else ""
+    return f"a {type(value).__name__}{keys and f' of {keys}'}"

@@ -68,7 +68,7 @@ class Step:
     ) -> None:
         self.name = self.__name__ = function_name(function)
         self._owner, self._function, self._form = owner, function, form
-        self._call = StepCall(owner, function, list(form.parts))
+        self._call = StepCall(owner, function, form.parts)
         self._labels = returned_names(function)
         self._reset_steps, self._reset_at = reset_steps if form.accumulates else None, reset_at
         self.left_out: dict[str, str] = {}
@@ -138,7 +138,8 @@ class Step:
             try:
                 found = trace_spec(self._owner, self.name, self, values, batch, *self.extra_specs())
             except Exception as error:
-                error.add_note(f"hookline: {self._call}")
+                how = f"{self._owner} called {self._call.called_as}" if self._call.called_as else f"{self._call}"
+                error.add_note(f"hookline: {how}")
                 if self.call_summary and any(isinstance(key, int) for key in self._form.parts.values()):
                     error.add_note(_DICT_FORM)
                 if note := pmap_hint(self._function, values, batch):

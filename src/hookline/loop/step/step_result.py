@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.checkpoint.directory import leaves as paths
-from hookline.loop.step.leaf_types import InvalidStep, dtype_of, is_array, is_value, is_weak
+from hookline.loop.step.leaf_types import InvalidStep, describe_kind, dtype_of, is_value, is_weak
 
 Labels = str | tuple[Any, ...] | None
 """The name of a returned variable, a tuple of labels for a tuple, or None for anything else."""
@@ -333,7 +333,7 @@ class _ResultReader:
         before, names, items = self._before, self._names, self._items
         count, written = len(before), f"Write `return {', '.join(names)}, {{'loss': loss}}`"
         if len(items) < count:
-            kinds = f"{count} parts of the state, {', '.join(names)}" if count > 1 else _kind(before[0])
+            kinds = f"{count} parts of the state, {', '.join(names)}" if count > 1 else describe_kind(before[0])
             raise InvalidStep(f"it is given {kinds}, and returned {_kinds(items)}. {written}")
         start = max(
             range(len(items) - count + 1), key=lambda start: sum(map(_is_like, before, items[start : start + count]))
@@ -398,14 +398,5 @@ def _stem_words(name: str) -> set[str]:
     return {word.rstrip("s") for word in re.split(r"[_\d\W]+", name.lower())} - _NO_NAMES
 
 
-def _kind(returned: Any) -> str:
-    if is_array(returned):
-        return f"{dtype_of(returned)}{list(np.shape(returned))}"
-    if type(returned) is tuple:
-        return f"a tuple of {len(returned)}"
-    keys = ", ".join(map(str, returned)) if type(returned) is dict else ""
-    return f"a {type(returned).__name__}{keys and f' of {keys}'}"
-
-
 def _kinds(items: Sequence[Any]) -> str:
-    return ", ".join(map(_kind, items)) or "an empty tuple"
+    return ", ".join(map(describe_kind, items)) or "an empty tuple"
