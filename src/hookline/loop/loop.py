@@ -81,7 +81,7 @@ class Loop(StepGraph):
             `hookline.data.iterator`, a tensor; the loop is then built in its graph. None for a step without a batch;
             `run` then requires `last_step`.
         sharding: The sharding of the state, as in `hookline.Variable`; by default that of its arrays.
-        seed: The seed of the random keys.
+        seed: The seed of the random keys; by default that of the graph, 0, so two runs draw the same keys.
         batch_sharding: The sharding of batches, as `sharding` in `iterator`; a `PartitionSpec` refers to the state's
             mesh. By default each array's first dimension is split over the axis `data` of that mesh, if it has one.
         last_batch: What to do with an incomplete last batch, as in `iterator`: "keep", "drop" or "pad". With "pad" the
