@@ -41,13 +41,13 @@ def check_int(who: str, name: str, value: Any, at_least: int | None = None) -> i
     return number
 
 
-def check_steps(who: str, name: str, value: Any, at_least: int | None = None) -> int:
-    """Does the same as `check_int` for a number of steps, which may be given as a float: `5e5`.
+def check_count(who: str, name: str, value: Any, at_least: int | None = None) -> int:
+    """Does the same as `check_int` for a count that may be given as a float: `5e5` steps, a batch of `32.0`.
 
     Example:
-        >>> check_steps("StopAtStepHook", "last_step", 5e5)
+        >>> check_count("StopAtStepHook", "last_step", 5e5)
         500000
-        >>> check_steps("StopAtStepHook", "last_step", 2.5)
+        >>> check_count("StopAtStepHook", "last_step", 2.5)
         Traceback (most recent call last):
         ...
         TypeError: StopAtStepHook requires a whole number as last_step, got 2.5.

@@ -14,6 +14,10 @@ def test_batches_come_in_the_order_of_the_arrays():
     assert batches[2]["y"][0].tolist() == [[8, 9]]
 
 
+def test_batch_size_may_be_a_whole_float_as_last_step():
+    assert [batch.tolist() for batch in hl.data.from_arrays(np.arange(5), 3.0)] == [[0, 1, 2], [3, 4]]
+
+
 def test_shuffling_gives_each_epoch_its_own_order_of_the_same_examples():
     batches = list(hl.data.from_arrays(np.arange(50), 50, shuffle_seed=3, epochs=2))
     first, second = (batch.tolist() for batch in batches)
@@ -64,6 +68,7 @@ def test_state_of_other_examples_is_refused():
         ((np.float32(1), 2), ValueError, "at least one, got"),
         ((np.arange(3), 0), ValueError, "batch_size"),
         ((np.arange(3), "2"), TypeError, "batch_size"),
+        ((np.arange(3), 2.5), TypeError, "batch_size"),
         ((np.arange(3), 2, -1), ValueError, "shuffle_seed"),
         ((np.arange(3), 2, None, -1), ValueError, "epochs"),
     ],

@@ -135,6 +135,15 @@ def test_mesh_is_no_sharding(one, state):
         hl.sharding.resolve_shardings("Loop", state, one)
 
 
+def test_list_of_devices_is_no_sharding(state):
+    devices = jax.devices()
+    said = rf"^Loop requires shardings, got a list of devices\. .* jax\.make_mesh\(\({len(devices)},\), \('data',\), "
+    with pytest.raises(TypeError, match=said):
+        hl.sharding.resolve_shardings("Loop", state, devices)
+    places = hl.sharding.resolve_shardings("Loop", [np.zeros(2), np.zeros(2)], [devices[0]] * 2)
+    assert [place.device_set for place in places] == [{devices[0]}] * 2, "a list is a state, too"
+
+
 def test_tree_of_another_structure_is_refused_with_paths(one, state):
     whole = NamedSharding(one, P())
     with pytest.raises(

@@ -71,7 +71,7 @@ class ArraySource:
                 f"from_arrays requires arrays with the same number of examples, at least one, got the shapes {shown}."
             )
         self.examples: int = lengths.pop()[0]
-        self.batch_size = arguments.check_int("from_arrays", "batch_size", batch_size, at_least=1)
+        self.batch_size = arguments.check_count("from_arrays", "batch_size", batch_size, at_least=1)
         self.seed = (
             None if shuffle_seed is None else arguments.check_int("from_arrays", "shuffle_seed", shuffle_seed, 0)
         )

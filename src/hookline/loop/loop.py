@@ -572,7 +572,7 @@ class _StateHandover(SessionRunHook):
 
 def _check_end_arguments(logdir: Any, last_step: Any) -> tuple[str | None, int | None]:
     """Checks `logdir` and `last_step`, and returns them as a string and an integer."""
-    last_step = None if last_step is None else arguments.check_steps("Loop", "last_step", last_step, at_least=0)
+    last_step = None if last_step is None else arguments.check_count("Loop", "last_step", last_step, at_least=0)
     return arguments.check_path("Loop", "logdir", logdir, optional=True), last_step
 
 

@@ -108,6 +108,12 @@ def broadcast_shardings(who: str, state: Any, shardings: Any) -> list[jax.shardi
         raise TypeError(
             f"{who} requires shardings, got a mesh. For a copy on each device write jax.NamedSharding(mesh, jax.P())."
         )
+    if not isinstance(state, list) and _is_list_of_devices(shardings):
+        raise TypeError(
+            f"{who} requires shardings, got a list of devices. For a copy on each device write mesh = "
+            f"jax.make_mesh(({len(shardings)},), ('data',), axis_types=(jax.sharding.AxisType.Auto,)) and "
+            "jax.NamedSharding(mesh, jax.P())."
+        )
     # A module with a sharding in place of each array is callable, too.
     is_rule = callable(shardings) and jax.tree_util.treedef_is_leaf(jax.tree.structure(shardings))
     given = interrupts.call_user_function(shardings, state) if is_rule else shardings
@@ -121,6 +127,10 @@ def broadcast_shardings(who: str, state: Any, shardings: Any) -> list[jax.shardi
     except (ValueError, TypeError) as exc:
         raise ValueError(f"{who}: {_describe_difference(state, given)}") from exc
     return [_to_sharding(who, leaf, sharding) for leaf, sharding in zip(leaves_of(state), found, strict=True)]
+
+
+def _is_list_of_devices(shardings: Any) -> bool:
+    return isinstance(shardings, list) and bool(shardings) and all(isinstance(one, jax.Device) for one in shardings)
 
 
 def make_named_sharding(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -> jax.NamedSharding:

@@ -52,7 +52,7 @@ class StopAtStepHook(SessionRunHook):
             found = "neither" if last_step is None else "both"
             raise ValueError(f"StopAtStepHook requires exactly one of num_steps or last_step, got {found}.")
         self.num_steps, self.last_step = (
-            None if value is None else arguments.check_steps("StopAtStepHook", name, value, at_least=0)
+            None if value is None else arguments.check_count("StopAtStepHook", name, value, at_least=0)
             for name, value in (("num_steps", num_steps), ("last_step", last_step))
         )
         self._is_first = True

@@ -207,7 +207,7 @@ def without_sinks(hooks: Iterable[Any]) -> list[Any]:
 def _checked_steps(steps: Any) -> tuple[int, int]:
     if not isinstance(steps, tuple | list) or len(steps) != 2:
         raise TypeError(f"replay requires a pair of steps, such as (1200, 1300), got {steps!r}.")
-    first, last = (arguments.check_steps("replay", "steps", step, at_least=0) for step in steps)
+    first, last = (arguments.check_count("replay", "steps", step, at_least=0) for step in steps)
     if first >= last:
         raise ValueError(f"replay requires a first step below the last one, got {first} and {last}.")
     return first, last
