@@ -17,6 +17,7 @@ from tests import python, spmd
 from tests.cli.conftest import trained_in
 from tests.loop.devices import on_devices
 
+import hookline as hl
 from hookline.cli import main
 from hookline.errors import DataLossError
 from hookline.train import verify
@@ -57,6 +58,16 @@ def test_inspect_shows_the_checkpoints_and_the_newest_ones_variables(shared_run,
     assert re.fullmatch(r"--all shows the \d+ values of hooks", lines[-1])
     assert main(["inspect", str(shared_run), "--all"]) == 0
     assert "\nhooks/hookline.CheckpointSaverHook[model.ckpt]/" in capsys.readouterr().out
+
+
+def test_global_step_comes_first_and_the_position_in_the_data_is_in_words(tmp_path, capsys):
+    batches = hl.data.from_arrays(np.ones(1200, "float32"), 100, shuffle_seed=0)
+    loop = hl.train.Loop(lambda state, batch: ({"w": state["w"] + batch.sum()}, {}), {"w": np.zeros(3)}, batches)
+    loop.run(str(tmp_path), last_step=22, epochs=2, progress=False)
+    assert main(["inspect", str(tmp_path)]) == 0
+    *_, step, weights, count, position, _ = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in (step, weights, count)] == ["global_step", "state/w", "batches/count"]
+    assert re.fullmatch(r"batches/state/json .* = 1 epoch and 1,000 of 1,200 examples", position)
 
 
 def test_json_has_all_facts(shared_run, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -120,6 +121,7 @@ class _Report:
             shown = [
                 each for each in variables if self._all or each.defect or not each.leaf.name.startswith(HOOK_STATES)
             ]
+            shown.sort(key=lambda each: each.leaf.name != "global_step")  # Before the many rows of the optimizer.
             styles = ["red" if variable.defect else "" for variable in shown]
             output.print_table(heads, [_cells(variable, self._reads) for variable in shown], styles=styles)
             if left := len(variables) - len(shown):
@@ -283,6 +285,8 @@ def _pieces(leaf: Leaf) -> str:
 
 
 def _format_measured(variable: InspectedLeaf) -> str:
+    if (position := _data_position(variable)) is not None:
+        return f"= {position}"
     if variable.value is not None:
         text = units.format_number(variable.value) if isinstance(variable.value, float) else repr(variable.value)
         return f"= {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]} ...'}"
@@ -291,6 +295,18 @@ def _format_measured(variable: InspectedLeaf) -> str:
     size = variable.stats
     bad = ", ".join(f"{count:,} {name}" for count, name in ((size.nans, "NaN"), (size.infs, "infinite")) if count)
     return f"{units.format_number(size.norm)} ({bad})" if bad else units.format_number(size.norm)
+
+
+def _data_position(variable: InspectedLeaf) -> str | None:
+    """Returns the position in `hookline.data.from_arrays` in words; None for other values."""
+    if not variable.leaf.name.endswith("/state/json") or not isinstance(variable.value, str):
+        return None
+    try:
+        position = json.loads(variable.value)
+        of_epoch = f"{position['example']:,} of {units.format_count(position['of']['examples'], 'example')}"
+        return f"{units.format_count(position['epoch'], 'epoch')} and {of_epoch}"
+    except (ValueError, TypeError, LookupError):  # Another source has a state of its own.
+        return None
 
 
 def _variable(variable: InspectedLeaf) -> dict[str, Any]:
