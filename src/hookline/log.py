@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from typing import Any
 
 # Control characters other than tab and newline, characters that change the text's direction, other line ends, and lone
 # surrogates, which cannot be printed.
@@ -49,6 +50,23 @@ def get_logger(name: str) -> logging.Logger:
     logger = logging.getLogger(name)
     logger.addFilter(_escape_record)  # A logger adds the same filter once only.
     return logger
+
+
+def is_shown(logger: logging.Logger, level: int, file: Any) -> bool:
+    """Returns whether a handler writes a logger's records of a level to a file, such as `sys.stderr`.
+
+    Example:
+        >>> import sys
+        >>> is_shown(get_logger("hookline.mine"), logging.INFO, sys.stderr)
+        False
+    """
+    found: logging.Logger | None = logger if logger.isEnabledFor(level) else None
+    while found is not None:
+        for handler in found.handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is file and handler.level <= level:
+                return True
+        found = found.parent if found.propagate else None
+    return False
 
 
 def _escape_record(record: logging.LogRecord) -> bool:

@@ -63,7 +63,8 @@ def test_collection_in_the_state_accumulates_and_is_reset(caplog):
         loop.run(log_steps=1)
     parts = [by_hand(0.5 * n, X[16 * n : 16 * n + 16], Y[16 * n : 16 * n + 16])["loss"] for n in range(4)]
     wanted = [parts[0], parts[1], (parts[1] + parts[2]) / 2, parts[3]]  # It is reset after steps 1 and 3.
-    found = [float(line.rpartition("loss = ")[2].split()[0]) for line in caplog.messages if line.startswith("step ")]
+    found = loop.history["loss"].values
+    assert f", loss = {wanted[3]:#.4g} (" in caplog.text
     assert found == pytest.approx(wanted, rel=1e-5)
 
 

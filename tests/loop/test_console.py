@@ -88,6 +88,16 @@ def test_line_of_an_epoch_has_the_means_of_the_training_beside_the_evaluation(ca
     ]
 
 
+@pytest.mark.parametrize(("level", "shown"), [("INFO", "{}:"), ("WARNING", "eval at")])
+def test_evaluation_is_shown_once_on_a_terminal_that_shows_the_log(level, shown, tmp_path, environment):
+    show = f"import logging; logging.basicConfig(); logging.getLogger('hookline').setLevel('{level}')"
+    done = python.run("-c", f"{show}\n{TRAIN}", cwd=tmp_path, env=environment())
+    found = [line for line in done.stderr.splitlines() if "eval at step 6, epoch 2  loss 4.000" in line]
+    assert [line.startswith(shown.format("INFO:hookline.loop.evaluation.evaluate")) for line in found] == [True]
+    assert "best eval/loss 1.000 at step 3" in done.stderr.splitlines()
+    assert "[1]['loss']" not in done.stderr, "programs name their outputs in short"
+
+
 @pytest.mark.parametrize("what", ["SIGKILL", "SIGTERM", "raise"])
 def test_end_by_force_is_explained_and_the_next_run_says_what_it_restores(what, tmp_path, environment):
     done = run(tmp_path, environment(), AT=5, WHAT=what)

@@ -57,9 +57,7 @@ def test_means_are_weighted_by_batch_size(tmp_path, caplog):
     assert shown(tmp_path / "eval", "loss") == [(2, 0.0), (4, -2.0), (5, -3.0)]
     assert evaluate.values["loss"] == pytest.approx(-3.0)
     assert shown(tmp_path, "loss") == [(1, 1.0)], "the same tag, in a run of its own"
-    assert any(
-        line.startswith("eval at step 4: accuracy = 0.9 (the best so far), loss = -2") for line in caplog.messages
-    )
+    assert "eval at step 4, epoch 1  accuracy 0.9000 (best)  loss -2.000 (best)" in caplog.messages
 
 
 def test_evaluation_gets_the_nnx_objects_it_requires_and_keeps_their_mode():

@@ -250,7 +250,7 @@ def test_metrics_of_every_kind_are_numbers_with_names(make, names, tmp_path, cap
         assert len(written(tmp_path, name)) == 3
     if "loss" in names:
         assert written(tmp_path, "loss") == {1: 1.0, 2: 2.0, 3: 3.0}
-        assert any(line.startswith("step 3: ") and "loss = 3.0" in line for line in caplog.messages)
+        assert any(line.startswith("step 3: ") and "loss = 3.000" in line for line in caplog.messages)
 
 
 def test_each_feature_has_one_argument_that_disables_it(tmp_path, caplog, capsys):

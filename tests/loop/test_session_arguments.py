@@ -368,7 +368,7 @@ def test_metric_may_have_any_name(caplog):
     loop = hl.train.Loop(lambda state, batch: (state, {"global step": 7.0, "step": 8.0}), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
         loop.run(last_step=1, nan_check=None)
-    assert "step 1: global step = 7.0, step = 8.0" in caplog.messages
+    assert "step 1: global step = 7.000, step = 8.000" in caplog.messages
 
 
 def evaluated(eval_step, data):

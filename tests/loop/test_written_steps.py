@@ -57,7 +57,9 @@ def test_array_is_a_metric_a_log_line_and_a_histogram(tmp_path, caplog):
         seen = run(loop, str(tmp_path), last_step=2, log_steps=1, summary_steps=1)
     np.testing.assert_array_equal(seen[1]["by_class"], X[2:4].sum(axis=0))
     np.testing.assert_array_equal(seen[1]["confusion"], np.outer(X[2], X[3]))
-    assert "step 1: by_class = [3.0 5.0 7.0], confusion = [[ 0 0 0] [ 3 4 5] [ 6 8 10]], loss = 2.5" in caplog.messages
+    assert (
+        "step 1: by_class = [3.0 5.0 7.0], confusion = [[ 0 0 0] [ 3 4 5] [ 6 8 10]], loss = 2.500" in caplog.messages
+    )
     written = EventAccumulator(str(tmp_path), {"histograms": 0}).Reload()
     assert [event.value for event in written.Scalars("loss")] == [2.5, 8.5]
     assert [event.histogram_value.num for event in written.Histograms("by_class")] == [3, 3]
@@ -68,7 +70,7 @@ def test_long_array_is_for_hooks_and_histograms_only(caplog):
     loop = hl.train.Loop(lambda state, batch: (state, {"loss": 0.5, "all": jnp.ones(17)}), STATE, batches())
     with caplog.at_level(logging.INFO, "hookline"):
         assert run(loop, last_step=1, log_steps=1)[0]["all"].shape == (17,)
-    assert "step 1: loss = 0.5" in caplog.messages
+    assert "step 1: loss = 0.5000" in caplog.messages
 
 
 def test_array_is_averaged_in_an_evaluation_also_after_a_restart(tmp_path, caplog):

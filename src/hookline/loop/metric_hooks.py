@@ -18,6 +18,7 @@ from hookline.graph import GraphKeys, Operation, Tensor, Variable, op, placement
 from hookline.graph.nodes import spec as specs
 from hookline.hooks import Firing, LoggingTensorHook, NanTensorHook, SessionRunHook, Trigger
 from hookline.hooks.only_for import unwrap
+from hookline.hooks.reporting.progress_output import value_text
 from hookline.loop.metrics import DEFAULT_NAME
 from hookline.loop.step.step_result import is_loss
 from hookline.session import Session
@@ -148,8 +149,9 @@ class MetricsLog(LoggingTensorHook):
                 self.log(values, None if elapsed is None else share)
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
-        """Formats the step and the values in one line."""
-        line = super().format_line(values, elapsed_secs)
+        """Formats the step and the values in one line, with the digits of the progress line."""
+        short = {name: value if np.ndim(value) else value_text(value) for name, value in values.items()}
+        line = super().format_line(short, elapsed_secs)
         return f"step {self._step}: {' '.join(line.split())}"  # An array may be formatted over several lines.
 
 

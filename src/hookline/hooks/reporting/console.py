@@ -19,7 +19,6 @@ from hookline.hooks.epochs import known_epochs
 from hookline.hooks.lookup import newest_saved_step
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.reporting.progress import ProgressHook
-from hookline.hooks.reporting.progress_output import value_text
 from hookline.session import Session
 from hookline.session.origin import FROM_MEMORY
 from hookline.units import format_count, format_duration
@@ -69,26 +68,11 @@ class ConsoleHook(SessionRunHook):
         self._start(session)
         self._print(text)
 
-    def show_evaluation(
-        self,
-        session: Session,
-        name: str,
-        values: Mapping[str, Any],
-        best: Mapping[str, Any],
-        means: Mapping[str, Any],
-    ) -> None:
-        """Prints the means of the training, and the results of an evaluation at this step, with the best so far."""
-        step, texts = session.global_step, [f"{metric} {value_text(value)}" for metric, value in means.items()]
-        for metric, value in values.items():
-            text = f"{metric} {value_text(value)}"
-            if found := best.get(metric):
-                is_best = found.step == step
-                self._best[f"{name}/{metric}"] = f"{value_text(found.value)} at step {found.step}"
-                text += " (best)" if is_best else f" (best {self._best[f'{name}/{metric}']})"
-            texts.append(text)
-        epochs = known_epochs(session)
-        epoch = f", epoch {epochs.number_at(step)}" if epochs and step else ""
-        self.show(session, "  ".join([f"{name} at step {step}{epoch}", *texts]))  # It may be before the first step.
+    def show_evaluation(self, session: Session, line: str | None, best: Mapping[str, str]) -> None:
+        """Prints the line of an evaluation, unless it is None, and keeps the best values for the end, by name."""
+        self._best |= best
+        if line is not None:  # It may be before the first step.
+            self.show(session, line)
 
     def _start(self, session: Session) -> None:
         if self._session is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -16,9 +18,10 @@ from hookline.data.batches import LastBatch
 from hookline.graph import get_default_graph
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks import every as every_steps
-from hookline.hooks.epochs import Epoch
+from hookline.hooks.epochs import Epoch, known_epochs
 from hookline.hooks.lookup import require_global_step, session_savers
 from hookline.hooks.reporting.console import ConsoleHook
+from hookline.hooks.reporting.progress_output import value_text
 from hookline.hooks.trigger import Trigger
 from hookline.loop.evaluation.eval_result import (
     Best,
@@ -290,16 +293,12 @@ class Evaluate(SessionRunHook):
             self.values, self.step = self._checked_results(self._evaluation.compute(session)), step
         session.activity.listener("evaluated", step=step)
         self.history.record(step, self._scalars())
-        improved = []
         for name, value in self._scalars().items():
             mode = self._mode_of(name)
             best = self.best.get(name)
             if mode is not None and is_better(mode, value, best and best.value):
                 self.best[name] = Best(value, step)
-                improved.append(name)
-        self._report(step, improved)
-        if (console := session.hook_data.get(ConsoleHook)) is not None:
-            console.show_evaluation(session, self.name, self.values, self.best, means or {})
+        self._report(session, step, means or {})
         value = self._scalars().get(self._keep_best or "")
         if (
             value is None
@@ -360,12 +359,21 @@ class Evaluate(SessionRunHook):
     def _scalars(self) -> dict[str, float]:
         return {name: value for name, value in self.values.items() if isinstance(value, float)}
 
-    def _report(self, step: int, improved: list[str]) -> None:
-        shown = ", ".join(
-            f"{name} = {_format_value(value)}{' (the best so far)' if name in improved else ''}"
-            for name, value in sorted(self.values.items())
-        )
-        _logger.info("%s at step %d: %s", self.name, step, shown)
+    def _report(self, session: Session, step: int, means: Mapping[str, Any]) -> None:
+        """Reports the results to the log, the console and the summaries."""
+        shown, best = {name: value_text(value) for name, value in means.items()}, {}
+        for name, value in self.values.items():
+            shown[name] = _format_value(value)
+            if found := self.best.get(name):
+                best[f"{self.name}/{name}"] = text = f"{value_text(found.value)} at step {found.step}"
+                shown[name] += " (best)" if found.step == step else f" (best {text})"
+        epochs = known_epochs(session)
+        epoch = f", epoch {epochs.number_at(step)}" if epochs and step else ""
+        line = "  ".join([f"{self.name} at step {step}{epoch}", *(f"{name} {text}" for name, text in shown.items())])
+        _logger.info("%s", line)
+        if (console := session.hook_data.get(ConsoleHook)) is not None:
+            is_shown = log.is_shown(_logger, logging.INFO, sys.stderr)
+            console.show_evaluation(session, None if is_shown else line, best)
         if self._writer is None:
             return
         if not self._has_session_start:
@@ -402,9 +410,9 @@ class Evaluate(SessionRunHook):
 
 
 def _format_value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return np.array2string(value, precision=4) if value.size <= 16 else f"an array of the shape {value.shape}"
+    """Formats a result in one line."""
+    is_large = np.size(value) > 16
+    return f"an array of the shape {value.shape}" if is_large else value_text(value)
 
 
 def session_evaluations(session: Session) -> dict[str, Evaluate]:

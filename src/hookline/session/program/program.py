@@ -112,7 +112,7 @@ class Program:
             self.latches.append(Check)
         self.structure_in = store.structure
         self.structures_out: Sequence[Any] = []
-        names = ", ".join(tensor.name for tensor in self.outputs) or "none"
+        names = ", ".join(_short_name(tensor) for tensor in self.outputs) or "none"
         updates = [variable for variable in plan.updates if variable not in self.host_counters]
         writes = ", ".join(variable.op.name for variable in (*updates, *self.host_counters)) or "none"
         more = " and hook fetches" if self.for_hooks else ""
@@ -430,6 +430,11 @@ class Program:
         except TypeError as error:
             tensor.op.annotate_error(error)
             raise
+
+
+def _short_name(tensor: Tensor) -> str:
+    """Returns the name of a tensor; of a view, the last key: "loss" for `step:0[1]['loss']`."""
+    return tensor.name.removesuffix("']").rpartition("['")[2] if tensor.name.endswith("']") else tensor.name
 
 
 def _device_put_values(variables: Sequence[Variable], flat: FlatValues) -> list[Leaves]:
