@@ -65,6 +65,18 @@ def test_nnx_objects_are_loaded_as_new_objects(tmp_path):
     assert np.array_equal(alone(X), model(X))
 
 
+def test_wrong_prefix_is_an_error_with_the_right_ones(tmp_path):
+    state = {"w": np.zeros(3, "float32")}, (np.zeros(2, "float32"),)
+    batches = hl.data.from_arrays(np.ones(4, "float32"), 2)
+    hl.train.Loop(lambda params, opt_state, batch: (params, opt_state, {}), state, batches).run(str(tmp_path))
+    for prefix, like in (("params", state[0]), ("params", None), ("0/v", None), ("2", None)):
+        with pytest.raises(hl.errors.NotFoundError, match=f"has nothing called '{prefix}'. It has: 0, 1. The parts of"):
+            hl.train.load(str(tmp_path), like, prefix=prefix)
+    for prefix in ("0", "state/0"):
+        assert hl.train.load(str(tmp_path), state[0], prefix=prefix)["w"].shape == (3,)
+    assert hl.train.load(str(tmp_path), ((),), prefix="2") == ((),), "a part without arrays is in no checkpoint"
+
+
 def test_part_is_loaded_by_its_prefix(tmp_path):
     state = trained("linen", tmp_path)
     shapes = jax.eval_shape(lambda: state.params)

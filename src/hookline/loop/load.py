@@ -17,6 +17,7 @@ from hookline.checkpoint.directory import leaves as fitting
 from hookline.checkpoint.directory.manifest import Entry, Leaf, Manifest
 from hookline.checkpoint.restoring import foreign, reading
 from hookline.checkpoint.restoring.foreign import Weights
+from hookline.checkpoint.saving.contents import HOOK_STATES
 from hookline.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from hookline.graph.nodes import spec as specs
 from hookline.loop.passes import BATCHES
@@ -205,6 +206,12 @@ def load(
     path = find_checkpoint("load", path, step)
     manifest = layout.read_manifest(path)[1]
     root = find_root(manifest, prefix.strip("/"))
+    is_empty = like is not None and not jax.tree.leaves(like)  # The state of an optimizer without numbers.
+    if prefix and not is_empty and not leaves_below(manifest, root):
+        raise NotFoundError.from_message(
+            f"Checkpoint '{path}' has nothing called {prefix!r}. It has: {', '.join(_parts(manifest))}. The "
+            "parts of a tuple are numbers, from 0; train.list_variables shows all names."
+        )
     there = _averaged_leaves(path, manifest, root, like) if averaged else leaves_below(manifest, root)
     if like is None:
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
@@ -219,6 +226,13 @@ def load(
         narrowed = lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype)  # noqa: E731
         found = jax.tree.map(narrowed, found, form.values)
     return form.to_state(found)
+
+
+def _parts(manifest: Manifest) -> list[str]:
+    """Returns the names of the parts of a loop's state; without one, the beginnings of the names of variables."""
+    names = [name for _, name, _ in _named_leaves(manifest) if not name.startswith(HOOK_STATES)]
+    inside = [name.removeprefix(f"{STATE}/") for name in names if name.startswith(f"{STATE}/")]
+    return [*dict.fromkeys(name.partition("/")[0] for name in inside or names)]
 
 
 def _load_foreign(weights: Weights, like: Any, prefix: str, sharding: Any, averaged: bool) -> Any:
