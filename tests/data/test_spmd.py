@@ -179,7 +179,7 @@ def test_equal_parts_are_accepted_on_request(both):
             ["processes 0, 1 gave the same", "jax.process_index()", "check_disjoint="],
         ),
         ("unknown length", "ValueError", 0, ["end at the same run", "num_batches=math.inf"]),
-        ("unknown length, with a spec", "InvalidArgumentError", 1, ["end at the same run", "num_batches=..."]),
+        ("unknown length, with a spec", "InvalidArgumentError", 1, ["end at the same run", "num_batches=math.inf"]),
         ("text", "TypeError", 0, ["hold no text", "['name']"]),
         ("a number alone", "ValueError", 0, ["a scalar (in batch[1])", "one value for each example"]),
         ("a smaller last batch of a list", "ValueError", 0, ["batch 2 has the shape (1,)", "last_batch='pad'"]),
