@@ -136,6 +136,24 @@ def test_steps_after_the_restored_one_are_made_again(tmp_path):
     assert found.total_secs == pytest.approx(62.0)
 
 
+@pytest.mark.parametrize("under_way", ["steps", "data"])
+def test_time_without_progress_is_a_stall_and_not_steps_or_data(tmp_path, under_way):
+    before, secs = line("progress", 6.0, step=10, steps=4.0), {"steps": 4.0, "start": 2.0, "data": 0.5}
+    secs[under_way] += 5.0
+    stall = line("stall", 11.5, step=10, under_way=under_way, idle_secs=5.0, reason="Process 1 hangs") | {"secs": secs}
+    found = account_of(tmp_path, start(0.0), before, stall, start(13.0, pid=2), line("session", 14.0, step=0, pid=2))
+    assert found.secs["stall"] == 5.0
+    assert (found.secs["steps"], found.secs["data"], found.repeated_secs) == (4.0, 0.5, 4.0)
+    assert found.total_secs == 15.0
+    assert found.last_stall == "Process 1 hangs"
+
+
+def test_stall_that_the_launcher_marks_lasts_since_the_line_before(tmp_path):
+    mark = {"event": "stall", "at": 16.0, "monotonic": 16.0, "pid": 1, "reason": "none of its threads has run"}
+    found = account_of(tmp_path, start(0.0), line("progress", 6.0, step=10, steps=4.0), mark)
+    assert (found.secs["stall"], found.secs["steps"], found.total_secs) == (10.0, 4.0, 16.0)
+
+
 def test_time_of_a_long_compilation_counts_once(tmp_path):
     def compiled(at, step, steps, compilation):
         found = line("progress", at, step, steps)

@@ -3,9 +3,9 @@
 Each line of `account-<process>.jsonl` is a JSON object with `event`, `at` (seconds since the epoch), `monotonic`
 (seconds of the host's clock since it booted) and `pid`. The events are `start`, `session` (the model is ready), `first
 step`, `compiled`, `waited for data` (a second or more), `evaluated`, `save begun`, `save copied`, `saved`, `save
-failed`, `progress`, `stall` and `stop`.
-All but `start` have `step`, and `secs`, the seconds of each state since the start of their process; a `stall` that the
-launcher has written has neither. A line `sum` replaces those before it.
+failed`, `progress`, `stall` and `stop`. All but `start` have `step`, and `secs`, the seconds of each state since the
+start of their process; a `stall` has also `idle_secs`, the part of them without progress. One that the launcher has
+written has none of the three: it began at the line before. A line `sum` replaces those before it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class Account:
         starts: The number of starts of its process.
         began_at: The time of the first one, in seconds since the epoch.
         ended_at: The time of the last line.
-        secs: The seconds in each of `STATES`, and `between` the processes.
+        secs: The seconds in each of `STATES`, in a `stall`, and `between` the processes.
         step: The last known step.
         repeated_steps: Steps that were made again after a restart, to within a line of progress.
         repeated_secs: Their seconds, which `secs["steps"]` includes.
         stop_reason: Why it stopped; empty if it runs or was killed.
+        last_stall: What hung in its last stall; empty without one.
         hosts: The hosts of its starts.
         has_clock_errors: Whether a process began before the last line of the one before it, by the clocks of two hosts.
     """
@@ -61,6 +62,7 @@ class Account:
     repeated_steps: int = 0
     repeated_secs: float = 0.0
     stop_reason: str = ""
+    last_stall: str = ""
     hosts: list[str] = dataclasses.field(default_factory=list)
     has_clock_errors: bool = False
     # Of the process that writes: its id, its seconds in the last line, and the steps of the run with their seconds.
@@ -99,6 +101,7 @@ class Account:
             self._add_start(line, at)
         elif line["pid"] != self.pid:
             return
+        since_secs = float(line["monotonic"]) - self.ended_monotonic
         self.ended_at, self.ended_monotonic = max(self.ended_at, at), float(line["monotonic"])
         if event == "session":
             self._return_to(int(line["step"]))
@@ -107,7 +110,9 @@ class Account:
         if event == "stop":
             self.stop_reason = str(line["reason"])
         if event == "stall":
-            self.stop_reason = f"a stall: {line['reason']}"
+            self.last_stall = str(line["reason"])
+            self.stop_reason = f"a stall: {self.last_stall}"
+            self._add_stall(str(line.get("under_way", "")), float(line.get("idle_secs", since_secs)))
 
     def _add_start(self, line: dict[str, Any], at: float) -> None:
         age = float(line["age"])
@@ -140,6 +145,14 @@ class Account:
         while len(self.intervals) > _MOST_INTERVALS:
             (first, _, secs_before), (_, last, secs_after), *rest = self.intervals
             self.intervals = [[first, last, secs_before + secs_after], *rest]
+
+    def _add_stall(self, under_way: str, secs: float) -> None:
+        """Counts seconds as a stall, and not as the state that was under way."""
+        self.secs["stall"] = self.secs.get("stall", 0.0) + secs
+        if under_way in self.secs:
+            self.secs[under_way] = max(self.secs[under_way] - secs, 0.0)
+        if under_way == "steps" and self.intervals:
+            self.intervals[-1][2] = max(self.intervals[-1][2] - secs, 0.0)
 
     def _return_to(self, step: int) -> None:
         """Counts the steps after this one as repeated, because the model has been restored there."""

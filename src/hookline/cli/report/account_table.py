@@ -18,6 +18,7 @@ _NAMES = {
     "evaluation": "evaluating",
     "start": "starting",
     "restore": "restoring",
+    "stall": "stalled",
     "between": "between processes",
 }
 
@@ -67,6 +68,8 @@ def notes(found: Account) -> list[str]:
         "Times are those of the host: a step counts from its dispatch. After a kill, up to 10 s count as between "
         "processes, and the steps made again are known to within a line of the account."
     ]
+    if found.last_stall:
+        texts.append(f"The last stall: {found.last_stall}.")
     if not found.stop_reason:
         ago = units.format_duration(max(clock.time() - found.ended_at, 0.0))
         texts.append(f"It has no end: it runs, or was killed. Its last line was written {ago} ago.")
