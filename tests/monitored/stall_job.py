@@ -95,6 +95,8 @@ class Hangs(train.SessionRunHook):
 LOGDIR.mkdir(exist_ok=True)
 is_alone = jax.process_count() == 1
 source = batches if is_alone else hl.data.from_arrays(np.ones(64, np.float32), 8, epochs=None)
+if PLACE == "input" and not is_alone:
+    source = hl.data.iterator(batches, num_batches=LAST_STEP, check_disjoint=False)
 hooks = [Hangs()]
 if PLACE in ("evaluation", "slow"):
     evaluate = train.Evaluate(lambda state, batch: {"loss": batch.sum()}, evaluated, every=10)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from tests.python import Python
 
 from hookline.cli import main
+from hookline.summary import account
 from hookline.train import RecoveryPolicy
 
 JOB = Path(__file__).with_name("stall_job.py")
@@ -54,10 +56,13 @@ def stalls(logdir, process=0):
 def test_hang_ends_the_process_with_its_stacks_and_a_mark(tmp_path, place, under_way):
     status, out, err = run_alone(place, tmp_path / "run")
     assert (status, out) == (79, "")
-    assert "WatchdogHook: no progress for 2 s." in err
+    sentence = re.search("WatchdogHook: (The process hangs.* in hang_here)[.]", err)
+    assert sentence
+    assert "There was no progress for 2 s." in err
     assert "The process ends with status 79." in err
     assert "in hang_here" in err
     (stall,) = stalls(tmp_path / "run")
+    assert stall["reason"] == sentence[1]
     assert stall["under_way"] == under_way
     assert stall["step"] >= 10
 
@@ -98,20 +103,34 @@ def test_launcher_names_and_marks_a_process_whose_threads_do_not_run(tmp_path, c
     assert f"hookline launch: process 0 has stalled: none of its threads has run for a while, and {how}." in err
     (stall,) = stalls(tmp_path / "run")
     assert how in stall["reason"]
+    assert account.read(str(tmp_path / "run"))[0].secs["stall"] >= STALL_SECS
 
 
-def test_process_that_lets_the_others_wait_is_named_before_all_end(tmp_path, capsys):
-    assert run_two("hook", tmp_path / "run") == 79
+@pytest.mark.parametrize(("place", "doing"), [("hook", "hangs"), ("input", "hangs reading a batch")])
+def test_process_that_lets_the_others_wait_is_named_before_all_end(tmp_path, capsys, place, doing):
+    assert run_two(place, tmp_path / "run") == 79
     err = capsys.readouterr().err.splitlines()
     for process in (0, 1):
         said = [line for line in err if line.startswith(f"{process} | ")]
-        (first,) = [line for line in said if "no progress for" in line]
-        assert "Process 1 is not where the others are." in first
-        assert any(", in hang_here" in line for line in said) == (process == 1)
+        place_of_1 = rf"Process 1 {doing} at stall_job\.py:\d+ in hang_here; the others wait for it\."
+        assert re.search(
+            rf"WatchdogHook: {place_of_1} Process 0 is at stall_job\.py:\d+ in <module>\. There was", said[0]
+        )
+        if process == 0:  # It only waits.
+            assert len(said) == 1
+        else:
+            assert said[1].startswith("1 | Thread MainThread (")
+            others = [number for number, line in enumerate(said) if "| Thread " in line][1:]
+            assert ", in hang_here" in said[others[0] - 2]  # And its line of code is the last one of the stack.
+            assert others == list(range(others[0], len(said)))
         (stall,) = stalls(tmp_path / "run", process)
         assert stall["elsewhere"] == [1]
     ended = next(number for number, line in enumerate(err) if line.startswith("hookline launch"))
-    assert all("is not where the others are" not in line for line in err[ended:])
+    assert all("WatchdogHook" not in line for line in err[ended:])
+    assert main(["account", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^stalled +2\.\d\d s", out, re.MULTILINE)) == 2
+    assert re.search(rf"^The last stall: {place_of_1}$", out, re.MULTILINE)
 
 
 @pytest.mark.campaign

@@ -21,16 +21,18 @@ class Place:
         idle_secs: The time since its last progress.
         launches: The number of programs that it has launched.
         where: The line of code, in words.
+        doing: What it does there, such as "reading a batch"; empty if that is not known.
         is_in_own_code: Whether code of the user runs there, such as a hook, and not a wait of hookline or JAX.
     """
 
     idle_secs: float
     launches: int
     where: str
+    doing: str = ""
     is_in_own_code: bool = False
 
     def __str__(self) -> str:
-        return f"{self.launches} programs launched, {self.where}"
+        return f"{self.doing} {self.where}" if self.doing else self.where
 
 
 class RollCall:
@@ -48,7 +50,7 @@ class RollCall:
         >>> from hookline.coordination.key_value_store import MemoryKeyValueStore
         >>> roll = RollCall(ProcessGroup(MemoryKeyValueStore(), 0, 1), "example", answer_secs=1)
         >>> roll.call(Place(5.0, 41, "train.py:7 in main"))
-        [Place(idle_secs=5.0, launches=41, where='train.py:7 in main', is_in_own_code=False)]
+        [Place(idle_secs=5.0, launches=41, where='train.py:7 in main', doing='', is_in_own_code=False)]
     """
 
     def __init__(self, group: ProcessGroup, name: str, answer_secs: float) -> None:
@@ -119,12 +121,34 @@ def elsewhere(places: Sequence[Place | None]) -> list[int]:
 
 
 def describe_places(places: Sequence[Place | None]) -> list[str]:
-    """Says where each process is, first those that are not where the others are."""
+    """Says where each process is, first those that are not where the others are.
+
+    Example:
+        >>> there = Place(5.0, 41, "at train.py:7 in main")
+        >>> behind = Place(5.0, 40, "at train.py:3 in batches", "reading a batch")
+        >>> for sentence in describe_places([there, behind, there]):
+        ...     print(sentence)
+        Process 1 hangs reading a batch at train.py:3 in batches; the others wait for it.
+        Processes 0, 2 are at train.py:7 in main.
+    """
     if not places:
         return []
     named = elsewhere(places)
-    silent = "no answer, its threads do not run or it has left the session"
-    texts = [f"process {process}: {place or silent}" for process, place in enumerate(places)]
-    who = f"Process{'es' if len(named) > 1 else ''} {', '.join(map(str, named))}"
-    first = f"{who} {'are' if len(named) > 1 else 'is'} not where the others are." if named else "All wait alike."
-    return [first, f"{'; '.join(texts)}."]
+    if named:
+        hanging = [f"process {process} {_how_it_hangs(places[process])}" for process in named]
+        first = f"P{'; '.join(hanging)[1:]}; the others wait for {'it' if len(named) == 1 else 'them'}."
+    else:
+        first = "All processes wait alike."
+    others: dict[str, list[int]] = {}
+    for process in set(range(len(places))).difference(named):
+        others.setdefault(str(places[process] or "silent"), []).append(process)
+    return [first, *(f"{_name(processes)} {where}." for where, processes in others.items())]
+
+
+def _how_it_hangs(place: Place | None) -> str:
+    return "does not answer: its threads do not run, or it has left the session" if place is None else f"hangs {place}"
+
+
+def _name(processes: list[int]) -> str:
+    several = len(processes) > 1
+    return f"Process{'es' if several else ''} {', '.join(map(str, processes))} {'are' if several else 'is'}"

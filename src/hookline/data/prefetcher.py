@@ -26,6 +26,9 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.signals.interrupts import calls_user_code
 
+READER_NAME = "hookline-data-"
+"""How the names of threads that read batches begin."""
+
 _EXIT_SECS = 1.0
 # Roughly the time to pass a batch from one thread to another on one processor.
 _HANDOVER_SECS = 1e-4
@@ -378,10 +381,10 @@ class Prefetcher:
             self.items.appendleft(item)
 
     def start(self, name: str, coord: Coordinator | None) -> None:
-        """Starts the thread, unless it was started before."""
+        """Starts the thread for the iterator `name`, unless it was started before."""
         with self._starting:
             if self.thread is None:
-                self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+                self.thread = threading.Thread(target=self.run, name=f"{READER_NAME}{name}", daemon=True)
                 if coord is not None:
                     coord.register_thread(self.thread)
                 _stop_at_exit(self)

@@ -113,7 +113,7 @@ class BatchReader:
                 prefetcher.read_after_stop(max_count)
             return
         if prefetcher.is_worthwhile:
-            prefetcher.start(f"hookline-data-{self._node.name}", self._coord)
+            prefetcher.start(self._node.name, self._coord)
             prefetcher.wait()
         if not (prefetcher.items or prefetcher.request.is_cancelled):
             # No more than `upcoming_steps`: a later run would take the rest of the block, and so make fewer steps.

@@ -167,7 +167,7 @@ class SpmdBatchReader(BatchReader):
             self._agree()
         while not prefetcher.num_ready(max_count):
             if prefetcher.is_worthwhile and not prefetcher.request.is_cancelled:
-                prefetcher.start(f"hookline-data-{self._node.name}", self._coord)
+                prefetcher.start(self._node.name, self._coord)
                 prefetcher.wait()
             else:
                 self._read(more=max_count > 1)

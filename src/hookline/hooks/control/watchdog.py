@@ -18,6 +18,7 @@ from hookline.coordination import Coordinator, process_group, progress
 from hookline.coordination.heartbeat import Pulse
 from hookline.coordination.roll_call import Place, RollCall, describe_places, elsewhere
 from hookline.coordination.stacks import describe_line, is_in_own_code, stacks_of_all_threads
+from hookline.data.prefetcher import READER_NAME
 from hookline.hooks.base import SessionRunHook
 from hookline.session import Session
 from hookline.session.running import launch_log
@@ -32,12 +33,19 @@ _POLLS_PER_STALL, _LONGEST_POLL_SECS = 4, 10.0
 # A log, or the file of the account, may be what hangs.
 _REPORT_SECS = 5.0
 _STDERR = 2
+_DOING = {
+    "data": "reading a batch",
+    "compilation": "compiling a program",
+    "save": "saving a checkpoint",
+    "evaluation": "in an evaluation",
+    "restore": "restoring a checkpoint",
+}
 _numbers = itertools.count()
 T = TypeVar("T")
 
 
 class WatchdogHook(SessionRunHook):
-    """Logs the stacks of all threads and the state of the session if a training stalls, and may end the process.
+    """Logs what hangs, with the stacks of the threads, if a training stalls, and may end the process.
 
     A stall is `stall_secs` without *progress*, which is a run, a batch that was read, a batch of an evaluation, a part
     of a save or restore, or a compilation. A thread polls it every `stall_secs / 4`, at most 10 s, so runs do not
@@ -48,13 +56,13 @@ class WatchdogHook(SessionRunHook):
     The time begins with the session, before a restore, and ends when it is closed. Without `end`, a stall is logged
     once, and the next progress ends it.
 
-    With `end`, the process that hangs is named in the log, the account of the run gets an event `stall`, and all
-    processes end at once with status 79, without a save. Start them again to resume; `hookline launch --restart
-    on-failure` does so. While C code holds Python's lock no thread can do this: then `faulthandler` prints the stacks,
-    and exits with status 1. Its timer is one per process, so do not use `faulthandler.dump_traceback_later` beside it.
-    A process that is stopped (SIGSTOP, Ctrl-Z) for longer than that is ended by `hookline launch --spmd --stall-secs`,
-    with SIGKILL, and else by that timer as soon as it goes on. One that waits in the kernel uninterruptibly, for
-    example for a dead NFS server, is ended by nothing until that wait ends.
+    The log names the SPMD process that hangs, and only that one adds its stacks. With `end`, the account of the run
+    gets an event `stall`, and all processes end at once with status 79, without a save. Start them again to resume;
+    `hookline launch --restart on-failure` does so. While C code holds Python's lock no thread can do this: then
+    `faulthandler` prints the stacks, and exits with status 1. Its timer is one per process, so do not use
+    `faulthandler.dump_traceback_later` beside it. A process that is stopped (SIGSTOP, Ctrl-Z) for longer than that is
+    ended by `hookline launch --spmd --stall-secs`, with SIGKILL, and else by that timer as soon as it goes on. One that
+    waits in the kernel uninterruptibly, for example for a dead NFS server, is ended by nothing until that wait ends.
 
     Callbacks: `begin`, `after_create_session`, `after_close`.
 
@@ -209,13 +217,26 @@ class _Watch:
         return progress.count, runs, self._bytes, len(sys.modules)
 
     def _place(self, frames: dict[int, FrameType]) -> Place:
-        launches = launch_log.current()
+        launches, doing = launch_log.current(), _DOING.get(self._under_way(), "")
+        main = frames.get(self._owner)
         callbacks = [frame for frame in frames.values() if jax_internals.is_in_callback(frame)]
-        where = describe_line(frames[self._owner]) if self._owner in frames else "its thread has ended"
+        running = callbacks or [frame for frame in (main, *self._readers(frames)) if frame and is_in_own_code(frame)]
         if callbacks:
-            where = f"in a host callback of a program, {describe_line(callbacks[0])}"
-        is_busy = bool(callbacks) or (self._owner in frames and is_in_own_code(frames[self._owner]))
-        return Place(self._idle_secs, 0 if launches is None else launches.count, where, is_busy)
+            doing = "in a host callback of a program"
+        shown = next(iter(running), main)
+        where = "after the end of its thread" if shown is None else describe_line(shown)
+        return Place(self._idle_secs, 0 if launches is None else launches.count, where, doing, bool(running))
+
+    def _under_way(self) -> str:
+        session = self.session()
+        return "" if session is None else session.activity.under_way
+
+    def _readers(self, frames: dict[int, FrameType]) -> list[FrameType]:
+        """Returns the threads that read batches, if the session waits for one."""
+        if self._under_way() != "data":
+            return []
+        idents = [thread.ident for thread in threading.enumerate() if thread.name.startswith(READER_NAME)]
+        return [frames[ident] for ident in idents if ident in frames]
 
     def _account_path(self) -> str:
         session = self.session()
@@ -233,23 +254,30 @@ class _Watch:
         _exit()
 
     def _log(self, places: list[Place | None]) -> None:
-        told = [f"no progress for {self._idle_secs:.0f} s."]
+        told = self._describe(places)
+        told.append(f"There was no progress for {self._idle_secs:.0f} s.")
         if self._compiling_since is not None:
             told.append(f"A compilation has taken {clock.monotonic() - self._compiling_since:.0f} s.")
-        told += describe_places(places)
-        if (session := self.session()) is not None:
+        hanging, group = elsewhere(places), process_group.current()
+        is_waiting = bool(hanging) and group is not None and group.index not in hanging
+        if not is_waiting and (session := self.session()) is not None:
             told.append(_state(session, self.coord))
         if self._ends:
             told.append(f"The process ends with status {STALLED}.")
-        _logger.error("WatchdogHook: %s\n%s", " ".join(told), stacks_of_all_threads())
+        stacks = [] if is_waiting else [stacks_of_all_threads(first=self._owner)]
+        _logger.error("WatchdogHook: %s", "\n".join([" ".join(told), *stacks]))
+
+    def _describe(self, places: list[Place | None]) -> list[str]:
+        return describe_places(places) or [f"The process hangs {self._place(sys._current_frames())}."]
 
     def _mark(self, places: list[Place | None]) -> None:
         """Writes the stall into the account of the run."""
         if (session := self.session()) is not None:
             doing = "compilation" if self._compiling_since is not None else session.activity.under_way
-            where = self._place(sys._current_frames()).where
-            reason = f"no progress for {self._idle_secs:.0f} s ({doing}), {where}"
-            session.activity.listener("stall", reason=reason, under_way=doing, elsewhere=elsewhere(places))
+            reason, idle_secs = self._describe(places)[0].removesuffix("."), round(self._idle_secs, 3)
+            session.activity.listener(
+                "stall", reason=reason, under_way=doing, elsewhere=elsewhere(places), idle_secs=idle_secs
+            )
 
 
 def _within(secs: float, function: Callable[[], T]) -> T | None:
@@ -272,9 +300,7 @@ def _state(session: Session, coord: Coordinator) -> str:
     except RuntimeError:  # The session is being closed.
         step = None
     facts = [
-        f"Global step: {'not known on the host' if step is None else step}",
-        f"runs that wrote variables: {session.backend.write_count}",
-        f"the model was {session.origin or 'initialised by the program'}",
+        f"Newest step that it has started: {'not known on the host' if step is None else step}",
         f"stop requested: {'yes' if coord.should_stop() else 'no'}",
         f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",
     ]
