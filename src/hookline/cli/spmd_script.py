@@ -15,7 +15,7 @@ _LEFT = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 def _main(path: str) -> None:
     """Runs the script in a new module `__main__`, so that pickles can refer to its names."""
-    from hookline.coordination import heartbeat, service
+    from hookline.coordination import heartbeat, process_group, service
     from hookline.distributed.cluster.initialize import initialize
     from hookline.errors import AbortedError, OpError
     from hookline.monitored import launcher_hooks
@@ -48,7 +48,10 @@ def _main(path: str) -> None:
                 "it does nothing here."
             )
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-        sys.excepthook(type(error), error, error.__traceback__)
+        if process_group.is_job_failure(error):
+            print(f"hookline: {error}", file=sys.stderr)
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
         status = os.EX_TEMPFAIL if isinstance(error, AbortedError) or service.is_connection_loss(error) else 1
         service.skip_exit_barrier(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else status)
         sys.exit(1)

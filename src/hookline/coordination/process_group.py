@@ -136,6 +136,26 @@ class ProcessGroup:
                     raise
 
 
+_OF_THE_JOB = "_hookline_of_the_job"
+
+
+def job_failure(text: str) -> AbortedError:
+    """Returns the error of a process that ends because another one has failed or is lost; its message says all."""
+    error = AbortedError.from_message(text)
+    vars(error)[_OF_THE_JOB] = True
+    return error
+
+
+def is_job_failure(error: BaseException) -> bool:
+    """Returns whether `job_failure` has made an error.
+
+    Example:
+        >>> is_job_failure(job_failure("Process 1 is lost.")), is_job_failure(AbortedError.from_message("lost"))
+        (True, False)
+    """
+    return _OF_THE_JOB in vars(error)
+
+
 _store: KeyValueStore | None = None
 
 

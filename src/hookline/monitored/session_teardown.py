@@ -84,7 +84,7 @@ class SessionTeardown:
         """Does the same after a run; returns its error, or the error of another process that caused it."""
         other = None
         if self._spmd is not None and getattr(exception, "process_index", None) is None:
-            other = self._spmd.failure_of_other_process()
+            other = self._spmd.failure_behind(exception)
         self.handle_failure(other or exception, save_state=save_state)
         return other or exception
 
@@ -336,7 +336,7 @@ def first_with_notes(failures: list[BaseException]) -> BaseException:
     """Returns the first error, with the others as notes."""
     found, *others = failures
     for other in others:
-        if other is not found:
+        if other is not found and not process_group.is_job_failure(other):  # It follows from the first one.
             logger.error("While closing the session: %s: %s", type(other).__name__, other)
             found.add_note(f"While closing the session, after that: {_describe_error(other)}")
     return found

@@ -18,8 +18,8 @@ import jax
 from hookline import clock, log
 from hookline.coordination import service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
-from hookline.coordination.process_group import ProcessGroup
-from hookline.errors import GRACEFUL_EXITS, AbortedError, OpError, UnauthenticatedError
+from hookline.coordination.process_group import ProcessGroup, job_failure
+from hookline.errors import GRACEFUL_EXITS, OpError, UnauthenticatedError
 from hookline.hooks.only_for import unwrap
 from hookline.hooks.trigger import Trigger
 from hookline.monitored.hooked.callbacks import Callback
@@ -158,21 +158,31 @@ class SpmdSync:
         if self.failure_of_other_process() is not None or self.has_failed:
             return
         if service.is_connection_loss(exception):
-            self.exit_for_lost_process(exception)
+            _logger.error("%s", self.end_for_lost_process(exception))
         else:
             if isinstance(exception, SystemExit) and not isinstance(exception, GRACEFUL_EXITS):
                 service.skip_exit_barrier(service.exit_status_of(exception))
             self.report_failure(f"{type(exception).__name__}: {exception}", getattr(exception, "process_index", None))
 
-    def exit_for_lost_process(self, exception: BaseException) -> None:
-        """Logs the number of a lost process, and makes this one exit with status 75: it cannot save alone."""
+    def end_for_lost_process(self, exception: BaseException) -> str:
+        """Makes this process exit with status 75, for it cannot save alone; returns a sentence, which is a note too."""
         self.has_failed = self._has_lost_process = self._process_group.failure_suspected = True
         missing = ", ".join(map(str, self._launch_log.unresponsive(_ANSWER_TIMEOUT_SECS))) or "another"
         own = self._process_group.index
         text = f"Process {missing} is lost, and process {own} ends: only its last checkpoint remains."
         exception.add_note(text)
-        _logger.error("%s", text)
         service.skip_exit_barrier(os.EX_TEMPFAIL)
+        return text
+
+    def failure_behind(self, exception: BaseException) -> OpError | None:
+        """Returns the error of another process that has failed or is lost, and so has caused this one's; else None."""
+        if (other := self.failure_of_other_process()) is not None:
+            return other
+        if self.has_failed or not service.is_connection_loss(exception):
+            return None
+        error = job_failure(self.end_for_lost_process(exception))
+        error.__cause__ = exception
+        return error
 
     def failure_of_other_process(self) -> OpError | None:
         """Returns the error of another failed process, if it is known and not handled yet."""
@@ -188,7 +198,7 @@ class SpmdSync:
     def known_failure(self) -> OpError | None:
         """Returns the error of a failed process, including this one, if any is known."""
         if self.has_failed:
-            return AbortedError.from_message("A process of this job has failed; nothing waits for the others any more.")
+            return job_failure("A process of this job has failed; nothing waits for the others any more.")
         found = self._known_failure()
         return None if found is None else self._failure_error(*found)
 
@@ -199,7 +209,7 @@ class SpmdSync:
     def _failure_error(self, process: int, reason: str) -> OpError:
         """Returns the error that ends this process because another has failed."""
         text = f"Process {process} has failed, and the others end with it: {reason}"
-        return self._launch_log.difference or AbortedError.from_message(text)
+        return self._launch_log.difference or job_failure(text)
 
     def check_same_launches(self) -> None:
         """Compares the launched programs of all processes at the end of the training.

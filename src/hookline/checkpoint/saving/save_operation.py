@@ -22,6 +22,7 @@ from hookline.checkpoint.saving.failures import RetryPolicy
 from hookline.checkpoint.saving.host_copy import HostCopy
 from hookline.checkpoint.saving.manager import CheckpointManager
 from hookline.checkpoint.saving.retention import KeptCheckpoint
+from hookline.coordination.process_group import is_job_failure
 from hookline.errors import InvalidArgumentError
 from hookline.graph import Variable
 from hookline.session import Session
@@ -347,7 +348,8 @@ class PendingSave:
             finish()
         except BaseException as raised:  # `wait` raises it.
             error = raised
-            _logger.error("%s", error)
+            is_of_job = is_job_failure(raised)
+            _logger.error("%s%s", f"'{self.path}' was not completed: " if is_of_job else "", error)
         _under_way.discard(self)
         if error is None:
             self._future.set_result(None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hookline import log
-from hookline.coordination import Coordinator
+from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import instance_trigger
 from hookline.hooks.only_for import BoundHook, unwrap
 from hookline.hooks.trigger import Trigger
@@ -123,7 +123,9 @@ class HookList:
         for hook, on_exception in reversed(self.callbacks("on_exception")):
             try:
                 on_exception(session, exception)
-            except BaseException:  # Even after a second Ctrl-C, the other hooks are still called.
+            except BaseException as failure:  # Even after a second Ctrl-C, the other hooks are still called.
+                if process_group.is_job_failure(failure):  # It follows from the first error, or is the same.
+                    continue
                 logger.exception(
                     "The %s failed in on_exception, which was called for %s; the first error is raised.",
                     describe(hook),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -29,6 +30,9 @@ from hookline.session.running.cached_step import CachedStep
 from hookline.session.running.dispatch_throttle import DispatchThrottle
 from hookline.session.running.staged_run import StagedRuns
 from hookline.session.store import StoreTarget, VariableStore
+
+# JAX puts the same words before the message for each program in a row of failed ones.
+_REPEATED = re.compile(r"([^:\n]+: )\1+")
 
 
 class SessionBackend(Backend):
@@ -205,7 +209,7 @@ class SessionBackend(Backend):
 
     def _aborted(self) -> errors.AbortedError:
         # The JAX runtime's message may hold a whole traceback, which stays readable on the cause.
-        lines = str(self._lost_error).splitlines() or [repr(self._lost_error)]
+        lines = _REPEATED.sub(r"\1", str(self._lost_error)).splitlines() or [repr(self._lost_error)]
         reason = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
         return errors.AbortedError.from_message(
             f"The session is lost: {self._lost_reason} ({reason}). Make a new session and restore a checkpoint; a "
