@@ -449,6 +449,76 @@ print("ended", attempt, int(total), sum(int(batch.sum()) for batch, _ in zip(ite
 """
 
 
+FAILS = """
+import sys, time
+from pathlib import Path
+import jax, jax.numpy as jnp, numpy as np
+import hookline as hl
+
+LOGDIR, STEPS = Path(sys.argv[1]), list(map(int, sys.argv[2:]))
+mine = LOGDIR / f"starts-{jax.process_index()}"
+start = len(mine.read_text()) if mine.exists() else 0
+mine.write_text("x" * (start + 1))
+
+class Fails(hl.train.SessionRunHook):
+    trigger = hl.train.every(1)
+
+    def on_trigger(self, firing):
+        if firing.global_step == STEPS[start]:
+            time.sleep(1)  # Until the last save is complete.
+            raise ValueError("a bad record")
+
+source = hl.data.from_arrays(np.arange(64, dtype=np.int32), 8, epochs=None)
+loop = hl.train.Loop(lambda total, batch: (total + batch.sum(), {}), jnp.zeros((), jnp.int32), source)
+saves = hl.train.CheckpointOptions(save_steps=10)
+loop.run(LOGDIR / "run", 60, hooks=[Fails()], nan_check=None, progress=False, checkpoints=saves)
+print("ended in start", start)
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "starts", "begun_at"),
+    [
+        pytest.param((5, 5, 90), 2, 0, id="before the first checkpoint", marks=pytest.mark.campaign),
+        pytest.param((5, 35, 35, 35, 90), 4, 30, id="after new checkpoints"),
+    ],
+)
+def test_job_that_fails_twice_in_the_same_way_is_not_restarted(
+    script, capsys, tmp_path, monkeypatch, steps, starts, begun_at
+):
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
+    assert run("--restart", "on-failure", script(FAILS), str(tmp_path), *map(str, steps)) == 1
+    assert (tmp_path / "starts-0").read_text() == "x" * starts
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "hookline launch: the job is not restarted again: it has failed with the same error twice in a row, and both "
+        f"times the training had begun at step {begun_at}. Remove the cause: ValueError: a bad record"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "cause"),
+    [
+        pytest.param("raise ValueError('no')", 1, "ValueError: no", marks=pytest.mark.campaign),
+        pytest.param("sys.exit(3)", 3, "SystemExit: 3", marks=pytest.mark.campaign),
+        ("open('/data')", 1, "FileNotFoundError: [Errno 2] No such file or directory: '/data'"),
+        pytest.param("raise ConnectionError('refused')", 1, None, marks=pytest.mark.campaign),
+    ],
+)
+def test_job_that_fails_before_a_training_is_restarted_once_unless_the_error_may_pass(
+    script, capsys, monkeypatch, end, status, cause
+):
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
+    assert run("--restart", "on-failure", "--max-restarts", "2", script(f"import sys\n{end}")) == status
+    said = [line for line in capsys.readouterr().err.splitlines() if "restarted" in line]
+    assert said[0] == "hookline launch: all processes are restarted in 0.0 s (1 of 2 times)."
+    assert said[1:] == [
+        "hookline launch: all processes are restarted in 0.0 s (2 of 2 times)."
+        if cause is None
+        else "hookline launch: the job is not restarted again: it has failed with the same error twice in a row, and "
+        f"no training had begun. Remove the cause: {cause}"
+    ]
+
+
 def test_process_that_lost_a_peer_says_so_in_one_line(script, capsys, tmp_path):
     logdir = tmp_path / "run"
     logdir.mkdir()

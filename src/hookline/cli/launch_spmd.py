@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hookline import clock
@@ -36,7 +36,8 @@ from hookline.coordination.heartbeat import Heartbeats
 from hookline.distributed.cluster.initialize import environment
 from hookline.distributed.cluster.process_tree import ProcessTree, stop_all
 from hookline.hooks.control.watchdog import STALLED
-from hookline.monitored import RecoveryPolicy
+from hookline.monitored import RecoveryPolicy, launcher_hooks
+from hookline.monitored.launcher_hooks import Failure
 from hookline.summary.account import mark_stall
 
 _SPMD_COMMAND = (sys.executable, str(Path(__file__).with_name("spmd_script.py")))
@@ -106,31 +107,60 @@ def launch_spmd(config: SpmdLaunchConfig) -> int:
         the job: 128 plus that signal if all processes ended gracefully; else the status of the first process that did
         not, 137 if it was killed.
     """
-    with SignalCatcher() as signals, Guardian(config.grace_secs) as guardian, _compilation_cache(config) as variables:
+    with SignalCatcher() as signals, Guardian(config.grace_secs) as guardian, _restart_folder(config) as folder:
         policy, attempt = config.restarts, 0
-        generator = None if policy is None else policy.generator()
+        generator, before = None if policy is None else policy.generator(), None
         while True:
             with _reserved_port() as port:
-                status = _Job(config, port, variables, signals, guardian).run()
+                job = _Job(config, port, folder, signals, guardian)
+                status = job.run()
             attempt += 1
             if policy is None or generator is None or attempt > policy.max_attempts:
                 return status
             if signals.caught or not is_failure(status):
                 return status
+            failure = job.failure()
+            if failure is not None and failure.repeats(before):
+                _log_repeated(failure)
+                return status
+            before = failure
             wait_secs = policy.backoff_secs(attempt, generator)
             log_message(f"all processes are restarted in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
             if signals.wait(wait_secs):
                 return signals.exit_status
 
 
+def _log_repeated(failure: Failure) -> None:
+    """Logs that another start would end in the same way."""
+    begun_at = failure.begun_at
+    begun = f"both times the training had begun at step {begun_at[-1]}" if begun_at else "no training had begun"
+    first, *more = failure.error.splitlines()
+    log_message(
+        f"the job is not restarted again: it has failed with the same error twice in a row, and {begun}. Remove the "
+        f"cause: {first}{' [...]' if more else ''}"
+    )
+
+
 @contextlib.contextmanager
-def _compilation_cache(what: SpmdLaunchConfig) -> Iterator[dict[str, str]]:
-    """Yields the environment variables of a compilation cache, so that restarted processes need not compile again."""
-    if what.restarts is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        yield {}
+def _restart_folder(what: SpmdLaunchConfig) -> Iterator[str | None]:
+    """Yields a folder for what a start leaves to the next one; None without restarts."""
+    if what.restarts is None:
+        yield None
         return
-    with tempfile.TemporaryDirectory(prefix="hookline-compiled-") as folder:
-        yield {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    with tempfile.TemporaryDirectory(prefix="hookline-restarts-") as folder:
+        yield folder
+
+
+def _failure_path(folder: str, index: int) -> str:
+    return os.path.join(folder, f"failure-{index}")
+
+
+def _compilation_cache(folder: str) -> dict[str, str]:
+    """Returns the environment variables of a compilation cache, so that restarted processes need not compile again."""
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return {}
+    path = os.path.join(folder, "compiled")
+    return {"JAX_COMPILATION_CACHE_DIR": path, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
 @contextlib.contextmanager
@@ -149,11 +179,11 @@ class _Job:
         self,
         what: SpmdLaunchConfig,
         port: int,
-        variables: Mapping[str, str],
+        folder: str | None,
         signals: SignalCatcher,
         guardian: Guardian,
     ) -> None:
-        self._config, self._variables, self._signals, self._guardian = what, variables, signals, guardian
+        self._config, self._folder, self._signals, self._guardian = what, folder, signals, guardian
         self._address = f"127.0.0.1:{port}"
         self._secret = secrets.token_hex(32)  # New for each start, so processes left from an earlier start cannot join.
         self._echo = OutputEcho(width=len(str(what.processes - 1)), removed_pattern=_GLOO_MESSAGE)
@@ -161,6 +191,12 @@ class _Job:
         self._ended: list[int] = []
         self._heartbeats = Heartbeats(what.stall_secs or math.inf)
         self._stalled: set[int] = set()
+
+    def failure(self) -> Failure | None:
+        """Returns the failure of the process that failed first; None if it has noted none."""
+        if self._folder is None or not any(self._statuses()):
+            return None
+        return launcher_hooks.read_failure(_failure_path(self._folder, self._first_failed()[0]))
 
     def run(self) -> int:
         """Starts all processes, waits for their end, and stops the rest; returns the exit status."""
@@ -188,7 +224,12 @@ class _Job:
         )
         # With different hash seeds, processes would iterate over sets, and so trace operations, in different orders.
         fixed = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
-        variables = {**os.environ, **self._config.variables, **self._variables, **own, **fixed}
+        variables = {**os.environ, **self._config.variables, **own, **fixed}
+        if self._folder is not None:
+            path = _failure_path(self._folder, index)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)  # It is that of the start before.
+            variables |= _compilation_cache(self._folder) | launcher_hooks.environment(path)
         started = functools.partial(start_process, str(index), command)
         if (stall_secs := self._config.stall_secs) is None:
             group = started(variables, self._guardian, self._echo)

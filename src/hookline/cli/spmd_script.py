@@ -24,6 +24,7 @@ def _main(path: str) -> None:
     if (found := heartbeat.pop_environment(os.environ)) is not None:
         launcher_hooks.watch_for_stalls(*found)
     wanted = request.pop_environment(os.environ)
+    launcher_hooks.pop_environment(os.environ)
     try:
         initialize()
     except (OpError, ValueError) as error:
@@ -39,6 +40,7 @@ def _main(path: str) -> None:
             exec(code, main.__dict__)
     except SystemExit as exit:
         if (status := service.exit_status_of(exit)) not in (0, *_LEFT):
+            launcher_hooks.note_failure(exit)
             service.skip_exit_barrier(status)
         raise
     except BaseException as error:  # Printed as Python would; the status shows the launcher whether this one failed.
@@ -47,6 +49,7 @@ def _main(path: str) -> None:
                 "The launcher has called jax.distributed.initialize. Call hookline.distributed.initialize() instead: "
                 "it does nothing here."
             )
+        launcher_hooks.note_failure(error)
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         if process_group.is_job_failure(error):
             print(f"hookline: {error}", file=sys.stderr)

@@ -291,6 +291,7 @@ class SaveOperation:
 
 
 _under_way: set[PendingSave] = set()
+_has_saved = threading.Event()
 
 
 def finish_saves(directory: str) -> None:
@@ -313,6 +314,11 @@ def bytes_under_way() -> int:
 def saves_under_way() -> list[str]:
     """Returns the checkpoints that this process is writing."""
     return [save.path for save in list(_under_way)]
+
+
+def has_saved() -> bool:
+    """Returns whether this process has completed a checkpoint."""
+    return _has_saved.is_set()
 
 
 class PendingSave:
@@ -352,6 +358,7 @@ class PendingSave:
             _logger.error("%s%s", f"'{self.path}' was not completed: " if is_of_job else "", error)
         _under_way.discard(self)
         if error is None:
+            _has_saved.set()
             self._future.set_result(None)
         else:
             self._future.set_exception(error)
