@@ -104,6 +104,17 @@ def test_failed_process_is_named_and_the_others_are_ended(plain, script, capsys,
     assert said == [f"hookline launch: process 1 {words}. The others are ended, within 3 s."]
 
 
+def test_all_processes_that_fail_by_themselves_are_named(plain, script, capsys):
+    text = (
+        f"{WHO}if me == 2: sys.exit(os.EX_TEMPFAIL)\nif me < 3: time.sleep(me / 4); sys.exit(3 + me)\ntime.sleep(600)"
+    )
+    assert run(script(text), processes=4) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "hookline launch: process 0 failed with exit status 3. The others are ended, within 3 s.",
+        "hookline launch: process 1 failed with exit status 4, too.",
+    ]
+
+
 def test_process_that_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_path):
     ready = tmp_path / "ready"
     text = (

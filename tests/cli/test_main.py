@@ -24,6 +24,26 @@ def test_missing_command_lists_the_commands():
     assert "usage: hookline" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--spmd", "--stallsecs", "3"], "there is no option --stallsecs. Did you mean --stall-secs?"),
+        (["--spmd", "--process", "2"], "there is no option --process. Did you mean --processes?"),
+        (["--spmd", "--process=2"], "there is no option --process=2. Did you mean --processes?"),
+        (["--zzz"], "there is no option --zzz."),
+        (["--stall-secs", "-3"], "argument --stall-secs: requires a number of seconds above 0, got '-3'"),
+        (["--stall-secs", "0"], "argument --stall-secs: requires a number of seconds above 0, got '0'"),
+        (["--grace", "nan"], "argument --grace: requires a number of seconds of at least 0, got 'nan'"),
+    ],
+)
+def test_wrong_option_gets_the_usage_of_its_command_and_a_near_name(capsys, words, message):
+    with pytest.raises(SystemExit, match="2"):
+        main(["launch", *words, __file__, "--not-an-option-of-the-command"])
+    err = capsys.readouterr().err
+    assert err.startswith("usage: hookline launch ")
+    assert err.endswith(f"hookline launch: error: {message}\n")
+
+
 def test_stop_needs_an_existing_cluster(capsys, monkeypatch):
     def refuse(*arguments):
         raise errors.UnavailableError(None, None, "gone")

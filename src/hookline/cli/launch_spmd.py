@@ -285,12 +285,20 @@ class _Job:
         elif None in self._statuses():
             log_message(f"process {first} {describe_exit(status)}. The others are ended, within {secs:g} s.")
             self._wait(by_themselves)
+            self._log_other_failures(first)
             left = max(begun + secs - clock.monotonic(), 0)
             others = [group for group in self._groups if group.status() is None]
             stop_all(others, left, lambda: bool(self._signals.caught))
         else:
             log_message(f"process {first} {describe_exit(status)}.")
+            self._log_other_failures(first)
         return shell_status(status) if is_failure(status) else self._end_in_order(shell_status(status))
+
+    def _log_other_failures(self, first: int) -> None:
+        """Names the processes that have failed too, and not because of the first one."""
+        for index, status in enumerate(self._statuses()):
+            if index != first and status and is_failure(status) and status not in (*_LOST_ANOTHER, STALLED):
+                log_message(f"process {index} {describe_exit(status)}, too.")
 
     def _first_failed(self) -> tuple[int, int]:
         """Returns the process that failed first, else one that ended on a signal; and its exit status."""

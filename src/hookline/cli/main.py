@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import difflib
 import importlib
+import math
 import os
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,7 +38,18 @@ _EXTRAS = ("ray", "shtab")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Escapes terminal codes in messages, which may contain arguments."""
+    """Accepts no abbreviations, and escapes terminal codes in messages, which may contain arguments."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Reports unknown options with the usage of the subcommand, whose options they may resemble."""
+        found, unknown = super().parse_known_args(args, namespace)
+        for word in unknown:
+            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"there is no option {word}.{f' Did you mean {near[0]}?' if near else ''}")
+        return found, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(escape_text(message), file)
@@ -367,7 +381,7 @@ def _add_launch(commands: _Commands) -> None:
     add("--processes", type=_positive, default=None, metavar="N", help="with --spmd: the number of processes")
     add(
         "--stall-secs",
-        type=_seconds,
+        type=_seconds_above_0,
         default=None,
         metavar="SECS",
         help="with --spmd: end all processes if none has made progress for so long (default: never)",
@@ -457,13 +471,18 @@ def _positive(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    try:
-        secs = float(text)
-    except ValueError:
-        secs = -1.0
-    if not 0 <= secs < float("inf"):
-        raise argparse.ArgumentTypeError(f"requires a number of seconds, got {text!r}")
-    return secs
+    return _number_of_seconds(text, "of at least 0", lambda secs: secs >= 0)
+
+
+def _seconds_above_0(text: str) -> float:
+    return _number_of_seconds(text, "above 0", lambda secs: secs > 0)
+
+
+def _number_of_seconds(text: str, limit: str, is_allowed: Callable[[float], bool]) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(secs := float(text)) and is_allowed(secs):
+            return secs
+    raise argparse.ArgumentTypeError(f"requires a number of seconds {limit}, got {text!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -523,8 +542,6 @@ def _check_launch(arguments: argparse.Namespace) -> None:
                 )
         if arguments.processes is None:
             raise ValueError("--spmd requires --processes N, the number of processes on this machine.")
-        if arguments.stall_secs == 0:
-            raise ValueError("--stall-secs requires a time greater than 0. Leave it out to end no stalled process.")
     elif arguments.processes is not None:
         raise ValueError(
             "--processes requires --spmd. For a chief and workers, --workers sets the number of processes."

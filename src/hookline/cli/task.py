@@ -212,7 +212,7 @@ def describe_exit(status: int) -> str:
         if status == 128 + number:
             return f"left the training on {number.name}"
     if status == STALLED:
-        return f"has stalled (exit status {status})"
+        return f"was ended by a stall (exit status {status})"
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"failed with exit status {status}"
