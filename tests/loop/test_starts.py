@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from subprocess import PIPE
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.python import Python
 
 import hookline as hl
 
@@ -30,6 +32,16 @@ MORE = """
 
 def step(state, batch):
     return state | {"w": state["w"] + batch.mean()}, {}
+
+
+_TRAINS = """
+import sys
+from hookline.checkpoint.directory import lease
+
+lease.acquire_lease(sys.argv[1])
+print("has the lease", flush=True)
+sys.stdin.read()
+"""
 
 
 class Enough(hl.train.SessionRunHook):
@@ -66,7 +78,7 @@ def broken(folder):
 
 
 @pytest.fixture
-def run(tmp_path, capsys, caplog):
+def run(tmp_path, capsys, caplog, request):
     """Makes the start that a row describes; returns the steps it begins and ends at, its warnings, and its error."""
 
     def run(directory, which, last_step):
@@ -80,6 +92,10 @@ def run(tmp_path, capsys, caplog):
             )
         if "broken" in directory:
             broken(folder)
+        if "another process" in directory:
+            other = Python("-c", _TRAINS, folder, stdin=PIPE)
+            request.addfinalizer(other.communicate)
+            assert other.stdout.readline() == "has the lease\n"
         ends = at_end or "data end" in last_step or (last_step == "not given" and "new" in which)
         data = BATCHES if ends else lambda: endless()
         started = loop((iter(data) if ends else endless()) if "an iterator" in which else data)

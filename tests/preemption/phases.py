@@ -26,9 +26,18 @@ class Loud(logging.Handler):
 
     waits = ("has a writer", "Attempt 1 of", "waits for global step")
 
+    def __init__(self):
+        super().__init__()
+        self.endings = []
+
     def emit(self, record):
+        if record.getMessage().startswith(("SIGTERM: ", "SIGINT: ")):
+            self.endings.append(record.getMessage().partition(": ")[2])
         if any(text in record.getMessage() for text in self.waits):
             print("waiting", flush=True)
+
+
+loud = Loud()
 
 
 def pause(name):
@@ -155,6 +164,7 @@ def play(phase, directory):
     newest = train.latest_checkpoint(directory)
     return {
         "status": status,
+        "ends": [loud.endings.pop().partition(" ends ")[2].split()[0] for _ in loud.endings[:]],
         "events": hook.events,
         "saved": newest and int(newest.rpartition("-")[2]),
         "threads": [thread.name for thread in threading.enumerate() if thread.name == "hookline-preemption"],
@@ -174,7 +184,7 @@ def terminate_children():
 
 def main():
     logging.getLogger("hookline").setLevel(logging.INFO)
-    logging.getLogger("hookline").addHandler(Loud())
+    logging.getLogger("hookline").addHandler(loud)
     for line in iter(sys.stdin.readline, ""):
         phase, directory = line.split()
         print(json.dumps(play(phase, directory)), flush=True)

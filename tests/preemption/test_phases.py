@@ -88,12 +88,20 @@ def test_signal_in_this_phase_ends_the_training_cleanly(trainer, tmp_path, phase
         if waits:
             trainer.tell("go on")
         found = answer(trainer)
+    (ends,) = found.pop("ends")  # At once, or after what is under way.
+    assert ends == ("at" if phase == "lease" else "after") or phase in ("recovery", "chief")
     assert found == {"status": 128 + number, "events": events, "saved": saved, "threads": []}
 
 
 def test_without_a_signal_the_training_reaches_its_end(trainer, tmp_path):
     trainer.tell("none", tmp_path)
-    assert answer(trainer) == {"status": 0, "events": [*START, *RUN * 5, "end", 5], "saved": 5, "threads": []}
+    assert answer(trainer) == {
+        "status": 0,
+        "ends": [],
+        "events": [*START, *RUN * 5, "end", 5],
+        "saved": 5,
+        "threads": [],
+    }
 
 
 def test_signal_to_a_forked_process_does_not_affect_the_parent(trainer, tmp_path):

@@ -52,7 +52,8 @@ class CheckpointOptions:
         restore_hyperparams: Whether a `Loop` resumes with the hyperparameters of its checkpoint (the values of
             `optax.inject_hyperparams`), or else with those of the script. The log shows the differences.
         recovery: The policy for a lost session, which continues from its last checkpoint; None raises the error.
-        lock_timeout_secs: The maximum wait while another process holds the lease on the directory.
+        lock_timeout_secs: The maximum wait while another process holds the lease on the directory; with 0 it is an
+            error at once.
 
     Attributes:
         cadence: The seconds and the steps from one checkpoint to the next.

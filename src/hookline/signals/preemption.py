@@ -195,9 +195,26 @@ def sleep(secs: float) -> None:
         return
     deadline = clock.monotonic() + secs
     check()
-    while (left := deadline - clock.monotonic()) > 0:
-        clock.sleep(min(left, _POLL_SECS))
-        check()
+    with waiting():
+        while (left := deadline - clock.monotonic()) > 0:
+            clock.sleep(min(left, _POLL_SECS))
+            check()
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Declares that the main thread, if it is this one, only waits, with `sleep`: a signal takes effect at once.
+
+    Example:
+        >>> with waiting():
+        ...     sleep(0)
+    """
+    before = _signals.is_waiting
+    _signals.is_waiting = before or threading.current_thread() is threading.main_thread()
+    try:
+        yield
+    finally:
+        _signals.is_waiting = before
 
 
 @contextlib.contextmanager
@@ -231,6 +248,7 @@ class _ProcessSignals:
     Attributes:
         shutdown_signal: The signal that requested the end of the process; None without one.
         interrupt_pending: Whether a Ctrl-C is delayed until the session is consistent.
+        is_waiting: Whether the main thread only waits.
         graceful: The `SessionSignals` of sessions that end gracefully.
         interrupt_only: The `SessionSignals` of other sessions.
     """
@@ -243,6 +261,7 @@ class _ProcessSignals:
         self.received_at: float | None = None
         self.deadline = float("inf")
         self.must_exit_now = False
+        self.is_waiting = self._ends_wait = False
         # Whether a signal has no effect before the SPMD processes have agreed on it: see `set_agreed_signal`.
         self.needs_agreement = False
         self.interrupted_at: float | None = None
@@ -349,7 +368,7 @@ class _ProcessSignals:
         elif self.needs_agreement:
             self.received = self.received or number
         elif self.shutdown_signal is None:
-            self.shutdown_signal = number
+            self.shutdown_signal, self._ends_wait = number, self.is_waiting
         if self._listener is not None:
             self._listener.notify(number)
 
@@ -400,16 +419,11 @@ class _ProcessSignals:
         self.received_at = clock.REAL.monotonic()
         self.deadline = self.received_at + grace_secs
         doing = " and ".join(dict.fromkeys(watch.describe_activity() for watch in watches))
-        name = signal.Signals(number).name
-        write_with_timeout(
-            lambda: _logger.warning(
-                "%s: the training ends after %s, within %g s; %s to end it at once.",
-                name,
-                doing,
-                grace_secs,
-                "press Ctrl-C again" if number == signal.SIGINT else "repeat it",
-            )
-        )
+        again = "press Ctrl-C again" if number == signal.SIGINT else "repeat it"
+        how = f"the training ends after {doing}, within {grace_secs:g} s; {again} to end it at once"
+        if self._ends_wait:
+            how = "the wait ends at once, and the training with it"
+        write_with_timeout(lambda: _logger.warning("%s: %s.", signal.Signals(number).name, how))
         for watch in watches:
             watch.on_shutdown()
 

@@ -96,22 +96,25 @@ class Lease:
             if self._owner is not None:
                 return
             start, has_warned = clock.monotonic(), False
-            while (blocker := self._try_acquire(self._acquire_blocker)) is not None:
-                waited = clock.monotonic() - start
-                if waited >= wait_secs:
-                    raise FailedPreconditionError.from_message(
-                        f"'{self._directory}' has a writer: {blocker} saves its checkpoints there, and has not ended "
-                        f"within {wait_secs:g} s. End it, or use another directory.",
-                    )
-                if not has_warned:
-                    _logger.warning(
-                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for it to end.",
-                        self._directory,
-                        blocker,
-                        wait_secs,
-                    )
-                    has_warned = True
-                preemption.sleep(min(_POLL_SECS, wait_secs - waited))
+            with preemption.waiting():
+                while (blocker := self._try_acquire(self._acquire_blocker)) is not None:
+                    waited = clock.monotonic() - start
+                    if waited >= wait_secs:
+                        raise FailedPreconditionError.from_message(
+                            f"'{self._directory}' has a writer: {blocker} saves its checkpoints there, and has not "
+                            f"ended within {wait_secs:g} s. End it, or use another directory.",
+                        )
+                    if not has_warned:
+                        _logger.warning(
+                            "'%s' has a writer: %s saves its checkpoints there. This process waits up to %g s for it "
+                            "to end. Not to wait, end it, use another directory, or pass lock_timeout_secs=0, as in "
+                            "CheckpointOptions(lock_timeout_secs=0).",
+                            self._directory,
+                            blocker,
+                            wait_secs,
+                        )
+                        has_warned = True
+                    preemption.sleep(min(_POLL_SECS, wait_secs - waited))
 
     def check(self) -> None:
         """Checks that this process still has the lease; takes it again if nothing can have been saved there since.
