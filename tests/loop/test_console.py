@@ -184,11 +184,22 @@ def test_given_nan_hook_replaces_that_of_the_loop(capsys):
 
 def test_nan_is_the_reason(capsys):
     loop = hl.train.Loop(lambda state, batch: (state, {"loss": state["n"]}), {"n": jnp.nan}, [np.ones(2)] * 9)
-    with pytest.raises(hl.train.NanLossDuringTrainingError):
+    with pytest.raises(hl.train.NanLossDuringTrainingError, match="No state after it is saved") as raised:
         loop.run()
-    assert re.search(
-        r"^stopped at step \d after \d+ s: NanLossDuringTrainingError: .", lines(capsys.readouterr().err)[-1]
-    )
+    last = lines(capsys.readouterr().err)[-1]
+    reason = r"NanTensorHook found NaN in loss at step \d, and noticed it at step \d"
+    assert re.search(rf"^stopped at step \d after \d+ s: NanLossDuringTrainingError: {reason}$", last)
+    assert [entry.name for entry in raised.traceback] == ["test_nan_is_the_reason"]
+
+
+def test_nan_error_of_an_own_hook_keeps_its_traceback():
+    def refuse(firing):
+        raise hl.train.NanLossDuringTrainingError("a weight is NaN")
+
+    loop = hl.train.Loop(lambda state, batch: (state, {}), {"n": jnp.zeros(())}, [np.ones(2)] * 9)
+    with pytest.raises(hl.train.NanLossDuringTrainingError) as raised:
+        loop.run(hooks=[hl.train.FunctionHook(refuse, every=1)], progress=False)
+    assert raised.traceback[-1].name == "refuse"
 
 
 def test_loop_that_continues_in_memory_says_so(capsys):

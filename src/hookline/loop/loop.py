@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 
 from hookline import arguments, log
-from hookline.errors import Interrupted
+from hookline.coordination.stacks import is_in_own_code
+from hookline.errors import Interrupted, NanLossDuringTrainingError
 from hookline.hooks import ProgressHook, SessionRunHook, StepCounterHook, StopAtStepHook, TimeLimitHook
 from hookline.hooks.epochs import EPOCH, Epoch, set_epochs
 from hookline.hooks.reporting.account import AccountHook
@@ -255,6 +257,11 @@ class Loop(StepGraph):
             ) as session:
                 while not session.should_stop():
                     session.run(self.train_op)
+        except NanLossDuringTrainingError as error:
+            *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
+            if not is_in_own_code(raised_in):
+                error.__traceback__ = None  # The frames of hookline tell nothing of the model.
+            raise
         except Interrupted as interrupt:
             if self._memory is not None:
                 interrupt.add_note(

@@ -240,7 +240,8 @@ class SessionTeardown:
                 return _excess_epochs(raw) or f"{epochs.total} epochs are done"
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
-            return _describe_error(failure).partition("\n")[0].removesuffix(": ")
+            first_sentence = _describe_error(failure).partition("\n")[0].partition(". ")[0]
+            return first_sentence.removesuffix(": ")  # The error, with all of its message, is raised.
         if (number := self._signals.shutdown_signal) is not None:
             return f"{signal.Signals(number).name} was received"
         if failure is not None:
