@@ -18,7 +18,7 @@ SRC = Path(hookline.__file__).parent
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
     {"log"},
-    {"errors", "clock", "arguments", "paths", "regular_file", "units", "version"},
+    {"errors", "clock", "arguments", "paths", "redirection", "regular_file", "units", "version"},
     {"signals", "jax_internals"},
     {"sharding"},
     {"graph"},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,20 +136,128 @@ def test_wrong_uses_are_told(trained, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_function_that_begins_again_after_errors_ends_with_the_replay(trained):
+def test_function_that_catches_errors_goes_no_further(trained):
     folder, _ = trained("iterator")
-    before, begun = fingerprint(folder), []
+    went_on = []
 
-    def again_and_again():
-        while True:
-            begun.append(1)
-            try:
-                return train(folder, "iterator")
-            except Exception:
-                continue
+    def catches():
+        try:
+            train(folder, "iterator")
+        except Exception:
+            went_on.append(1)
 
-    assert hl.train.replay(again_and_again, folder, (20, 30)).is_same
-    assert (len(begun), fingerprint(folder)) == (2, before)
+    assert hl.train.replay(catches, folder, (20, 30)).is_same
+    assert went_on == []
+
+
+class Bad(hl.train.SessionRunHook):
+    fetches, trigger = "loss:0", hl.train.at_steps(22)
+
+    def on_trigger(self, firing):
+        raise ZeroDivisionError("a bad look")
+
+
+@pytest.mark.parametrize("script", ["plain", "catches", "exits"])
+def test_error_of_a_look_is_the_error_of_the_replay(trained, script):
+    folder, _ = trained("iterator")
+
+    def run():
+        try:
+            train(folder, "iterator")
+        except ZeroDivisionError:
+            if script == "plain":
+                raise
+            if script == "exits":
+                sys.exit("It failed.")
+
+    with pytest.raises(ZeroDivisionError, match="a bad look"):
+        hl.train.replay(run, folder, (20, 25), [Bad()])
+
+
+def test_exit_of_the_script_keeps_the_result(tmp_path):
+    folder = str(tmp_path)
+
+    def run():
+        try:
+            train(folder, "iterator", poisoned=True)
+        except hl.train.NanLossDuringTrainingError:
+            sys.exit("NaN!")
+
+    with pytest.raises(SystemExit):
+        run()
+    result = hl.train.replay(run, folder, (36, 50))
+    assert result.first_nonfinite() is not None
+    assert "It ended before step 50: NanLossDuringTrainingError: " in str(result)
+    with pytest.raises(ValueError, match="the function has trained nothing"):
+        hl.train.replay(sys.exit, folder, (36, 50))
+    with pytest.raises(SystemExit, match="wrong arguments"):
+        hl.train.replay(lambda: sys.exit("wrong arguments"), folder, (36, 50))
+
+
+def test_all_that_the_script_writes_goes_elsewhere(trained):
+    folder, _ = trained("iterator")
+    before, out = fingerprint(folder), io.StringIO()
+
+    class Extra(hl.train.SessionRunHook):
+        trigger = hl.train.every(10)
+
+        def begin(self):
+            self.saver = hl.train.Saver()
+
+        def on_trigger(self, firing):
+            self.saver.save(firing.context.session, f"{folder}/extra/model", firing.global_step)
+
+    def run():
+        with hl.Graph().as_default():
+            saving = hl.train.CheckpointSaverHook(f"{folder}/pre", save_steps=1)
+            step = hl.train.get_or_create_global_step()
+            with hl.train.MonitoredTrainingSession(summary_dir=folder, hooks=[saving]) as sess:
+                sess.run(step)
+        hl.summary.FileWriterCache.get(folder).flush()
+        with hl.summary.FileWriter(folder), contextlib.redirect_stdout(out):
+            train(folder, "iterator", hooks=[Extra()])
+
+    streams = sys.stdout, sys.stderr
+    thread_result = []
+    thread = threading.Thread(
+        target=lambda: thread_result.append(hl.train.replay(run, folder, (20, 30), [])), name="trains"
+    )
+    thread.start()
+    thread.join()
+    assert thread_result[0].is_same
+    assert hl.train.replay(lambda: contextvars.copy_context().run(run), folder, (20, 30)).is_same
+    assert fingerprint(folder) == before
+    assert (sys.stdout, sys.stderr) == streams
+    hl.summary.FileWriterCache.clear()
+
+
+def test_replay_inside_of_a_replay_is_refused(trained):
+    folder, _ = trained("iterator")
+    before = fingerprint(folder)
+
+    def run():
+        hl.train.replay(lambda: train(folder, "iterator"), folder, (20, 30))
+
+    with pytest.raises(RuntimeError, match="A replay cannot begin inside of a replay"):
+        hl.train.replay(run, folder, (20, 30))
+    assert fingerprint(folder) == before
+    assert hl.train.replay(lambda: train(folder, "iterator"), folder, (20, 30), ["loss:0", "weights/out"]).is_same
+
+
+def test_steps_that_are_counted_by_two_are_refused(tmp_path):
+    def run():
+        with hl.Graph().as_default():
+            train_op = hl.train.get_or_create_global_step().assign_add(2)
+            stop = hl.train.StopAtStepHook(last_step=12)
+            with hl.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), save_checkpoint_steps=4, hooks=[stop]
+            ) as sess:
+                while not sess.should_stop():
+                    sess.run(train_op)
+
+    run()
+    with pytest.raises(ValueError, match="a global step that each step increments by 1, and .* increments it by 2"):
+        hl.train.replay(run, str(tmp_path), (4, 8))
 
 
 def test_second_training_during_the_replay_is_refused(trained, tmp_path):

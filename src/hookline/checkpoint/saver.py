@@ -21,6 +21,7 @@ from hookline.checkpoint.saving.save_operation import PendingSave, SaveOperation
 from hookline.errors import InvalidArgumentError, NotFoundError
 from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.conditions import is_run_counter
+from hookline.redirection import output_path
 from hookline.session import Session
 from hookline.session.activity import Activity
 
@@ -419,7 +420,7 @@ def _check_save_path(save_path: str) -> str:
         raise InvalidArgumentError.from_message(
             f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
         )
-    return path
+    return output_path(path)
 
 
 def _log_unused(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:

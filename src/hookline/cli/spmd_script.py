@@ -3,7 +3,6 @@
 The launcher runs this file by its path, with the script and its arguments.
 """
 
-import contextlib
 import os
 import signal
 import sys
@@ -19,11 +18,11 @@ def _main(path: str) -> None:
     from hookline.distributed.cluster.initialize import initialize
     from hookline.errors import AbortedError, OpError
     from hookline.monitored import launcher_hooks
-    from hookline.monitored.replaying import request
+    from hookline.monitored.replaying.request import VARIABLE, ReplayRequest
 
     if (found := heartbeat.pop_environment(os.environ)) is not None:
         launcher_hooks.watch_for_stalls(*found)
-    wanted = request.pop_environment(os.environ)
+    wanted = os.environ.pop(VARIABLE, None)
     launcher_hooks.pop_environment(os.environ)
     try:
         initialize()
@@ -36,8 +35,10 @@ def _main(path: str) -> None:
     try:
         with open(path, "rb") as file:
             code = compile(file.read(), full_path, "exec", dont_inherit=True)
-        with contextlib.nullcontext() if wanted is None else wanted.made_by_script():
+        if wanted is None:
             exec(code, main.__dict__)
+        else:
+            ReplayRequest.from_json(wanted).run(lambda: exec(code, main.__dict__))
     except SystemExit as exit:
         if (status := service.exit_status_of(exit)) not in (0, *_LEFT):
             launcher_hooks.note_failure(exit)

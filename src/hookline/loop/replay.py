@@ -28,7 +28,7 @@ def replay(
     hooks = checked_hooks(given.pop("hooks", ()))
     logging = given.pop("logging", None) or LoggingOptions()
     with loop.graph.as_default():
-        made = Replay("Loop.replay", folder, steps, look, every, hooks, functools.partial(_names, loop))
+        made = Replay("Loop.replay", folder, steps, look, every, functools.partial(_names, loop))
     with made.open():
         given |= {
             "hooks": [*made.hooks, *without_sinks(hooks)],

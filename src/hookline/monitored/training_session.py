@@ -233,7 +233,7 @@ def _replayed(wanted: claims.Request, given: dict[str, Any], *, is_local: bool) 
         changed |= {"hooks": [*first, *without_sinks(hooks), *last], "chief_only_hooks": without_sinks(of_chief)}
         return MonitoredTrainingSession(**given | changed)
 
-    return wanted.fulfil_in_session(_WHO, [*of_chief, *hooks], make)
+    return wanted.fulfil_in_session([*of_chief, *hooks], make)
 
 
 def checked_options(

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, SupportsInt
 from hookline import arguments, clock, log
 from hookline.coordination import process_group
 from hookline.graph import Graph
+from hookline.redirection import output_dir
 from hookline.summary import encode, records
 from hookline.summary.event_queue import EventQueue
 
@@ -137,7 +138,7 @@ class FileWriter:
         if session is not None:
             _logger.info("FileWriter: the session has no effect; a hookline session writes with any writer.")
         # An absolute path, so that a new file goes there even if the working directory has changed.
-        self._settings = (os.path.abspath(self._logdir), max_queue, flush_secs, filename_suffix or "")
+        self._settings = (os.path.abspath(output_dir(self._logdir)), max_queue, flush_secs, filename_suffix or "")
         self._strict = strict
         self._run_metadata_tags: set[str] = set()
         self._taps: dict[Any, SummaryTap] = {}

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from hookline import arguments, log
 from hookline.errors import OpError
+from hookline.redirection import output_dir
 from hookline.summary.file_writer import FileWriter, SummaryTap
-from hookline.summary.redirection import output_dir
 
 _logger = log.get_logger(__name__)
 

@@ -115,6 +115,10 @@ class Collective:
             _logger.error("Process %d has failed too: %s: %s", self.index, type(error).__name__, error)
         raise failures.deserialize_error(serialised, process)
 
+    def meet(self) -> None:
+        """Waits until all processes are here."""
+        self.run_on_all(_nothing)
+
     def with_tag(self, tag: str) -> Collective:
         """Returns the same processes for a separate thread, without another barrier."""
         found = Collective(self._group, tag)

@@ -14,9 +14,9 @@ import numpy as np
 from hookline.cli import output
 from hookline.monitored.replaying.names import NORMS
 from hookline.monitored.replaying.past_run import PastRun
-from hookline.monitored.replaying.request import ReplayRequest
+from hookline.monitored.replaying.request import VARIABLE, ReplayRequest
 from hookline.monitored.replaying.result import ReplayResult, shown
-from hookline.summary.redirection import is_below
+from hookline.redirection import is_below
 
 _SHOWN_STEPS = 4
 DIFFERENT_BITS = 3
@@ -43,8 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     processes = int(start.manifest.environment.get("processes", "1"))
     if processes == 1:
         _run_script(wanted, script, arguments.arguments)
-    elif status := _run_script_in(processes, wanted, script, arguments.arguments):
-        return status
+    else:
+        status = _run_script_in(processes, wanted, script, arguments.arguments)
+        if status and wanted.error is None:
+            return status
     result = wanted.outcome(f"the script {script!r}")
     if arguments.events is not None:
         result.write_events(arguments.events)
@@ -87,8 +89,8 @@ def _run_script(wanted: ReplayRequest, script: str, arguments: list[str]) -> Non
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-    with contextlib.redirect_stdout(sys.stderr), wanted.made_by_script():
-        runpy.run_path(script, run_name="__main__")
+    with contextlib.redirect_stdout(sys.stderr):
+        wanted.run(lambda: runpy.run_path(script, run_name="__main__"))
 
 
 def _run_script_in(processes: int, wanted: ReplayRequest, script: str, arguments: list[str]) -> int:
@@ -98,8 +100,9 @@ def _run_script_in(processes: int, wanted: ReplayRequest, script: str, arguments
     with tempfile.TemporaryDirectory(prefix="hookline-replay-") as folder:
         wanted.answer_path = os.path.join(folder, "answer")
         with contextlib.redirect_stdout(sys.stderr):
-            status = launch_spmd(SpmdLaunchConfig((script, *arguments), processes, variables=wanted.environment()))
-        wanted.read_answer()
+            variables = {VARIABLE: wanted.to_json()}
+            status = launch_spmd(SpmdLaunchConfig((script, *arguments), processes, variables=variables))
+        wanted.read_answers(processes)
     return status
 
 

@@ -21,6 +21,7 @@ from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import not_started_error, require_global_step, session_savers
 from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
+from hookline.redirection import output_dir, output_path
 from hookline.session import Session
 from hookline.signals import preemption
 from hookline.summary import FileWriter, FileWriterCache
@@ -98,6 +99,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     # Identifies the monitored session of the hook; None if your own code calls the hook.
     _scope: object = None
+    _given_paths: tuple[str, str] | None = None
 
     def __init__(
         self,
@@ -243,6 +245,9 @@ class CheckpointSaverHook(SessionRunHook):
         self.saved_step = None
         self._graph_written = False
         self.after_close()
+        if (folder := output_dir(self.checkpoint_dir)) != self.checkpoint_dir:  # A replay.
+            self._given_paths = self.checkpoint_dir, self.save_path
+            self.checkpoint_dir, self.save_path = folder, output_path(self.save_path)
         # The lease is taken before the session chooses a checkpoint to restore, because until then another process may
         # save a newer one.
         collective.current().run_on_chief(self._take_lease)
@@ -269,6 +274,8 @@ class CheckpointSaverHook(SessionRunHook):
         release, self._release_lease = self._release_lease, None
         if release is not None:
             release()
+        if self._given_paths is not None:
+            (self.checkpoint_dir, self.save_path), self._given_paths = self._given_paths, None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Writes the graph's description, and saves; if the step is on disk, only the listeners are called."""

@@ -16,6 +16,7 @@ from hookline.checkpoint.directory.owner_file import boot_id, process_age
 from hookline.coordination import Coordinator, process_group
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.triggers import FirstRun
+from hookline.redirection import output_dir
 from hookline.session import Session
 from hookline.session.activity import Activity
 from hookline.summary.account import AccountWriter, path_of, rounded
@@ -64,7 +65,7 @@ class AccountHook(SessionRunHook):
         self._start_secs = 0.0
         group = process_group.current()
         index, count = (0, 1) if group is None else (group.index, group.count)
-        self._path = os.path.abspath(path_of(self._folder, index))
+        self._path = os.path.abspath(path_of(output_dir(self._folder), index))
         self._writer = AccountWriter(self._path)
         self._write(
             "start",

@@ -15,9 +15,9 @@ from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, Sessi
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.timers import trigger_from_arguments
 from hookline.hooks.trigger import Trigger
+from hookline.redirection import output_dir
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
-from hookline.summary.redirection import output_dir
 
 _logger = log.get_logger(__name__)
 

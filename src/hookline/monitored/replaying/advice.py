@@ -10,8 +10,8 @@ from typing import Any
 
 from hookline.hooks import SessionRunHook
 from hookline.hooks.lookup import REPLAY_ADVICE, session_savers
+from hookline.redirection import is_redirected_to
 from hookline.session import Session
-from hookline.summary.redirection import is_redirected_to
 
 _SHOWN_STEPS = 10
 

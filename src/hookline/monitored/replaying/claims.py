@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
-from hookline.summary.redirection import is_redirected_to
+from hookline.redirection import is_redirected_to
 
 
 class Request(Protocol):
-    """The wish to replay a run: a `ReplayRequest`."""
+    """The request to replay a run: a `ReplayRequest`."""
 
     folder: str
     is_claimed: bool
@@ -19,7 +19,7 @@ class Request(Protocol):
         """See `ReplayRequest`."""
         ...
 
-    def fulfil_in_session(self, who: str, hooks: Sequence[Any], make: Callable[[Any], Any]) -> Any:
+    def fulfil_in_session(self, hooks: Sequence[Any], make: Callable[[Any], Any]) -> Any:
         """See `ReplayRequest`."""
         ...
 

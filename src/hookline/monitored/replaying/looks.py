@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from hookline.coordination import Coordinator
-from hookline.graph import Tensor
+from hookline.graph import Tensor, control_dependencies, get_or_create_global_step
 from hookline.graph.conditions import is_run_counter
 from hookline.graph.global_step import find_global_step
 from hookline.hooks import Firing, SessionRunContext, SessionRunHook, Trigger, every
 from hookline.hooks.base import SessionRunArgs, instance_trigger
+from hookline.hooks.lookup import require_global_step
 from hookline.monitored.hooked.callbacks import checked_hooks, describe, overridden_callback
 from hookline.monitored.hooked.multi_step import BEFORE_STEP, as_single_row
 from hookline.session import RunMetadata, RunOptions, Session
@@ -88,7 +89,21 @@ class Looks(SessionRunHook):
                     )
 
     def begin(self) -> None:
-        """Calls every `begin`."""
+        """Calls every `begin`, and makes an operation that counts, so that its run has a step limit.
+
+        Raises:
+            ValueError: The run counts its steps by another number than 1.
+        """
+        step = require_global_step(self)
+        for operation in step.graph.get_operations():
+            counts = find_global_step(step.graph) in getattr(operation, "variables", ())
+            if counts and (increment := getattr(operation, "increment", None)) not in (None, 1):
+                raise ValueError(
+                    f"A replay needs a global step that each step increments by 1, and {operation.name!r} increments "
+                    f"it by {increment}."
+                )
+        with control_dependencies(None):
+            self._count = get_or_create_global_step().assign_add(1, name="look/count")
         for look in self._calls("begin"):
             look()
 
@@ -97,13 +112,6 @@ class Looks(SessionRunHook):
         self._session = session
         for look in self._calls("after_create_session"):
             look(session, coord)
-        step = find_global_step(session.graph)
-        assert step is not None, "A replay counts steps."
-        (self._count,) = [
-            operation
-            for operation in session.graph.get_operations()
-            if step in getattr(operation, "variables", ()) and getattr(operation, "increment", None) == 1
-        ][:1]
         self._triggers: list[Trigger] = []
         for look in self._looks:
             trigger = instance_trigger(look)

@@ -16,7 +16,7 @@ from hookline import arguments
 from hookline.checkpoint.directory import collective
 from hookline.errors import END_OF_INPUT, InvalidArgumentError, NanLossDuringTrainingError, NotFoundError
 from hookline.graph import Tensor
-from hookline.hooks import CheckpointSaverHook, SessionRunHook, SinkHook
+from hookline.hooks import SessionRunHook, SinkHook
 from hookline.hooks.only_for import unwrap
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.replaying.looks import Looks, TableLook
@@ -24,12 +24,24 @@ from hookline.monitored.replaying.names import METRICS
 from hookline.monitored.replaying.past_run import PastRun
 from hookline.monitored.replaying.proof import Proof
 from hookline.monitored.replaying.result import ReplayResult
+from hookline.redirection import redirected
 from hookline.session import Session
-from hookline.summary.redirection import output_dir, redirected
+
+ENDS_OF_RUN = (NanLossDuringTrainingError, *END_OF_INPUT)
+"""The errors that end a run; in a replay they are a part of the result."""
 
 
-class ReplayEnded(Exception):
-    """Leaves the session of a replay without the `end` of hooks, which would save and evaluate once more."""
+def describe_end(error: BaseException) -> str:
+    """Describes the error that ended a run."""
+    first_line, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {first_line}"
+
+
+class ReplayEnded(BaseException):
+    """Leaves the session of a replay without the `end` of hooks, which would save and evaluate once more.
+
+    It is no `Exception`: a script that catches errors must not go on.
+    """
 
 
 class Replay:
@@ -45,7 +57,6 @@ class Replay:
         steps: A step and the last one.
         look: Names and hooks.
         every: The steps from one row of the table to the next.
-        hooks: The hooks of the run that the user has made.
         find: Returns tensors by name, for names. Without names and hooks it gets `METRICS`.
 
     Attributes:
@@ -62,7 +73,6 @@ class Replay:
         steps: Any,
         look: Iterable[Any],
         every: int,
-        hooks: Sequence[Any],
         find: Callable[[Sequence[str]], Mapping[str, Tensor]],
     ) -> None:
         self.first, self.last = _checked_steps(steps)
@@ -74,30 +84,25 @@ class Replay:
         self.run = PastRun(folder)
         self.run.begin_at(self.first, self.last)  # An error comes at once.
         self._looks = Looks(looks, self.first, self.last, self._shown)
-        self._of_run = hooks
-        self._until_left = contextlib.ExitStack()
         self.stopped = ""
 
-    def __enter__(self) -> Self:
-        return self
+    @contextlib.contextmanager
+    def open(self, scratch: str | None = None) -> Iterator[Self]:
+        """Holds the checkpoint and redirects all output, until the `with` block is left.
 
-    def open(self) -> Self:
-        """Holds the checkpoint and redirects all output, until the `with` block is left; returns itself."""
+        Args:
+            scratch: The temporary folder, to which output is redirected already; None for one of its own.
+        """
         with contextlib.ExitStack() as entered:
-            self.scratch = entered.enter_context(_temporary_folder())
-            self._start = self.run.hold(self.first, self.last, self.scratch)
+            if scratch is None:
+                scratch = entered.enter_context(temporary_folder())
+                entered.enter_context(redirected(self.run.folder, scratch))
+            self.scratch = scratch
+            self._start = self.run.hold(self.first, self.last, scratch)
             self._proof = Proof(self.run.on_the_way(self._start.step, self.last))
             self.hooks: list[SessionRunHook] = [self._looks, self._proof]
-            entered.enter_context(redirected(self.run.folder, self.scratch))
             entered.enter_context(self._silent())
-            for hook in map(unwrap, self._of_run):
-                if isinstance(hook, CheckpointSaverHook):
-                    entered.callback(_move_saver(hook))
-            self._until_left = entered.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._until_left.__exit__(*exc_info)
+            yield self
 
     def restored(self, make: Callable[[], MonitoredSession]) -> MonitoredSession:
         """Makes the session; the error of a checkpoint that does not fit tells of the run, and not of a training."""
@@ -121,9 +126,8 @@ class Replay:
                 try:
                     while raw.global_step < self.last and not session.should_stop():
                         session.run(train_op)
-                except (NanLossDuringTrainingError, *END_OF_INPUT) as error:
-                    first_line, _, _ = str(error).partition("\n")
-                    self.stopped = f"{type(error).__name__}: {first_line}"
+                except ENDS_OF_RUN as error:
+                    self.stopped = describe_end(error)
                 else:
                     reached = raw.global_step
                     if reached < self.last:
@@ -136,7 +140,7 @@ class Replay:
         """Ends the looks and the proof after the last step, and returns the error to raise."""
         self._proof.check(session)
         self._looks.close()
-        collective.current().run_on_all(_nothing)  # The error in one process stops the others.
+        collective.current().meet()  # The error in one process stops the others.
         ended = ReplayEnded("The replay is over.")
         session.mark_invalid(ended)  # Else the hook would save a last checkpoint.
         return ended
@@ -174,21 +178,17 @@ class Replay:
 
 
 @contextlib.contextmanager
-def _temporary_folder() -> Iterator[str]:
+def temporary_folder() -> Iterator[str]:
     """Yields a temporary folder, the same one in all SPMD processes, which the chief removes after all have left it."""
     together = collective.current()
     path = together.run_on_chief(lambda: tempfile.mkdtemp(prefix="hookline-replay-"))
     try:
         together.run_on_all(lambda: _check_sees(path))
         yield path
-        together.run_on_all(_nothing)
+        together.meet()
     finally:
         if together.is_chief:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _nothing() -> None:
-    return None
 
 
 def _check_sees(path: str) -> None:
@@ -211,15 +211,3 @@ def _checked_steps(steps: Any) -> tuple[int, int]:
     if first >= last:
         raise ValueError(f"replay requires a first step below the last one, got {first} and {last}.")
     return first, last
-
-
-def _move_saver(saver: CheckpointSaverHook) -> Any:
-    """Lets a saver of the user save in the replay's folder; returns a function that undoes this."""
-    before = saver.checkpoint_dir, saver.save_path
-
-    def undo() -> None:
-        saver.checkpoint_dir, saver.save_path = before
-
-    saver.checkpoint_dir = output_dir(saver.checkpoint_dir)
-    saver.save_path = os.path.join(saver.checkpoint_dir, os.path.basename(saver.save_path))
-    return undo

@@ -1,34 +1,40 @@
-"""ReplayRequest: the wish to replay, which the first session in the folder of the run fulfils; `replay` makes one."""
+"""ReplayRequest: the request that the first session in the folder of a run fulfils; `replay` makes one."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jax
+
 from hookline import arguments
-from hookline.checkpoint.saving import failures
-from hookline.coordination import process_group
+from hookline.errors import OpError
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.replaying import claims
 from hookline.monitored.replaying.answer import read_answer, write_answer
 from hookline.monitored.replaying.claims import ReplayDone
-from hookline.monitored.replaying.replay import ReplayEnded
+from hookline.monitored.replaying.replay import ENDS_OF_RUN, ReplayEnded, temporary_folder
 from hookline.monitored.replaying.result import ReplayResult
 from hookline.monitored.replaying.session_replay import SessionReplay
+from hookline.redirection import redirected
 
-_REQUEST = "HOOKLINE_REPLAY"
+VARIABLE = "HOOKLINE_REPLAY"
+"""The environment variable that has the request of a process, as text."""
+
+
+class _Failed(Exception):
+    """Leaves the temporary folder after an error."""
 
 
 @dataclasses.dataclass
 class ReplayRequest:
-    """The wish to replay.
+    """The request to replay.
 
     Args:
         folder: The folder of the run.
@@ -36,7 +42,7 @@ class ReplayRequest:
         look: As in `Loop.replay`.
         classes: Looks as `module:Class`, which are made once the script has been read.
         every: The steps from one row of the table to the next.
-        answer_path: The file for the answer of the first of several processes; None in the process of the request.
+        answer_path: The beginning of the files for the answers of processes; None in the process of the request.
 
     Attributes:
         result: The result, once there is one.
@@ -53,74 +59,102 @@ class ReplayRequest:
     error: BaseException | None = None
     is_claimed: bool = False
     _in_session: SessionReplay | None = None
+    _scratch: str = ""
+
+    @classmethod
+    def from_json(cls, text: str) -> ReplayRequest:
+        """Returns what `to_json` has written."""
+        folder, (first, last), look, classes, every, answer_path = json.loads(text)
+        return cls(folder, (first, last), look, classes, every, answer_path)
+
+    def to_json(self) -> str:
+        """Returns the request as text, for another process; `look` has names alone."""
+        return json.dumps([self.folder, self.steps, self.look, self.classes, self.every, self.answer_path])
 
     def fulfil(self, replay: Callable[..., ReplayResult], **run_arguments: Any) -> NoReturn:
         """Replays a loop, keeps the result or the error, and raises `ReplayDone`."""
-        with self._errors_kept():
-            self._keep(replay(self.folder, self.steps, self._looks(), every=self.every, **run_arguments))
+        try:
+            self.result = replay(self.folder, self.steps, self._looks(), every=self.every, **run_arguments)
+        except Exception as error:
+            self.error = error
         raise ReplayDone(0)
 
     def fulfil_in_session(
-        self, who: str, hooks: Sequence[Any], make: Callable[[SessionReplay], MonitoredSession]
+        self, hooks: Sequence[Any], make: Callable[[SessionReplay], MonitoredSession]
     ) -> MonitoredSession:
         """Begins the replay of a monitored session, whose runs the script makes; raises `ReplayDone` if that fails."""
-        with self._errors_kept():
-            self._in_session = SessionReplay(who, self.folder, self.steps, self._looks(), self.every, hooks)
+        try:
+            given = self.folder, self.steps, self._looks(), self.every, hooks, self._scratch
+            self._in_session = SessionReplay("replay", *given)
             return self._in_session.begin(make)
+        except Exception as error:
+            self.error = error
         raise ReplayDone(0)
 
     def refuse(self, why: str) -> NoReturn:
         """Keeps an error, unless the replay is over, and raises `ReplayDone`."""
         if self._in_session is None or not self._in_session.is_over:
-            self._keep(ValueError(why))
+            self.error = ValueError(why)
         raise ReplayDone(0)
 
     def _looks(self) -> list[Any]:
         return [*self.look, *map(_make_look, self.classes)]
 
-    @contextlib.contextmanager
-    def _errors_kept(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._keep(error)
+    def run(self, script: Callable[[], Any]) -> None:
+        """Runs the script, whose first session in the folder becomes the replay; its output goes to a temporary folder.
 
-    def _keep(self, outcome: ReplayResult | Exception) -> None:
-        failed = isinstance(outcome, Exception)
-        self.result, self.error = (None, outcome) if failed else (outcome, None)
-        if self.answer_path is not None and process_group.is_primary():
-            with open(self.answer_path, "wb") as file:
-                write_answer(file, self.result, failures.serialize_error(outcome) if failed else None)
-
-    @contextlib.contextmanager
-    def made_by_script(self) -> Iterator[None]:
-        """Makes the first session in the folder a replay, in the `with` block of the script."""
+        Raises:
+            RuntimeError: A replay is under way.
+            BaseException: The script failed before that session.
+        """
+        if claims.requested is not None:
+            raise RuntimeError("A replay cannot begin inside of a replay.")
+        streams = sys.stdout, sys.stderr
         claims.requested = self
         try:
-            yield
-        except (ReplayDone, ReplayEnded):
+            with temporary_folder() as self._scratch, redirected(self.folder, self._scratch, everywhere=True):
+                self._run(script)
+                if self.error is not None:
+                    raise _Failed  # The other processes are elsewhere, so this one must not wait for them.
+        except _Failed:
             pass
-        except Exception:
-            if self._in_session is None:
-                raise
         finally:
             claims.requested = None
+            sys.stdout, sys.stderr = streams  # The script may have left them redirected.
+            if self.answer_path is not None:
+                write_answer(f"{self.answer_path}.{jax.process_index()}", self.result, self.error)
+
+    def _run(self, script: Callable[[], Any]) -> None:
+        try:
+            script()
+        except (ReplayDone, ReplayEnded):
+            pass
+        except SystemExit as left:
+            if not self.is_claimed and left.code not in (None, 0):
+                raise
+        except Exception as error:
+            if self._in_session is None:
+                raise
+            if not self._in_session.is_over and not isinstance(error, ENDS_OF_RUN):
+                self.error = self.error or error
+        finally:
             if self._in_session is not None:
-                result = self._in_session.finish()
-                if self.error is None and result is not None:
-                    self._keep(result)
+                self._in_session.close()
+        if self._in_session is not None and self.error is None:
+            try:
+                self.result = self._in_session.result()
+            except Exception as error:
+                self.error = error
 
-    def environment(self) -> dict[str, str]:
-        """Returns the environment variable that passes it to a process; it has names and `classes` alone."""
-        given = self.folder, self.steps, self.look, self.classes, self.every, self.answer_path
-        return {_REQUEST: json.dumps(given)}
-
-    def read_answer(self) -> None:
-        """Takes the answer of the processes, if there is one."""
-        if self.answer_path is not None and os.path.exists(self.answer_path):
-            with open(self.answer_path, "rb") as file:
-                self.result, error = read_answer(file)
-            self.error = None if error is None else failures.deserialize_error(error, 0)
+    def read_answers(self, processes: int) -> None:
+        """Takes the answers of processes, as far as there are any: the result of the first one, or the first error."""
+        assert self.answer_path is not None, "They have no file for it."
+        paths = [f"{self.answer_path}.{index}" for index in range(processes)]
+        answers = [read_answer(path, index) for index, path in enumerate(paths) if os.path.exists(path)]
+        errors = [error for _, error in answers if error is not None]
+        # An OpError may be a consequence of the error of another process.
+        self.error = next(iter(sorted(errors, key=lambda error: isinstance(error, OpError))), None)
+        self.result = next((result for result, _ in answers if result is not None), None)
 
     def outcome(self, trainer: str) -> ReplayResult:
         """Returns the result.
@@ -194,17 +228,8 @@ def replay(
         raise TypeError(f"replay requires a function as train, which is called without arguments, got {train!r}.")
     looks = arguments.check_list("replay", "look", look)
     wanted = ReplayRequest(arguments.check_path("replay", "folder", folder), steps, looks, every=every)
-    with wanted.made_by_script():
-        train()
+    wanted.run(train)
     return wanted.outcome("the function")
-
-
-def pop_environment(environ: MutableMapping[str, str]) -> ReplayRequest | None:
-    """Returns the request that `environment` has passed, if any, and removes it, so that children do not get it."""
-    if (text := environ.pop(_REQUEST, None)) is None:
-        return None
-    folder, (first, last), look, classes, every, answer_path = json.loads(text)
-    return ReplayRequest(folder, (first, last), look, classes, every, answer_path)
 
 
 def _make_look(text: str) -> Any:

@@ -99,8 +99,8 @@ class ReplayResult:
             text += f" Likely: {'; '.join(known)}."
         else:
             text += (
-                " Likely: other code, data or arguments than the run's, or a function on the host that draws random "
-                "numbers without a seed."
+                " Likely: other code, data, feeds or arguments than the run's, or a function on the host that draws "
+                "random numbers without a seed."
             )
         if unknown:
             text += f" Its checkpoints do not tell: {', '.join(unknown)}."
@@ -112,8 +112,8 @@ class ReplayResult:
         table = [
             "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in [header, *lines]
         ]
-        stopped = [f"It ended before step {self.steps[1]:,}: {self.stopped}"] if self.stopped else []
-        return "\n".join([*(table if self.rows else []), *stopped, self.verdict])
+        stopped = [f"It ended before step {self.steps[1]:,}: {self.stopped.rstrip('.')}."] if self.stopped else []
+        return "\n".join([*(table if any(self.rows.values()) else []), *stopped, self.verdict])
 
     def write_csv(self, file: TextIO) -> None:
         """Writes the table as CSV: a column for the step and for each name; of an array, its norm."""

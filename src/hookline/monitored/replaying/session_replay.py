@@ -14,8 +14,9 @@ from hookline.hooks.lookup import find_tensor
 from hookline.hooks.only_for import unwrap
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.replaying.names import Tree, tensors_by_name
-from hookline.monitored.replaying.replay import Replay, ReplayEnded
+from hookline.monitored.replaying.replay import ENDS_OF_RUN, Replay, ReplayEnded, describe_end
 from hookline.monitored.replaying.result import ReplayResult
+from hookline.session import Session
 
 
 class SessionReplay:
@@ -28,21 +29,22 @@ class SessionReplay:
         look: As in `train.replay`.
         every: As in `train.replay`.
         hooks: The hooks of the run that the user has made.
+        scratch: The temporary folder, to which all output is redirected already.
 
     Attributes:
         checkpoint_dir: The folder for the session.
         hooks: The hooks that come first, and last, in the session.
     """
 
-    _session: MonitoredSession | None = None
-
     def __init__(
-        self, who: str, folder: str, steps: Any, look: Iterable[Any], every: int, hooks: Sequence[Any]
+        self, who: str, folder: str, steps: Any, look: Iterable[Any], every: int, hooks: Sequence[Any], scratch: str
     ) -> None:
-        self._replay = Replay(who, folder, steps, look, every, hooks, lambda names: _names(who, names, hooks))
-        self._replay.open()
-        self.checkpoint_dir = self._replay.scratch
+        self._replay = Replay(who, folder, steps, look, every, lambda names: _names(who, names, hooks))
+        self._until_closed = contextlib.ExitStack()
+        self._until_closed.enter_context(self._replay.open(scratch))
+        self._session: MonitoredSession | None = None
         self._end = _End(self._replay)
+        self.checkpoint_dir = scratch
         self.hooks: tuple[list[SessionRunHook], list[SessionRunHook]] = self._replay.hooks, [self._end]
 
     @property
@@ -55,30 +57,50 @@ class SessionReplay:
         self._session = self._replay.restored(lambda: make(self))
         return self._session
 
-    def finish(self) -> ReplayResult | None:
-        """Closes the session, if the script has not, and returns the result; None if it could not be made."""
-        with self._replay:
-            if (session := self._session) is None:
-                return None
-            if not self.is_over:
-                self._replay.stopped = f"{session.stop_reason or 'its session was left'}."
-            with contextlib.suppress(Exception):
-                session.__exit__(ReplayEnded, ReplayEnded("The replay is over."), None)
-            return self._replay.result()
+    def close(self) -> None:
+        """Closes the session, if the script has not."""
+        with self._until_closed:
+            if self._session is not None:
+                with contextlib.suppress(Exception):
+                    self._session.__exit__(ReplayEnded, ReplayEnded("The replay is over."), None)
+
+    def result(self) -> ReplayResult:
+        """Returns the result.
+
+        Raises:
+            BaseException: An error other than one that ends a run ended the session before the last step.
+        """
+        error = self._end.error
+        if not self.is_over and error is not None and not isinstance(error, ENDS_OF_RUN):
+            raise error
+        if not self.is_over:
+            why = describe_end(error) if error is not None else self._session and self._session.stop_reason
+            self._replay.stopped = why or "its session was left."
+        return self._replay.result()
 
 
 class _End(SessionRunHook):
-    """Ends a session, and the script that runs it, after the last step of a replay."""
+    """Ends a session, and the script that runs it, after the last step of a replay.
+
+    Attributes:
+        was_reached: Whether the last step is made.
+        error: The error that ended the session.
+    """
 
     def __init__(self, made: Replay) -> None:
         self._replay, self.trigger = made, at_steps(made.last)
-        self.was_reached = False
+        self.was_reached, self.error = False, None
 
     def on_trigger(self, firing: Firing) -> None:
         """Raises `ReplayEnded`."""
         firing.context.deliver_pending()
+        ended = self._replay.ended(firing.context.session)
         self.was_reached = True
-        raise self._replay.ended(firing.context.session)
+        raise ended
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Keeps the error."""
+        self.error: BaseException | None = exception
 
 
 def _names(who: str, names: Sequence[str], hooks: Sequence[Any]) -> dict[str, Tensor]:
@@ -94,9 +116,9 @@ def _names(who: str, names: Sequence[str], hooks: Sequence[Any]) -> dict[str, Te
             tensor = find_tensor(hook, hook.loss_tensor)
             metrics[tensor.op.name] = tensor
     taken = {tree.source.op.name for tree in trees}
+    names = [name.removesuffix(":0") for name in names]
     for name in names:
-        operation, _, _ = name.partition(":")
         with contextlib.suppress(KeyError, ValueError):
-            if operation not in taken:
+            if name not in taken:
                 metrics[name] = graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
-    return tensors_by_name(who, names, metrics, trees)
+    return tensors_by_name(who, names, metrics, trees, " All tensors of the graph have names, too, such as loss:0.")
