@@ -145,7 +145,7 @@ def test_options_that_need_batches_are_refused(make, kind, said):
 def test_step_that_reads_a_batch_gets_an_error_with_the_reason():
     with pytest.raises(AttributeError) as found:
         hl.train.Loop(lambda state, batch: (state + batch.mean(), {}), 0.0, None)
-    assert "the state as state, None, because there are no batches, as batch" in found.value.__notes__[-1]
+    assert "(state=<the state: a float>, batch=<None, because there are no batches>)" in found.value.__notes__[-1]
 
 
 @pytest.mark.parametrize("takes", ["nothing", "None"])

@@ -123,7 +123,8 @@ def test_step_without_a_batch_is_seen_to_get_none():
 
     with pytest.raises(KeyError) as caught:
         hl.train.Loop(step, STATE, None)
-    assert "hookline: Loop called step(state=<the state: a dict of n, w>, unused=None)" in caught.value.__notes__
+    called = "step(state=<the state: a dict of n, w>, unused=<None, because there are no batches>)"
+    assert f"hookline: Loop called {called}" in caught.value.__notes__
 
 
 # Its result --------------------------------------------------------------------------------------------------------

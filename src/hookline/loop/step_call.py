@@ -274,7 +274,7 @@ class StepCall:
         return self._function(*in_order, **{name: given[name] for name in by_name})
 
     def _describe_call(self, given: Mapping[str, Any]) -> str:
-        """Returns a call, with the origin and kind of each argument: `step(w=<the state: float32[2]>, batch=None)`."""
+        """Returns a call, with the origin and kind of each argument: `step(w=<the state: float32[2]>)`."""
 
         def argument(name: str, key: Any, whole: str) -> str:
             part = f"the {whole}" if key is None else f"part {key} of the {whole}"
@@ -282,6 +282,8 @@ class StepCall:
 
         shown = {name: argument(name, key, "state") for name, key in self._parts.items()}
         shown |= {name: argument(name, key, "batch") for name, key in self._batch_arguments}
+        if not self._has_batch:
+            shown |= {name: f"{name}=<None, because there are no batches>" for name, _ in self._batch_arguments}
         shown |= {self.step: f"{self.step}=<the global step>"} if self.step else {}
         shown |= {self.key: f"{self.key}=<a random key>"} if self.key else {}
         order = [*dict.fromkeys([*(self._names or ()), *shown])]

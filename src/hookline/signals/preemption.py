@@ -300,6 +300,8 @@ class _ProcessSignals:
     def remove(self, watch: SessionSignals) -> int | None:
         """Removes a session, and returns the signal received so far; previous handlers get later signals."""
         with self._lock:
+            if self.shutdown_signal is not None and self.received_at is None and watch in self.graceful:
+                self._announce(self.shutdown_signal)  # The listener has not come to it yet.
             self.graceful.discard(watch)
             self.interrupt_only.discard(watch)
             received = self.shutdown_signal
@@ -412,7 +414,15 @@ class _ProcessSignals:
             self._exit_now(number, f"{signal.Signals(number).name} again")
 
     def _begin_shutdown(self, number: int) -> None:
-        self.shutdown_signal = None if self.needs_agreement else self.shutdown_signal or number
+        if self.needs_agreement:
+            self.shutdown_signal = None
+        elif self.shutdown_signal is None:  # This thread may be faster than the handler.
+            self.shutdown_signal, self._ends_wait = number, self.is_waiting
+        for watch in self._announce(number):
+            watch.on_shutdown()
+
+    def _announce(self, number: int) -> list[SessionSignals]:
+        """Says how the training ends, and sets the deadline; returns the sessions that end."""
         self.received = number
         watches = list(self.graceful)
         grace_secs = min((watch.grace_secs for watch in watches), default=DEFAULT_GRACE_SECS)
@@ -424,8 +434,7 @@ class _ProcessSignals:
         if self._ends_wait:
             how = "the wait ends at once, and the training with it"
         write_with_timeout(lambda: _logger.warning("%s: %s.", signal.Signals(number).name, how))
-        for watch in watches:
-            watch.on_shutdown()
+        return watches
 
     def _on_interrupt(self) -> None:
         """Records a Ctrl-C that is no request to end; a second one, while the first is pending, interrupts at once."""
