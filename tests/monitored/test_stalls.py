@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.python import Python
+from tests.python import Python, run
 
 from hookline.cli import main
 from hookline.summary import account
@@ -159,3 +159,37 @@ def test_job_that_hangs_once_is_started_again_and_completes(tmp_path, capsys, mo
 def test_limit_without_spmd_is_refused(capsys):
     assert main(["launch", "--stall-secs", "5", str(JOB)]) == 2
     assert "--stall-secs requires --spmd" in capsys.readouterr().err
+
+
+RESUMED = """
+import sys, time
+import numpy as np
+import hookline as hl
+
+class Batches:
+    n = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.n += 1
+        return np.ones(2, "float32")
+
+    def get_state(self):
+        return {"n": self.n}
+
+    def set_state(self, state):
+        time.sleep(600)
+
+loop = hl.train.Loop(lambda w, batch: (w + batch.sum(), {"loss": w}), np.float32(0), Batches())
+loop.run("run", int(sys.argv[1]), progress=False, hooks=[hl.train.WatchdogHook(3, end=True)])
+"""
+
+
+@pytest.mark.campaign
+def test_hang_while_the_position_in_the_data_is_restored_ends(tmp_path):
+    assert run("-c", RESUMED, "20", cwd=tmp_path).returncode == 0
+    resumed = run("-c", RESUMED, "40", cwd=tmp_path, timeout=100)
+    assert resumed.returncode == 79
+    assert "The process hangs reading a batch at <string>:20 in Batches.set_state." in resumed.stderr
