@@ -77,7 +77,7 @@ def test_states_of_hooks_are_counted_and_listed_on_request(shared_run, capsys):
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[4:6]] == ["global_step", "table"]
-    told = r"0 values of hooks differ, and (\d+) of their triggers, such as clocks; --all shows all\."
+    told = r"No value of hooks differs, only (\d+) of their triggers, such as clocks; --all shows all\."
     (count,) = re.fullmatch(told, lines[7]).groups()
     assert lines[8:] == ["2 variables are the same in both."]
     assert main([*words, "--all"]) == 0
@@ -97,7 +97,7 @@ def test_clocks_of_a_resumed_run_are_told_apart_from_values_of_hooks(tmp_path, c
     for other in ("resumed", "longer"):
         assert main(["diff", str(tmp_path / "whole"), str(tmp_path / other)]) == 0
         texts.append(capsys.readouterr().out)
-    assert re.search(r"^0 values of hooks differ, and \d+ of their triggers", texts[0], re.MULTILINE)
+    assert re.search(r"^No value of hooks differs, only \d+ of their triggers", texts[0], re.MULTILINE)
     assert re.search(r"^[1-9]\d* values of hooks differ, and \d+ of their triggers", texts[1], re.MULTILINE)
 
 

@@ -149,8 +149,11 @@ def _show(a: FoundCheckpoint, b: FoundCheckpoint, changes: list[Change], notes: 
         of_triggers = sum(map(_is_of_trigger, left))
         values = units.format_count(len(left) - of_triggers, "value")
         verb = "differs" if len(left) - of_triggers == 1 else "differ"
-        more = f", and {of_triggers} of their triggers, such as clocks" * bool(of_triggers)
-        output.print_lines(f"{values} of hooks {verb}{more}; --all shows all.")
+        more = f"{of_triggers} of their triggers, such as clocks"
+        if len(left) == of_triggers:
+            output.print_lines(f"No value of hooks differs, only {more}; --all shows all.")
+        else:
+            output.print_lines(f"{values} of hooks {verb}{f', and {more}' * bool(of_triggers)}; --all shows all.")
     for why in dict.fromkeys(change.why for change in differ if change.why):
         unreadable = units.format_count(sum(change.why == why for change in differ), "variable")
         output.print_lines(f"{unreadable} could not be compared: {why}.")

@@ -47,6 +47,8 @@ class _Parser(argparse.ArgumentParser):
         """Reports unknown options with the usage of the subcommand, whose options they may resemble."""
         found, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
+            if not word.startswith("-"):
+                self.error(f"there is an argument too many: {word}.")
             near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, n=1)
             self.error(f"there is no option {word}.{f' Did you mean {near[0]}?' if near else ''}")
         return found, unknown

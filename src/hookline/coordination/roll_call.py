@@ -138,7 +138,7 @@ def describe_places(places: Sequence[Place | None]) -> list[str]:
         hanging = [f"process {process} {_how_it_hangs(places[process])}" for process in named]
         first = f"P{'; '.join(hanging)[1:]}; the others wait for {'it' if len(named) == 1 else 'them'}."
     else:
-        first = "All processes wait alike."
+        first = "No process is elsewhere than the others."
     others: dict[str, list[int]] = {}
     for process in set(range(len(places))).difference(named):
         others.setdefault(str(places[process] or "silent"), []).append(process)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 from collections.abc import MutableMapping
 from typing import Any
 
 from hookline.checkpoint.saving import save_operation
-from hookline.coordination import Coordinator
-from hookline.errors import DeadlineExceededError, UnavailableError
+from hookline.coordination import Coordinator, service
+from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, from_exception
 from hookline.graph.global_step import find_global_step
 from hookline.hooks import SessionRunHook, WatchdogHook
 from hookline.session import Session
@@ -19,11 +20,13 @@ from hookline.session import Session
 _FAILURE_PATH = "HOOKLINE_FAILURE_PATH"
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 # A file that is not there may be a wrong name. Other errors of the system may pass: of the network, of a disk.
-_MAY_PASS = (OSError, UnavailableError, DeadlineExceededError)
+_MAY_PASS = (OSError, *PREEMPTION_ERRORS, DeadlineExceededError)
+_WRONG_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 _watched: tuple[float, int] | None = None
 _failure_path: str | None = None
 _begun_at: list[int] = []
+_reached: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,23 +36,24 @@ class Failure:
     Attributes:
         error: The type and the message of the error that has ended the script.
         begun_at: The steps at which its sessions began.
+        reached: The step at which a session failed; None if none did.
         has_saved: Whether it has completed a checkpoint before.
     """
 
     error: str
     begun_at: list[int]
+    reached: int | None
     has_saved: bool
 
     def repeats(self, before: Failure | None) -> bool:
         """Returns whether the start before has failed in the same way, and neither has led any further.
 
         Example:
-            >>> failure = Failure("ValueError: a bad record", [20], has_saved=False)
+            >>> failure = Failure("ValueError: a bad record", [20], 25, has_saved=False)
             >>> failure.repeats(dataclasses.replace(failure, has_saved=True)), failure.repeats(None)
             (True, False)
         """
-        same = before is not None and (self.error, self.begun_at) == (before.error, before.begun_at)
-        return same and not self.has_saved
+        return before is not None and self == dataclasses.replace(before, has_saved=False)
 
 
 def watch_for_stalls(stall_secs: float, pipe: int) -> None:
@@ -71,12 +75,24 @@ def pop_environment(environ: MutableMapping[str, str]) -> None:
 
 def note_failure(error: BaseException) -> None:
     """Notes the error that ends the script, unless it may pass, and how far the training has come."""
-    is_name = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError)
-    may_pass = isinstance(error, _MAY_PASS) and not is_name
-    if _failure_path is not None and not may_pass:
+    if _failure_path is not None and not _may_pass(error):
         text = _ADDRESS.sub("0x", f"{type(error).__name__}: {error}")
         with contextlib.suppress(OSError), open(_failure_path, "w", encoding="utf-8") as file:
-            json.dump([text, _begun_at, save_operation.has_saved()], file)
+            json.dump([text, _begun_at, _reached, save_operation.has_saved()], file)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Returns whether an error, or its cause, may be gone at the next start."""
+    if service.is_connection_loss(error) or (isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL):
+        return True
+    seen: list[BaseException] = []  # Causes may form a cycle.
+    cause: BaseException | None = error
+    while cause is not None and not any(cause is each for each in seen):
+        if isinstance(from_exception(cause), _MAY_PASS) and not isinstance(cause, _WRONG_PATH):
+            return True
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def read_failure(failure_path: str) -> Failure | None:
@@ -93,9 +109,15 @@ def launcher_hooks() -> list[Any]:
 
 
 class _NoteBegin(SessionRunHook):
-    """Notes the step at which a session begins."""
+    """Notes the steps at which a session begins and fails."""
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Notes the step."""
         if find_global_step(session.graph) is not None:
             _begun_at.append(int(session.global_step))
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Notes the step."""
+        global _reached
+        with contextlib.suppress(Exception):  # The session may be lost.
+            _reached = int(session.global_step)

@@ -29,6 +29,8 @@ logger = log.get_logger(__name__)
 _NOTIFIED = "_hookline_notified"
 # The code that requests a stop, as `caller` describes it, if it is a callback of a hook.
 _CALLBACK = re.compile(r"(\w+)\.(?:on_trigger|after_run|before_run|after_create_session), ")
+# A point before a capital letter, but not that of "e.g." or "vs.".
+_END_OF_SENTENCE = re.compile(r"(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)\. (?=[A-Z])")
 CLEAN_EXITS = (*END_OF_INPUT, *GRACEFUL_EXITS)
 """The exceptions after which a session closes gracefully: the hooks get `end`."""
 
@@ -240,14 +242,14 @@ class SessionTeardown:
                 return _excess_epochs(raw) or f"{epochs.total} epochs are done"
             return "the data have ended"
         if failure is not None and not isinstance(failure, GRACEFUL_EXITS):
-            first_sentence = _describe_error(failure).partition("\n")[0].partition(". ")[0]
+            first_sentence = _first_sentence(_describe_error(failure).partition("\n")[0])
             return first_sentence.removesuffix(": ")  # The error, with all of its message, is raised.
         if (number := self._signals.shutdown_signal) is not None:
             return f"{signal.Signals(number).name} was received"
         if failure is not None:
             return "the cell was interrupted"
         if (raw := self._session.raw) is not None and raw.is_invalid:
-            return f"{raw.invalid_reason}".partition(". ")[0]
+            return _first_sentence(f"{raw.invalid_reason}")
         if requested_by := self._stopped_by():
             final_reason = self._final_reason()
             return f"{requested_by} has requested it{': ' * bool(final_reason)}{final_reason}"
@@ -348,3 +350,7 @@ def _describe_error(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # The user's `__str__` has failed.
         return type(error).__name__
+
+
+def _first_sentence(text: str) -> str:
+    return _END_OF_SENTENCE.split(text, maxsplit=1)[0]

@@ -300,8 +300,9 @@ class _ProcessSignals:
     def remove(self, watch: SessionSignals) -> int | None:
         """Removes a session, and returns the signal received so far; previous handlers get later signals."""
         with self._lock:
-            if self.shutdown_signal is not None and self.received_at is None and watch in self.graceful:
-                self._announce(self.shutdown_signal)  # The listener has not come to it yet.
+            # The listener may not have come to it yet. One that another SPMD process has received is announced there.
+            if self.received is not None and self.received_at is None and watch in self.graceful:
+                self._announce(self.received)
             self.graceful.discard(watch)
             self.interrupt_only.discard(watch)
             received = self.shutdown_signal
@@ -370,7 +371,7 @@ class _ProcessSignals:
         elif self.needs_agreement:
             self.received = self.received or number
         elif self.shutdown_signal is None:
-            self.shutdown_signal, self._ends_wait = number, self.is_waiting
+            self.shutdown_signal, self.received, self._ends_wait = number, number, self.is_waiting
         if self._listener is not None:
             self._listener.notify(number)
 

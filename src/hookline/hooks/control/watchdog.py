@@ -188,7 +188,7 @@ class _Watch:
         self._compiling_since = (self._compiling_since or now) if is_compiling else None
         if self._compiling_since is not None:
             is_too_long = self._compilation_secs is not None and now - self._compiling_since >= self._compilation_secs
-            self._idle_secs = max(self._idle_secs, self._stall_secs) if is_too_long else 0.0
+            self._idle_secs = max(now - self._compiling_since, self._stall_secs) if is_too_long else 0.0
         is_stalled = self._idle_secs >= self._stall_secs and not self._has_reported
         if self._roll is None:
             if is_stalled:
@@ -229,6 +229,8 @@ class _Watch:
 
     def _under_way(self) -> str:
         session = self.session()
+        if self._compiling_since is not None:
+            return "compilation"
         return "" if session is None else session.activity.under_way
 
     def _readers(self, frames: dict[int, FrameType]) -> list[FrameType]:
@@ -256,8 +258,6 @@ class _Watch:
     def _log(self, places: list[Place | None]) -> None:
         told = self._describe(places)
         told.append(f"There was no progress for {self._idle_secs:.0f} s.")
-        if self._compiling_since is not None:
-            told.append(f"A compilation has taken {clock.monotonic() - self._compiling_since:.0f} s.")
         hanging, group = elsewhere(places), process_group.current()
         is_waiting = bool(hanging) and group is not None and group.index not in hanging
         if not is_waiting and (session := self.session()) is not None:
@@ -273,11 +273,10 @@ class _Watch:
     def _mark(self, places: list[Place | None]) -> None:
         """Writes the stall into the account of the run."""
         if (session := self.session()) is not None:
-            doing = "compilation" if self._compiling_since is not None else session.activity.under_way
-            reason, idle_secs = self._describe(places)[0].removesuffix("."), round(self._idle_secs, 3)
-            session.activity.listener(
-                "stall", reason=reason, under_way=doing, elsewhere=elsewhere(places), idle_secs=idle_secs
-            )
+            doing, hanging = session.activity.under_way, elsewhere(places)
+            told = self._describe(places)[: 1 if hanging else None]
+            reason, idle_secs = " ".join(told).removesuffix("."), round(self._idle_secs, 3)
+            session.activity.listener("stall", reason=reason, under_way=doing, elsewhere=hanging, idle_secs=idle_secs)
 
 
 def _within(secs: float, function: Callable[[], T]) -> T | None:

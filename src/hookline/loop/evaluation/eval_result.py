@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 from hookline.loop.in_memory_checkpoint import StateValues
 from hookline.loop.step.step_graph import loop_of
@@ -15,22 +15,6 @@ Mode = Literal["min", "max"]
 # The last words of metric names from which the mode is inferred; other metrics need the argument `mode`.
 _MIN_METRICS = ("loss", "error", "mse", "mae", "rmse", "nll", "perplexity")
 _MAX_METRICS = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
-
-
-class ByMetric(dict[str, Any]):
-    """Values by the names of metrics; the error of a name that is missing lists the others.
-
-    Args:
-        values: The values.
-        note: A sentence for that error.
-    """
-
-    def __init__(self, values: Mapping[str, Any], note: str = "") -> None:
-        super().__init__(values)
-        self._note = note
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise KeyError(f"There is no metric {name!r}. Available metrics: {', '.join(self) or 'none'}.{self._note}")
 
 
 class Best(NamedTuple):

@@ -25,7 +25,6 @@ from hookline.hooks.reporting.progress_output import value_text
 from hookline.hooks.trigger import Trigger
 from hookline.loop.evaluation.eval_result import (
     Best,
-    ByMetric,
     EvalResult,
     Mode,
     infer_mode,
@@ -329,9 +328,15 @@ class Evaluate(SessionRunHook):
             return
         best = {name: found for name, (found, _) in self._plateau.items() if found is not None}  # None: all were NaN.
         since = {name: count for name, (_, count) in self._plateau.items()}
-        best, since = ByMetric(best, _MODE_NOTE), ByMetric(since, _MODE_NOTE)
-        result = EvalResult(self.name, step, ByMetric(self.values), best, since, session, request_stop)
-        interrupts.call_user_function(self._on_result, result)
+        result = EvalResult(self.name, step, dict(self.values), best, since, session, request_stop)
+        try:
+            interrupts.call_user_function(self._on_result, result)
+        except KeyError as error:
+            if error.args[:1] and error.args[0] not in self.values:
+                error.add_note(f"Available metrics: {', '.join(self.values)}.")
+            elif error.args[:1]:
+                error.add_note(_MODE_NOTE)
+            raise
 
     def _mode_of(self, name: str) -> Mode | None:
         return self._mode if name == self._keep_best else infer_mode(name)

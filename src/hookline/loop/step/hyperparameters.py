@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,7 +85,9 @@ class HyperparametersHook(SessionRunHook):
                 before = "the previous run" if session.origin.startswith(FROM_MEMORY) else "the checkpoint"
                 text = self._difference_text(path, before, _host_scalar(found[path]), _host_scalar(given[path]))
                 _logger.info("Loop: %s", text)
-                if (console := session.hook_data.get(ConsoleHook)) is not None and not coord.should_stop():
+                console = session.hook_data.get(ConsoleHook)
+                is_shown = log.is_shown(_logger, logging.INFO, sys.stderr)
+                if console is not None and not coord.should_stop() and not is_shown:
                     console.show(session, text)
         if different and not self.keep_checkpoint_values:
             set_leaves(session, self._state, different)

@@ -11,6 +11,8 @@ import numpy as np
 
 from hookline.graph.nodes import spec as specs
 
+_MOST_KEYS = 6
+
 
 class InvalidStep(Exception):
     """Raised for an unusable result of a step; `step_errors` converts it into an error of the class `kind`."""
@@ -173,5 +175,6 @@ def describe_kind(value: Any) -> str:
         return f"{dtype_of(value)}{list(np.shape(value))}"
     if type(value) is tuple:
         return f"a tuple of {len(value)}"
-    keys = ", ".join(map(str, value)) if type(value) is dict else ""
+    shown = [*map(str, value)] if type(value) is dict else []
+    keys = ", ".join(shown if len(shown) <= _MOST_KEYS else [*shown[:_MOST_KEYS], "..."])
     return f"a {type(value).__name__}{keys and f' of {keys}'}"
