@@ -250,7 +250,7 @@ def policy(on_nan: str, layout: Layout, logdir: Path) -> dict[str, Any]:
                 checkpoints=hl.train.CheckpointOptions(save_steps=3),
             )
         except hl.train.NanLossDuringTrainingError as error:
-            found["raised"] = str(error)
+            found["raised"] = str(error).partition(" To look at")[0]  # The command has the folder.
     if on_nan not in ("raise", "stop"):
         found |= {"state": numbers(loop.result), "places": places(loop.result)}
     told = [re.sub(r"/\S+/", "", line) for line in lines.taken("^NanTensorHook")]

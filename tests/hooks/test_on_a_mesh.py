@@ -96,7 +96,7 @@ def test_compared_values_are_recorded(trained):
     assert found["loop"]["written"].keys() == {f"{name} {step}" for name in ("loss", "norm") for step in (2, 4, 6, 8)}
     assert [len(found["loop"][seen]) for seen in ("progress", "metrics", "logged")] == [3, 3, 4]
     assert found["loop"]["rates"] == 2
-    assert "global step 6" in found["NaN: raise"]["raised"]
+    assert "at step 6" in found["NaN: raise"]["raised"]
     assert [len(found[f"NaN: {on_nan}"]["told"]) for on_nan in ("raise", "stop", "skip", "rollback")] == [0, 1, 3, 3]
     assert {"rows/image/0 1", "grads 3", "loss 5"} <= found["graph"]["summaries"].keys()
     assert {"w/ExponentialMovingAverage", "optimizer/joint"} <= found["graph"]["values"].keys()

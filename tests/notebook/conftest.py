@@ -40,7 +40,8 @@ handlers = logging.root.handlers[:], threading.active_count(), signal.getsignal(
 def assert_nothing_is_left():
     assert logging.root.handlers == handlers[0]
     for thread in threading.enumerate():
-        if thread.name == "hookline-leases":  # The end of the last lease wakes it, and waits for nobody.
+        # The end of the last lease, hook or writer wakes its thread, and waits for nobody.
+        if thread.name.startswith(("hookline-leases", "hookline-account", "hookline-summary")):
             thread.join(5)
     assert threading.active_count() == handlers[1], threading.enumerate()
     assert signal.getsignal(signal.SIGINT) == handlers[2]

@@ -27,7 +27,7 @@ from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
 _STEP_SECS = 300  # Neither the job nor a check of a disk takes as long, unless it hangs: then its stack is printed.
-_NO_CHECKPOINTS = {"checkpoint", "graph.txt", ".hookline-lock", ".hookline-owner"}
+_NO_CHECKPOINTS = {"checkpoint", "graph.txt", "account-0.jsonl", ".hookline-lock", ".hookline-owner"}
 _BEGINNINGS = ("events.out.", ".hookline-owner.")  # A half-written owner file stays: small, and in nobody's way.
 
 

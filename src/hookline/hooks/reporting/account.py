@@ -95,6 +95,7 @@ class AccountHook(SessionRunHook):
             self._thread = threading.Thread(
                 target=_write_progress, args=(weakref.ref(self), self._stop), name="hookline-account", daemon=True
             )
+            weakref.finalize(self, self._stop.set).atexit = False  # Of a session that is dropped without being closed.
             self._thread.start()
 
     def on_trigger(self, firing: Firing) -> None:
