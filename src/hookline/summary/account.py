@@ -209,8 +209,10 @@ class AccountWriter:
         account: The account so far.
     """
 
+    _file = -1
+
     def __init__(self, path: str) -> None:
-        self._path, self._file, self.account = path, -1, read_file(path)
+        self._path, self.account = path, read_file(path)
         self._lock = threading.RLock()  # Saves end in threads of their own.
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -239,6 +241,9 @@ class AccountWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def __del__(self) -> None:  # Of a session that is dropped without being closed.
+        self.close()
 
     def _open(self) -> None:
         self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
