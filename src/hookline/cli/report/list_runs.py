@@ -11,9 +11,9 @@ from hookline.cli import output, runs
 from hookline.cli.report import run_facts
 from hookline.cli.report.run_facts import RunFacts
 from hookline.errors import NotFoundError
+from hookline.hooks.reporting.progress import LEAST_RATE_SECS
 
 _BETWEEN_STEPS = ("data", "save", "evaluation")
-_LEAST_RATE_SECS = 1.0
 _STYLES = {"running": "green", "broken": "red", "killed": "yellow", "unreadable": "red"}
 
 
@@ -51,7 +51,7 @@ def _cells(facts: RunFacts, directory: str) -> list[str]:
 def _steps_per_sec(facts: RunFacts) -> float | None:
     """Returns the mean rate by the account, as a progress line has it: with waits for data, saves and evaluations."""
     secs = facts.account.useful_secs + sum(facts.account.secs.get(state, 0.0) for state in _BETWEEN_STEPS)
-    return facts.account.step / secs if secs >= _LEAST_RATE_SECS else None
+    return facts.account.step / secs if secs >= LEAST_RATE_SECS else None
 
 
 def _fields(facts: RunFacts) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _EVERY_SECS = 10.0
 _DRAW_EVERY_SECS = 0.2
 _RATE_OVER_SECS = 30.0
 # Below it, most of the time is that from the device's end of a step to this hook: 20 steps in 0.3 ms.
-_LEAST_RATE_SECS = 1.0
+LEAST_RATE_SECS = 1.0
 _RUNS_THAT_COMPILE = 2
 
 
@@ -234,7 +234,7 @@ class ProgressHook(SessionRunHook):
         while len(seen) > 2 and seen[1][0] <= now - _RATE_OVER_SECS:
             seen.popleft()
         since_secs, since_step = seen[0]
-        return (step - since_step) / (now - since_secs) if now - since_secs >= _LEAST_RATE_SECS else None
+        return (step - since_step) / (now - since_secs) if now - since_secs >= LEAST_RATE_SECS else None
 
 
 class _AtStep(Trigger):
