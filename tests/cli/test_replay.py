@@ -75,6 +75,7 @@ def test_table_and_proof_are_printed_and_the_script_ends_with_the_replay(trained
         == 0
     )
     out, err = capsys.readouterr()
+    assert err.startswith("The replay begins at step 8; with the checkpoints of this run it can begin at 4, 8, 12")
     lines = out.splitlines()
     assert lines[0].split() == ["step", "loss", "|state|"]
     assert [line.split()[0] for line in lines[1:4]] == ["10", "12", "14"]

@@ -36,7 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.csv, arguments.events = (each and os.path.abspath(each) for each in (arguments.csv, arguments.events))
     if arguments.events is not None and is_below(os.path.realpath(arguments.events), os.path.realpath(arguments.run)):
         raise ValueError("--events requires a folder outside of the run, where a replay changes nothing.")
-    start, *_ = PastRun(arguments.run).begin_at(first, last)  # Before the script, which may take long to start.
+    past = PastRun(arguments.run)
+    start, *_ = past.begin_at(first, last)  # Before the script, which may take long to start.
+    print(
+        f"The replay begins at step {start.step:,}; with the checkpoints of this run it can begin at "
+        f"{past.describe_steps()}.",
+        file=sys.stderr,
+    )
     names = [*arguments.fetch, *([NORMS] if arguments.nan else [])]
     wanted = ReplayRequest(arguments.run, (first, last), names, arguments.look, arguments.every)
     script = str(arguments.script)

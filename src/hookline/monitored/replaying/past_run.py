@@ -65,14 +65,17 @@ class PastRun:
         """
         found = [each for each in self.saved if each.step <= first]
         if not found:
-            steps = [f"{each.step:,}" for each in self.saved]
-            some = ", ".join(steps[:_MOST_NAMED]) + (" and so on" if len(steps) > _MOST_NAMED else "")
             raise NotFoundError.from_message(
                 f"Steps {first:,} to {last:,} of '{self.folder}' cannot be replayed: no checkpoint at or before step "
-                f"{first:,} is left. {format_count(len(steps), 'checkpoint')} left: at {some}; a replay can begin at "
-                f"each. max_to_keep of the run decides how many are kept."
+                f"{first:,} is left. {format_count(len(self.saved), 'checkpoint')} left: at {self.describe_steps()}; a "
+                f"replay can begin at each. max_to_keep of the run decides how many are kept."
             )
         return found[::-1]
+
+    def describe_steps(self) -> str:
+        """Describes the steps of the checkpoints at which a replay can begin."""
+        steps = [f"{each.step:,}" for each in self.saved]
+        return ", ".join(steps[:_MOST_NAMED]) + (" and so on" if len(steps) > _MOST_NAMED else "")
 
     def on_the_way(self, start: int, last: int) -> list[SavedStep]:
         """Returns the checkpoints after a step, up to another one."""
