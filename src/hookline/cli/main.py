@@ -317,8 +317,8 @@ def _add_replay(commands: _Commands) -> None:
         Runs the training script of a run with its arguments. Its first training in the folder of the run becomes a
         replay: it begins at the newest checkpoint at or before the first step, launches the same programs on the same
         batches, with the same keys, and ends after the last step. hookline changes nothing in the folder, and the
-        training may be running. Trainings without a folder run as they are; one in another folder is an error. A run of several SPMD
-        processes is replayed by as many, on this machine.
+        training may be running. Trainings without a folder run as they are; one in another folder is an error. A run
+        of several SPMD processes is replayed by as many, on this machine.
 
         The table has the values of metrics, and of arrays of the state before the update of the step: of an array its
         norm. A line states at which checkpoints the state has the same bits as in the run.

@@ -59,6 +59,10 @@ class Pulse:
         """Starts the thread."""
         self._thread.start()
 
+    def beat(self) -> None:
+        """Sends a heartbeat."""
+        self._send(self._account())
+
     def stop(self) -> None:
         """Ends the heartbeats."""
         self._stop.set()
@@ -71,7 +75,7 @@ class Pulse:
         every = _beat_secs(self._stall_secs)
         while True:
             faulthandler.dump_traceback_later(self._stall_secs + every, exit=True, file=_STDERR)
-            self._send(self._account())
+            self.beat()
             if clock.REAL.wait(self._stop, every):
                 faulthandler.cancel_dump_traceback_later()
                 self._send(None)

@@ -19,7 +19,8 @@ from hookline.coordination.heartbeat import Pulse
 from hookline.coordination.roll_call import Place, RollCall, describe_places, elsewhere
 from hookline.coordination.stacks import describe_line, is_in_own_code, stacks_of_all_threads
 from hookline.data.prefetcher import READER_NAME
-from hookline.hooks.base import SessionRunHook
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.triggers import FirstRun
 from hookline.session import Session
 from hookline.session.running import launch_log
 from hookline.signals import signal_listener
@@ -101,6 +102,11 @@ class WatchdogHook(SessionRunHook):
         if self._watch is not None:
             self._watch.session, self._watch.coord = weakref.ref(session), coord
 
+    def on_trigger(self, firing: Firing) -> None:
+        """Tells the launcher now where the account of the run is: the process may stop before the next heartbeat."""
+        if self._watch is not None:
+            self._watch.beat()
+
     def after_close(self) -> None:
         """Ends the threads."""
         if self._watch is not None:
@@ -112,7 +118,7 @@ class WatchdogHook(SessionRunHook):
     def of_launcher(cls, stall_secs: float, pipe: int) -> WatchdogHook:
         """Returns a hook that ends a process, and sends heartbeats to the launcher."""
         hook = cls(stall_secs, end=True)
-        hook._pipe = pipe
+        hook._pipe, hook.trigger = pipe, FirstRun()
         return hook
 
 
@@ -153,6 +159,11 @@ class _Watch:
         self._sizes.start()
         if self._pulse is not None:
             self._pulse.start()
+
+    def beat(self) -> None:
+        """Sends a heartbeat to the launcher."""
+        if self._pulse is not None:
+            self._pulse.beat()
 
     def stop(self) -> None:
         """Ends the threads."""
