@@ -149,6 +149,7 @@ bench: $(VENV)/.has-dev,bench ## what a step costs; writes the figures into the 
 	@$(BIN)/python benchmarks/firing.py --results docs/bench
 	@$(BIN)/python benchmarks/several_steps.py --results docs/bench
 	@$(BIN)/python benchmarks/checkpoint.py --results docs/bench
+	@$(BIN)/python benchmarks/save_steps.py --results docs/bench
 	@$(BIN)/python benchmarks/publish.py
 
 bench-quick: $(READY) ## a short bench, printed
