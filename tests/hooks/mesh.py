@@ -226,7 +226,10 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
         "evaluated": [evaluate.values, evaluate.best],
         "written": summaries(logdir / "eval"),
         "final": numbers(last.final_ops_values),
-        "progress": [numbers(re.sub(r"  \S+ steps/s.*", "", line)) for line in progress.getvalue().splitlines()],
+        # Which save is complete, and how fast it is, depends on the machine.
+        "progress": [
+            numbers(re.sub(r"  saved \d+|  \S+ steps/s.*", "", line)) for line in progress.getvalue().splitlines()
+        ],
         "metrics": [numbers(line.partition(" (")[0]) for line in lines.taken(r"^step \d")],
         "logged": [numbers(line.partition(" (")[0]) for line in lines.taken("^norm = ")],
         "rates": len(lines.taken("/sec")),

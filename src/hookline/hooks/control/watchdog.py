@@ -65,7 +65,7 @@ class WatchdogHook(SessionRunHook):
     ended by `hookline launch --spmd --stall-secs`, with SIGKILL, and else by that timer as soon as it goes on. One that
     waits in the kernel uninterruptibly, for example for a dead NFS server, is ended by nothing until that wait ends.
 
-    Callbacks: `begin`, `after_create_session`, `after_close`.
+    Callbacks: `begin`, `after_create_session`, `on_trigger` (after the first run), `after_close`.
 
     Args:
         stall_secs: Seconds without progress that count as a stall.
@@ -89,6 +89,7 @@ class WatchdogHook(SessionRunHook):
         self._ends = arguments.check_optional("WatchdogHook", "end", end, bool, optional=False)
         self._pipe: int | None = None
         self._watch: _Watch | None = None
+        self.trigger = FirstRun()
 
     def begin(self) -> None:
         """Starts the threads."""
@@ -118,7 +119,7 @@ class WatchdogHook(SessionRunHook):
     def of_launcher(cls, stall_secs: float, pipe: int) -> WatchdogHook:
         """Returns a hook that ends a process, and sends heartbeats to the launcher."""
         hook = cls(stall_secs, end=True)
-        hook._pipe, hook.trigger = pipe, FirstRun()
+        hook._pipe = pipe
         return hook
 
 
