@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -15,6 +16,7 @@ import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
 from hookline.hooks import SessionRunHook
+from hookline.signals import preemption
 
 HERE = os.path.dirname(hl.__file__) + os.sep
 
@@ -223,6 +225,48 @@ def test_session_has_its_grace_period_again_after_a_caught_second_ctrl_c(train_o
         thread.start()
         session.coordinator.register_thread(thread)
     assert not thread.is_alive()
+
+
+def test_second_ctrl_c_interrupts_one_run_even_if_its_thread_is_late(train_op, monkeypatch):
+    """The main thread comes to its handler after the listener has read the signal, and before that interrupts it."""
+    is_told, is_next_run = threading.Event(), threading.Event()
+
+    def be_late(*given):
+        is_told.set()
+        is_next_run.wait(20)
+        return threading.Event()
+
+    monkeypatch.setattr(preemption, "exit_after_script", be_late)
+    presses = [True]
+
+    def press_twice():
+        if not presses:
+            is_next_run.set()
+            time.sleep(1)  # Here the interrupt of the run before would come.
+            return
+        presses.clear()
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.5)
+        other = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        other.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # The other thread gets it, so the wait goes on.
+        try:
+            ctypes.CDLL(None).usleep(2_000_000)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        pytest.fail("The second Ctrl-C did not come here.")
+
+    own = {"press": press_twice}
+    exec(compile("def after_run(context, values): press()", HERE + "own.py", "exec"), own)
+
+    class Pressed(SessionRunHook):
+        after_run = staticmethod(own["after_run"])
+
+    with train.MonitoredSession(hooks=[Pressed()]) as session:
+        with pytest.raises(KeyboardInterrupt):
+            session.run(train_op)
+        assert is_told.is_set()
+        session.run(train_op)
 
 
 def test_ctrl_c_in_the_constructor_leaves_nothing_behind(train_op):

@@ -265,6 +265,7 @@ class _ProcessSignals:
         # Whether a signal has no effect before the SPMD processes have agreed on it: see `set_agreed_signal`.
         self.needs_agreement = False
         self.interrupted_at: float | None = None
+        self._interruptions = 0
         self.has_interrupted_jax = False
         self._cancel_exit = threading.Event()
         # Weak references: a session that is dropped without being closed no longer counts.
@@ -360,6 +361,7 @@ class _ProcessSignals:
             now, before = self.handled_at, self.interrupted_at
             if before is None or now - before > REPEAT_WINDOW_SECS[signal.SIGINT]:
                 self.interrupted_at = now
+                self._interruptions += 1
                 self.has_interrupted_jax = frame is not None and frame.f_globals.get("__name__", "").startswith("jax")
                 self.interrupt_pending = frame is not None and frame.f_code in uninterruptible_codes
                 if not self.interrupt_pending:
@@ -459,11 +461,14 @@ class _ProcessSignals:
         write_with_timeout(lambda: _logger.error("%s: ending at once, without saving any more.", why))
         if number != signal.SIGINT:
             exit_now(KILLED_STATUS)
+        before = self._interruptions
         self.must_exit_now, self.deadline = True, clock.REAL.monotonic() + _STUCK_SECS
         if not hasattr(sys, "ps1"):
             self._cancel_exit = exit_after_script(128 + number, _STUCK_SECS)
-        # A real signal wakes a waiting main thread; setting Python's flag alone would not.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # A real signal wakes a waiting main thread; setting Python's flag alone would not. If the received signal has
+        # been handled since, the main thread is interrupted already, and may be in its next run.
+        if self._interruptions == before:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _on_deadline(self) -> None:
         """Interrupts a training that has not ended in time; then ends the process, unless it is a shell or notebook."""
