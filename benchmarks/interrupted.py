@@ -369,6 +369,7 @@ def lost_share(row: dict[str, Any]) -> float:
 def page(found: dict[str, Any]) -> str:
     """Returns the text of `interrupted.md`."""
     named = "\n".join(f"- {TITLES[name]}: {row['versions']}" for name, row in found["rows"].items())
+    note = f" {found['note']}" if found["note"] else ""
     return f"""# Interrupted trainings
 
 {found["date"]}, {found["machine"]}: {found["steps"]:,} steps of an MLP (1.6 MB of weights, dropout, Adam,
@@ -380,10 +381,10 @@ comes at a share of the steps, in a save, or between a restore and the next step
 
 - The ideal is the mean of the same program left alone before and after. A start costs what its imports and
   compilations cost, so a short training makes wall / ideal large. Where the load (of the last minute, at
-  the end of a row) differs, seconds do not compare. {found["note"]}
+  the end of a row) differs, seconds do not compare.{note}
 - A place that a framework has passed when it stops (Transformers trains on for three seconds after a SIGTERM, Orbax
   until JAX tells it) is hit at the first step of its next start. What is left at the end of the training is not
-  delivered.
+  delivered. So a row with fewer interruptions compares with the others only by what each one lost.
 - A repair is what a person must do before a training starts again: here to remove a checkpoint that a `kill -9` has
   torn. The time that the person takes is not counted, only two starts that fail.
 - Steps are counted when they are dispatched. Points are those that TensorBoard shows, or the lines of a CSV file.

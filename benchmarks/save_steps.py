@@ -1,6 +1,6 @@
 """Steps around a save: how long the longest is, beside Orbax's manager and beside two copies that overlap the steps.
 
-    python benchmarks/save_steps.py [--megabytes 512 2048] [--leaves 16] [--rounds 5] [--results docs/bench]
+    python benchmarks/save_steps.py [--megabytes 512] [--leaves 16] [--rounds 5] [--results docs/bench]
 
 Each step donates the state. hookline copies it to the host before the next step. By hand it is copied to the pinned
 memory of the host, or once more on the device and from there to the host, while the steps go on; nothing is written.
@@ -110,7 +110,7 @@ def measure(make: Any, state: dict[str, jax.Array], rounds: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[512, 2048])
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[512])
     parser.add_argument("--leaves", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--results", type=Path)
