@@ -38,6 +38,13 @@ def train_op():
         yield hl.group(train.get_or_create_global_step().assign_add(1), weight.assign_add(1.0))
 
 
+def hook_of_own(callback, function):
+    """Returns a hook whose callback calls a function from code of hookline's own, where a Ctrl-C has to wait."""
+    own = {"function": function}
+    exec(compile(f"def {callback}(*given): function()", HERE + "own.py", "exec"), own)
+    return type("Hook", (SessionRunHook,), {callback: staticmethod(own[callback])})()
+
+
 def press():
     """Is the user's code: nothing comes after it."""
     signal.raise_signal(signal.SIGINT)
@@ -179,22 +186,18 @@ def test_ctrl_c_at_any_instruction_of_a_run_loses_nothing(train_op, kind, apart)
 
 def test_ctrl_c_hides_no_error_of_the_end(train_op, caplog):
     """It comes in code of hookline's own, while the session closes."""
-    own = {"press": lambda: signal.raise_signal(signal.SIGINT)}
-    exec(compile("def end(session): press()", HERE + "own.py", "exec"), own)
-
-    class Pressed(SessionRunHook):
-        end = staticmethod(own["end"])
+    pressed = hook_of_own("end", lambda: signal.raise_signal(signal.SIGINT))
 
     class Failing(SessionRunHook):
         def end(self, session):
             raise ValueError("the last evaluation failed")
 
-    session = train.MonitoredSession(hooks=[Pressed(), Failing()])
+    session = train.MonitoredSession(hooks=[pressed, Failing()])
     session.run(train_op)
     with pytest.raises(ValueError, match="the last evaluation failed"):
         session.close()
     assert "While closing the session: KeyboardInterrupt" in caplog.text
-    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[Pressed()]) as session:
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[pressed]) as session:
         session.run(train_op)
 
 
@@ -211,13 +214,7 @@ def test_session_has_its_grace_period_again_after_a_caught_second_ctrl_c(train_o
             time.sleep(30)
             pytest.fail("The second Ctrl-C did not come here.")
 
-    own = {"press": press_twice}
-    exec(compile("def after_run(context, values): press()", HERE + "own.py", "exec"), own)
-
-    class Pressed(SessionRunHook):
-        after_run = staticmethod(own["after_run"])
-
-    with train.MonitoredSession(hooks=[Pressed()]) as session:
+    with train.MonitoredSession(hooks=[hook_of_own("after_run", press_twice)]) as session:
         with pytest.raises(KeyboardInterrupt):
             session.run(train_op)
         session.run(train_op)
@@ -256,13 +253,7 @@ def test_second_ctrl_c_interrupts_one_run_even_if_its_thread_is_late(train_op, m
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         pytest.fail("The second Ctrl-C did not come here.")
 
-    own = {"press": press_twice}
-    exec(compile("def after_run(context, values): press()", HERE + "own.py", "exec"), own)
-
-    class Pressed(SessionRunHook):
-        after_run = staticmethod(own["after_run"])
-
-    with train.MonitoredSession(hooks=[Pressed()]) as session:
+    with train.MonitoredSession(hooks=[hook_of_own("after_run", press_twice)]) as session:
         with pytest.raises(KeyboardInterrupt):
             session.run(train_op)
         assert is_told.is_set()
